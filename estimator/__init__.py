@@ -1,0 +1,1 @@
+"""What a training job will take of GPU memory: jobs, models, budgets."""

@@ -1,0 +1,145 @@
+"""What an estimate says: bytes by phase and component, the peak, its range, and what was assumed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from .job import Job
+from .jobfile import job_to_mapping
+
+Method = Literal["formula", "exact", "traced"]
+PhaseName = Literal["loading", "forward", "backward", "optimizer step"]
+ComponentName = Literal[
+    "weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """Bytes by what they are for. All of a GPU process, as NVML counts it, lies in exactly one of them."""
+
+    weights: int = 0
+    """Parameters and buffers as stored, adapters and quantization constants included."""
+    gradients: int = 0
+    """Gradients of the trainable parameters."""
+    optimizer: int = 0
+    """Optimizer state."""
+    activations: int = 0
+    """What the forward pass saves for the backward pass."""
+    logits: int = 0
+    """The last layer's output, its casts, and the loss's buffers."""
+    temporary: int = 0
+    """Cast weights, workspaces, and what one operation needs while it runs."""
+    communication: int = 0
+    """Gathered shards, reduction buckets, and NCCL's own buffers."""
+    context: int = 0
+    """CUDA context, loaded kernels and libraries: never through torch's allocator."""
+
+    def items(self) -> Iterator[tuple[ComponentName, int]]:
+        """(name, bytes) in the order in which a bar stacks them."""
+        for f in fields(self):
+            yield f.name, getattr(self, f.name)  # type: ignore[misc]
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum over the components."""
+        return sum(size for _, size in self.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """The fullest moment of one part of a training step, on the fullest rank."""
+
+    name: PhaseName
+    components: Components
+    outside_bytes: int
+    """The part of ``components`` that never passes through torch's allocator: CUDA context, NCCL's own buffers."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """As ``torch.cuda.max_memory_allocated`` would count it."""
+        return self.components.total_bytes - self.outside_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The fullest moment of the whole run, and how sure that is."""
+
+    phase: PhaseName
+    components: Components
+    allocated_bytes: int
+    """As ``torch.cuda.max_memory_allocated`` would count it."""
+    reserved_bytes: int
+    """As ``torch.cuda.max_memory_reserved`` would count it: allocated and the allocator's own slack."""
+    device_bytes: int
+    """As NVML counts the process: reserved, CUDA context and libraries. The expected figure."""
+    low_bytes: int
+    high_bytes: int
+    """``device_bytes`` lies in [low, high] with the sureness that the method's checks have shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """How large the model is, and how that was found out."""
+
+    parameters: int
+    """Every parameter once (tied ones are one), adapters not included."""
+    trainable_parameters: int
+    """Those that get gradients; with adapters, the adapters'."""
+    count: Literal["exact", "approximate"]
+    """``exact``: counted on the built model; ``approximate``: from the shape in its config."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The predicted memory of one rank of a job: its fullest."""
+
+    job: Job
+    model: ModelFacts
+    method: Method
+    phases: tuple[Phase, ...]
+    """In the order of a run: loading, forward, backward, optimizer step."""
+    peak: Peak
+    steady_device_bytes: int
+    """What NVML shows between steps once the allocator's cache has grown: it does not shrink by itself."""
+    assumptions: tuple[str, ...]
+    """What was taken for granted, one sentence each."""
+    warnings: tuple[str, ...]
+    """What the user should know before trusting the figure, one sentence each."""
+
+    def phase(self, name: PhaseName) -> Phase | None:
+        """The phase of that name, or None where the job has none (inference has no backward)."""
+        return next((phase for phase in self.phases if phase.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's JSON of ``vramtop estimate --json`` (schema 1)."""
+        return {
+            "schema": 1,
+            "job": job_to_mapping(self.job),
+            "model": {
+                "parameters": self.model.parameters,
+                "trainable_parameters": self.model.trainable_parameters,
+                "count": self.model.count,
+            },
+            "method": self.method,
+            "phases": [
+                {
+                    "name": phase.name,
+                    "components": dict(phase.components.items()),
+                    "allocated_bytes": phase.allocated_bytes,
+                }
+                for phase in self.phases
+            ],
+            "peak": {
+                "phase": self.peak.phase,
+                "components": dict(self.peak.components.items()),
+                "allocated_bytes": self.peak.allocated_bytes,
+                "reserved_bytes": self.peak.reserved_bytes,
+                "device_bytes": self.peak.device_bytes,
+                "low_bytes": self.peak.low_bytes,
+                "high_bytes": self.peak.high_bytes,
+            },
+            "steady_device_bytes": self.steady_device_bytes,
+            "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
+        }

@@ -1,0 +1,36 @@
+"""The exceptions that vramtop shows to its users as one clear sentence.
+
+- ``VramtopError``: what went wrong, where, and what to do; never a traceback
+    - ``InputError``, exit code 2: a file, flag or value is wrong
+    - ``CannotTellError``, exit code 3: the input is fine, but the answer cannot be known here
+"""
+
+
+class VramtopError(Exception):
+    """A failure that a user can understand and act on.
+
+    Args:
+        message: one sentence: what is wrong, where, and what to do about it.
+    """
+
+    exit_code = 3
+    title = "vramtop cannot go on"
+
+    @property
+    def message(self) -> str:
+        """The sentence for the user."""
+        return str(self.args[0]) if self.args else self.title
+
+
+class InputError(VramtopError):
+    """The user's input (a file, an option, a value) is wrong."""
+
+    exit_code = 2
+    title = "Wrong input"
+
+
+class CannotTellError(VramtopError):
+    """The question is a good one, but what is needed to answer it is not here."""
+
+    exit_code = 3
+    title = "Cannot tell"

@@ -1,0 +1,161 @@
+"""A training job: the model, how it is trained, over what it is sharded, and the card it is meant for.
+
+``Job`` is the one input of every estimate. The fields are those of vramtop's job file (TOML); their meaning and
+their defaults are written beside them. Decoding and its errors are in ``jobfile``.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+Positive = Annotated[int, Meta(ge=1)]
+
+Precision = Literal["fp32", "fp16-mixed", "bf16-mixed", "bf16", "fp16"]
+Optimizer = Literal[
+    "adamw",
+    "adamw-fused",
+    "adamw-8bit",
+    "paged-adamw-8bit",
+    "paged-adamw",
+    "adafactor",
+    "sgd",
+    "sgd-momentum",
+    "lion",
+    "muon",
+    "none",
+]
+Strategy = Literal["none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "megatron-fsdp"]
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
+Task = Literal[
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+]
+
+
+class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which model: by name or folder (``id``), or its Hugging Face ``config`` written out."""
+
+    id: str | None = None
+    """Built-in name, hub id (looked up in the local cache), or folder with a config.json."""
+    task: Task = "causal-lm"
+    """The head on top of the model."""
+    attention: Attention = "sdpa"
+    """The attention implementation, as transformers names it."""
+    config: dict[str, Any] | None = None
+    """The fields of a Hugging Face config.json, in place of ``id``."""
+
+
+class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a step is taken."""
+
+    framework: Literal["transformers", "torchtitan", "torchtune", "litgpt", "megatron"] = "transformers"
+    """Whose loss, casts and buffers apply."""
+    micro_batch: Positive = 1
+    """Sequences per rank and forward pass."""
+    sequence_length: Positive = 2048
+    """Tokens per sequence."""
+    gradient_accumulation: Positive = 1
+    """Forward and backward passes per optimizer step."""
+    precision: Precision = "bf16-mixed"
+    """``*-mixed``: fp32 weights under autocast; otherwise the type of the weights."""
+    optimizer: Optimizer = "adamw"
+    """The optimizer; decides the bytes of state per trainable parameter."""
+    activation_checkpointing: Literal["none", "full", "selective"] = "none"
+    """Which activations are recomputed in the backward pass."""
+    activation_offload: bool = False
+    """Saved activations go to host memory."""
+    optimizer_in_backward: bool = False
+    """Each gradient is applied and freed as it appears."""
+    compile: bool = False
+    """torch.compile is used."""
+    loss: Literal["full", "chunked", "fused-linear"] = "full"
+    """How logits become a loss."""
+    mode: Literal["train", "inference"] = "train"
+    """``inference``: no gradients, no optimizer."""
+
+
+class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Low-rank adapters over frozen, perhaps quantized, weights."""
+
+    rank: Positive = 16
+    """Rank of the adapter matrices."""
+    targets: list[str] | Literal["all-linear"] = field(default_factory=lambda: ["q_proj", "v_proj"])
+    """Names of the adapted linear layers, or ``all-linear``."""
+    quantization: Literal["none", "nf4", "nf4-double", "int8"] = "none"
+    """How the frozen linear weights are stored."""
+
+
+class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Over what the job is spread."""
+
+    strategy: Strategy = "none"
+    """Data parallelism and its sharding."""
+    data_shard: Positive = 1
+    """Ranks that share one copy of the sharded states (FSDP, ZeRO)."""
+    data_replicate: Positive = 1
+    """Copies over which gradients are averaged (DDP's world, HSDP's outer dimension)."""
+    tensor: Positive = 1
+    """Tensor-parallel ranks."""
+    sequence_parallel: bool = False
+    """Norms and residuals are split over the tensor-parallel ranks too."""
+    pipeline: Positive = 1
+    """Pipeline stages."""
+    context: Positive = 1
+    """Ranks over which each sequence is split."""
+    expert: Positive = 1
+    """Ranks over which the experts are split; taken out of the data-parallel ranks."""
+    reshard_after_forward: bool = True
+    """FSDP: parameters are freed after the forward pass and gathered again for the backward pass."""
+    reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """The type in which gradients are reduced."""
+    cpu_offload: Literal["none", "optimizer", "all"] = "none"
+    """What lives in host memory."""
+    sharding: Literal["full", "grad_op", "hybrid", "none", "optim", "optim_grads", "optim_grads_params"] = "full"
+    """Megatron-FSDP: none, optim, optim_grads, optim_grads_params; FSDP1: full, grad_op, hybrid."""
+    double_buffer: bool = False
+    """Megatron-FSDP keeps its communication buffers between steps."""
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks that see different data: data_shard x data_replicate."""
+        return self.data_shard * self.data_replicate
+
+    @property
+    def world_size(self) -> int:
+        """GPUs that the job takes; expert parallelism reuses the data-parallel ones."""
+        return self.data_ranks * self.tensor * self.pipeline * self.context
+
+
+class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The card that the job is meant for."""
+
+    gpu: str | None = None
+    """A name of the GPU catalogue; absent: this machine's cards."""
+
+
+class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A training job, complete enough to estimate what it takes."""
+
+    name: str | None = None
+    """What people call it."""
+    model: ModelSpec = field(default_factory=ModelSpec)
+    training: Training = field(default_factory=Training)
+    lora: Lora | None = None
+    """Absent: full fine-tuning."""
+    parallel: Parallel = field(default_factory=Parallel)
+    target: Target = field(default_factory=Target)
+
+    @property
+    def label(self) -> str:
+        """The name, else the model's name, else ``job``."""
+        return self.name or (self.model.id or "").rstrip("/").rpartition("/")[2] or "job"
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per optimizer step over all ranks."""
+        return self.training.micro_batch * self.training.gradient_accumulation * self.parallel.data_ranks

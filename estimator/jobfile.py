@@ -1,0 +1,155 @@
+"""Job files: TOML to ``Job``, with errors that name the file, the key, the value and the nearest known key."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .errors import InputError
+from .job import Job
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+
+
+def load_job(path: Path) -> Job:
+    """The job in a TOML file. A model id that is a folder beside the file becomes that folder's full path.
+
+    Raises:
+        InputError: the file cannot be read, is not TOML, or is not a job.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    try:
+        data = msgspec.toml.decode(text)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+    job = job_from_mapping(data, where=str(path))
+    if job.model.id is None and job.model.config is None:
+        raise InputError(f"{path}: no model is given; write [model] with an id, or [model.config]")
+    if job.model.id and (path.parent / job.model.id / "config.json").is_file():
+        folder = str((path.parent / job.model.id).resolve())
+        job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, id=folder))
+    return job
+
+
+def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
+    """A job from nested tables as a job file has them.
+
+    Args:
+        data: the tables.
+        where: what to call their source in an error.
+
+    Raises:
+        InputError: an unknown key (the nearest known one is named) or a wrong value.
+    """
+    try:
+        return msgspec.convert(data, Job)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {_explain(str(error), data)}") from None
+
+
+def job_to_mapping(job: Job) -> dict[str, Any]:
+    """The job as nested tables with every field written out, as a job file would have them."""
+    tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
+    for table in ("model", "training", "lora", "parallel", "target"):
+        value = getattr(job, table)
+        if value is not None:
+            fields = msgspec.structs.asdict(value)
+            tables[table] = {key: field for key, field in fields.items() if field is not None}
+    return tables
+
+
+def job_keys() -> tuple[str, ...]:
+    """Every settable key, dotted: ``training.micro_batch``."""
+    tables = [table.encode_name for table in msgspec.structs.fields(Job)]
+    return tuple(f"{table}.{key}".rstrip(".") for table in tables for key in _table_keys(table) or ("",))
+
+
+def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
+    """The job with dotted keys set, such as ``{"training.micro_batch": 4}``. A table set to None is removed.
+
+    Raises:
+        InputError: an unknown key or a wrong value.
+    """
+    tables = job_to_mapping(job)
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        if not key:
+            if value is None:
+                tables.pop(table, None)
+            else:
+                tables[table] = value
+        else:
+            tables.setdefault(table, {})[key] = value
+    return job_from_mapping(tables, where=where)
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string.
+
+    Raises:
+        InputError: there is no ``=``.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{text!r} is not KEY=VALUE, such as training.micro_batch=4")
+    try:
+        return key.strip(), msgspec.toml.decode(f"value = {value}")["value"]
+    except msgspec.DecodeError:
+        return key.strip(), value.strip()
+
+
+def _explain(message: str, data: Mapping[str, Any]) -> str:
+    match = _AT.match(message)
+    what, path = (match["what"], match["path"] or "$") if match else (message, "$")
+    steps = [step for step in path[1:].split(".") if step]
+    unknown = _UNKNOWN.search(what)
+    if unknown:
+        known = _table_keys(steps[0]) if steps else _table_keys(None)
+        dotted = ".".join([*steps, unknown[1]])
+        return f"unknown key {dotted!r}; {_nearest(unknown[1], known)}"
+    value = _lookup(data, steps)
+    dotted = ".".join(steps) or "the job"
+    choices = _choices(steps) if what.startswith("Invalid enum value") else ()
+    if choices:
+        return f"{dotted} = {value!r} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
+    return f"{dotted} = {value!r}: {what[:1].lower()}{what[1:]}"
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def _table_keys(table: str | None) -> tuple[str, ...]:
+    kind = Job if table is None else _struct_of(table)
+    return tuple(f.encode_name for f in msgspec.structs.fields(kind)) if kind else ()
+
+
+def _struct_of(table: str) -> type[msgspec.Struct] | None:
+    kind = next((f.type for f in msgspec.structs.fields(Job) if f.encode_name == table), None)
+    options = [kind, *getattr(kind, "__args__", ())]
+    return next((o for o in options if isinstance(o, type) and issubclass(o, msgspec.Struct)), None)
+
+
+def _choices(steps: Sequence[str]) -> tuple[str, ...]:
+    struct = _struct_of(steps[0]) if len(steps) == 2 else None
+    for f in msgspec.structs.fields(struct) if struct else ():
+        if f.encode_name == steps[1]:
+            return tuple(str(choice) for choice in getattr(f.type, "__args__", ()) if isinstance(choice, str))
+    return ()
+
+
+def _lookup(data: Any, steps: Sequence[str]) -> Any:
+    for step in steps:
+        if isinstance(data, Mapping):
+            data = data.get(step.partition("[")[0])
+    return data

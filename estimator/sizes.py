@@ -1,0 +1,53 @@
+"""Sizes of memory: what people write (``80GiB``, ``80GB``, ``81559MiB``) to bytes, and back to GiB."""
+
+import re
+
+from .errors import InputError
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 2**40,
+    "k": KIB,
+    "m": MIB,
+    "g": GIB,
+    "t": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d+(?:[._]?\d+)*)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as people write it.
+
+    ``GiB``, ``MiB`` and a bare ``G``, ``M`` are powers of 1024; ``GB`` and ``MB`` are powers of 1000, as SI has it.
+
+    Raises:
+        InputError: the text is not a positive size.
+    """
+    match = _SIZE.fullmatch(text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None or match[1].count(".") > 1:
+        raise InputError(f"size {text!r} is not understood; write it like 80GiB, 80GB or 81559MiB")
+    size = round(float(match[1]) * unit)
+    if size <= 0:
+        raise InputError(f"size {text!r} must be more than zero")
+    return size
+
+
+def format_gib(size_bytes: int | None, *, digits: int = 1, signed: bool = False) -> str:
+    """A size for people, in GiB without the unit; ``n/a`` for what is not known."""
+    if size_bytes is None:
+        return "n/a"
+    text = f"{size_bytes / GIB:{'+' if signed else ''}.{digits}f}"
+    return text.replace("-", "−") if float(text) != 0 else text.lstrip("-+")

@@ -1,0 +1,143 @@
+"""What the machine's GPUs held at one moment: immutable, timestamped, and honest about what is not known.
+
+A figure that could not be read is None, and a ``Fault`` beside it says why. All sizes are bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vramtop.estimator.job import Job
+
+ProcessKind = Literal["compute", "graphics", "mps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that could not be read, and why."""
+
+    field: str | None
+    """The field of the reading that is unknown because of it; None: it concerns the whole device or machine."""
+    code: str
+    """The driver's word for it, such as ``NOT_SUPPORTED``."""
+    message: str
+    """One sentence for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """One process on one GPU."""
+
+    pid: int
+    start_time: float | None
+    """Unix seconds; with the pid it identifies the process. None: not visible from here (another container, gone)."""
+    used_bytes: int | None
+    """What NVML says the process holds on this GPU: CUDA context, allocator cache and all."""
+    kinds: tuple[ProcessKind, ...]
+    user: str | None = None
+    name: str | None = None
+    """Short name, such as ``python``."""
+    command: str | None = None
+    """Command line in one line, without control characters."""
+    note: str | None = None
+    """Why something is not known, or what is odd, in a few words: ``no such process here``, ``zombie``."""
+
+    @property
+    def key(self) -> tuple[int, float | None]:
+        """Identity over snapshots: pids are reused."""
+        return self.pid, self.start_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One GPU at one moment. ``total = reserved + used + free`` where all four are known."""
+
+    index: int
+    uuid: str | None
+    name: str | None
+    total_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """Taken by driver and firmware; no job can have it. None where only memory info v1 is to be had."""
+    used_bytes: int | None = None
+    """Without ``reserved_bytes`` (v2); where that is None, the driver's part is inside (v1)."""
+    free_bytes: int | None = None
+    """What a new job can have."""
+    utilisation_percent: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    """One row per pid, largest first. None: the list could not be read."""
+    faults: tuple[Fault, ...] = ()
+    read_at: float = 0.0
+    """Unix seconds when the memory figures were read: an old reading keeps its old time."""
+
+    @property
+    def attributed_bytes(self) -> int | None:
+        """Sum over the processes; None when the list or one of its figures is not known."""
+        if self.processes is None:
+            return None
+        sizes = [process.used_bytes for process in self.processes]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    @property
+    def unattributed_bytes(self) -> int | None:
+        """Used, but by no process seen here (driver, display, other containers, dead processes); never negative.
+
+        Processes with unknown memory are left out of the sum, so that it and ``used_bytes`` still add up; None when
+        ``used_bytes`` or the whole list is unknown.
+        """
+        if self.used_bytes is None or self.processes is None:
+            return None
+        known = sum(process.used_bytes or 0 for process in self.processes)
+        return max(0, self.used_bytes - known)
+
+    def reason(self, field: str) -> str | None:
+        """Why ``field`` is None, in one sentence, where that is known."""
+        for fault in self.faults:
+            if fault.field == field or fault.field is None:
+                return fault.message
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where snapshots come from."""
+
+    kind: Literal["nvml", "recording", "demo"]
+    host: str | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    """The newest CUDA that the driver supports, such as ``13.0``."""
+    path: str | None = None
+    """The recording's file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedJob:
+    """A job known to run in certain processes, so that they are held against its budget."""
+
+    job: Job
+    pids: tuple[tuple[int, float | None], ...]
+    """(pid, start time) of its ranks on this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All GPUs at one moment."""
+
+    time: float
+    """Unix seconds."""
+    source: Source
+    gpus: tuple[GpuReading, ...]
+    faults: tuple[Fault, ...] = ()
+    """Of the machine as a whole: no driver, no permission."""
+    watched: tuple[WatchedJob, ...] = ()
+    """Jobs that were known when a recording was made; a live source leaves this empty."""
+    pending: tuple[Job, ...] = ()
+    """Jobs that were waiting when a recording was made, in order; a live source leaves this empty."""
+
+    def processes(self) -> Sequence[tuple[GpuReading, GpuProcess]]:
+        """Every (GPU, process) pair."""
+        return [(gpu, process) for gpu in self.gpus for process in gpu.processes or ()]
