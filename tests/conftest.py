@@ -1,0 +1,133 @@
+"""Factories that many tests share: budgets, snapshots and sources made by hand, with figures that are easy to check."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, Source
+
+
+@pytest.fixture
+def make_budget() -> Callable[..., Budget]:
+    """A budget of ``device`` GiB: a sixteenth context, an eighth activations, the rest weights, gradients, states."""
+
+    def make(
+        job: Job | None = None, *, device: float = 40, low: float | None = None, high: float | None = None
+    ) -> Budget:
+        unit = round(device * GIB / 16)
+        loading = Components(weights=3 * unit, context=unit)
+        full = Components(weights=3 * unit, gradients=3 * unit, optimizer=6 * unit, activations=2 * unit, context=unit)
+        size = full.total_bytes + unit
+        return Budget(
+            job=job or Job(name="llama-8b-sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B")),
+            model=ModelFacts(parameters=8_030_261_248, trainable_parameters=8_030_261_248, count="approximate"),
+            method="formula",
+            phases=(
+                Phase(name="loading", components=loading, outside_bytes=unit),
+                Phase(name="forward", components=full, outside_bytes=unit),
+                Phase(name="backward", components=full, outside_bytes=unit),
+                Phase(name="optimizer step", components=full, outside_bytes=unit),
+            ),
+            peak=Peak(
+                phase="backward",
+                components=full,
+                allocated_bytes=full.total_bytes - unit,
+                reserved_bytes=full.total_bytes,
+                device_bytes=size,
+                low_bytes=size - unit if low is None else round(low * GIB),
+                high_bytes=size + unit if high is None else round(high * GIB),
+            ),
+            steady_device_bytes=size,
+            assumptions=("CUDA context of 500 MiB",),
+            warnings=(),
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_process() -> Callable[..., GpuProcess]:
+    """A process that holds ``used`` GiB."""
+
+    def make(pid: int = 4711, used: float | None = 30, **changes: Any) -> GpuProcess:
+        facts: dict[str, Any] = {
+            "pid": pid,
+            "start_time": 1_000.0,
+            "used_bytes": None if used is None else round(used * GIB),
+            "kinds": ("compute",),
+            "user": "ana",
+            "name": "python",
+            "command": f"python train.py --seed {pid}",
+        }
+        return GpuProcess(**(facts | changes))
+
+    return make
+
+
+@pytest.fixture
+def make_gpu() -> Callable[..., GpuReading]:
+    """An 80 GiB card whose used memory is its processes' and 1 GiB more."""
+
+    def make(index: int = 0, processes: Sequence[GpuProcess] = (), **changes: Any) -> GpuReading:
+        used = sum(process.used_bytes or 0 for process in processes) + GIB
+        facts: dict[str, Any] = {
+            "index": index,
+            "uuid": f"GPU-{index:08d}",
+            "name": "NVIDIA H100 80GB HBM3",
+            "total_bytes": 80 * GIB,
+            "reserved_bytes": GIB // 2,
+            "used_bytes": used,
+            "free_bytes": 80 * GIB - GIB // 2 - used,
+            "utilisation_percent": 98,
+            "temperature_c": 63,
+            "power_w": 412.0,
+            "power_limit_w": 700.0,
+            "processes": tuple(processes),
+            "read_at": 2_000.0,
+        }
+        return GpuReading(**(facts | changes))
+
+    return make
+
+
+@pytest.fixture
+def make_snapshot() -> Callable[..., Snapshot]:
+    """A snapshot of these GPUs, 1,000 seconds after the processes' start."""
+
+    def make(gpus: Sequence[GpuReading], *, time: float = 2_000.0, **changes: Any) -> Snapshot:
+        source = Source(kind="nvml", host="gpubox-3", driver_version="580.95", cuda_version="13.0")
+        return Snapshot(**({"time": time, "source": source, "gpus": tuple(gpus)} | changes))
+
+    return make
+
+
+class ScriptedSource:
+    """A snapshot source that hands out what it is given, the last one for ever; ``hang`` holds the next read."""
+
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+        self.snapshots = list(snapshots)
+        self.reads = 0
+        self.hang = threading.Event()
+        self.hang.set()
+
+    def open(self) -> None:
+        pass
+
+    def read(self) -> Snapshot:
+        self.hang.wait(30)
+        snapshot = self.snapshots[min(self.reads, len(self.snapshots) - 1)]
+        self.reads += 1
+        return snapshot
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted_source() -> type[ScriptedSource]:
+    return ScriptedSource

@@ -1,0 +1,49 @@
+"""Letters, names and colours of what a bar can show: one place, for the dashboard and the command line alike."""
+
+from dataclasses import dataclass
+
+from vramtop.estimator.budget import ComponentName
+from vramtop.monitor.compare import Status
+from vramtop.monitor.fit import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How one thing is shown: by a letter or sign where colour is absent, by a colour where it is there."""
+
+    letter: str
+    word: str
+    colour: str
+    """A hexadecimal RGB colour that reads on dark and on light ground."""
+
+
+COMPONENTS: dict[ComponentName, Mark] = {
+    "weights": Mark("W", "weights", "#3b82f6"),
+    "gradients": Mark("G", "gradients", "#14b8a6"),
+    "optimizer": Mark("O", "optimizer", "#8b5cf6"),
+    "activations": Mark("A", "activations", "#f59e0b"),
+    "logits": Mark("L", "logits and loss", "#ec4899"),
+    "temporary": Mark("T", "temporary", "#94a3b8"),
+    "communication": Mark("M", "communication", "#22c55e"),
+    "context": Mark("C", "CUDA context", "#64748b"),
+}
+
+STATUSES: dict[Status, Mark] = {
+    "loading": Mark("…", "loading", "#94a3b8"),
+    "warming_up": Mark("…", "warming up", "#94a3b8"),
+    "on_budget": Mark("✓", "on budget", "#22c55e"),
+    "over": Mark("▲", "OVER", "#ef4444"),
+    "under": Mark("▼", "UNDER", "#f59e0b"),
+    "growing": Mark("↗", "GROWING", "#ef4444"),
+    "unknown": Mark("?", "unknown", "#94a3b8"),
+}
+
+VERDICTS: dict[Verdict, Mark] = {
+    "fits": Mark("✓", "FITS", "#22c55e"),
+    "tight": Mark("!", "TIGHT", "#f59e0b"),
+    "does_not_fit": Mark("✗", "DOES NOT FIT", "#ef4444"),
+    "unknown": Mark("?", "CANNOT TELL", "#94a3b8"),
+}
+
+ASCII_SIGNS = str.maketrans({"✓": "+", "✗": "x", "▲": "^", "▼": "v", "↗": "/", "…": ".", "×": "x", "−": "-", "·": "-"})
+"""For terminals without UTF-8 (``--ascii``)."""
