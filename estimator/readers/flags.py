@@ -1,0 +1,46 @@
+"""Flags of a command line, as argparse and transformers' HfArgumentParser understand them."""
+
+import re
+from collections.abc import Sequence
+
+from .settings import Setting
+
+_FLAG = re.compile(r"--?[A-Za-z_]")
+
+
+def is_flag(token: str) -> bool:
+    """``--name`` and ``-n``, but not ``-1`` or ``-``."""
+    return _FLAG.match(token) is not None
+
+
+def spelled(flag: str) -> str:
+    """A flag's name: without dashes in front, with underscores inside."""
+    return flag.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def parse_flags(tokens: Sequence[str], *, where: str = "on the command line") -> tuple[dict[str, Setting], list[str]]:
+    """Flags by name, and the words before the first flag.
+
+    Flags are ``--name value``, ``--name=value``, ``--name v1 v2`` (a list), ``--name`` alone (true) and ``--no_name``
+    (false for ``name``). The last one wins, as in argparse. Values stay strings.
+    """
+    flags: dict[str, Setting] = {}
+    words: list[str] = []
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        index += 1
+        if not is_flag(token):
+            words.append(token)
+            continue
+        flag, equals, inline = token.partition("=")
+        values = [inline] if equals else []
+        while not equals and index < len(tokens) and not is_flag(tokens[index]):
+            values.append(tokens[index])
+            index += 1
+        value = True if not values else values[0] if len(values) == 1 else values
+        name = spelled(flag)
+        flags[name] = Setting(value=value, origin=f"{flag} {where}")
+        if value is True and name.startswith("no_"):
+            flags[name[3:]] = Setting(value=False, origin=f"{flag} {where}")
+    return flags, words

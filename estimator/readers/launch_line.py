@@ -1,0 +1,248 @@
+"""From a launch line, as a person types it or as a process has it, to a job with the origin of every value."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InputError
+from .accelerate_env import default_file, environment_layer, shipped_trl_config, yaml_layer
+from .data_files import as_layer, read_table
+from .evidence import JobReading, Notes
+from .flags import parse_flags
+from .launchers import Launch, deepspeed_ranks, parse_launch
+from .precision import read_precision
+from .script_ast import Script, read_script
+from .settings import Layer, Setting, Settings, as_bool, as_int
+from .sharding import Sources, World, deepspeed_settings, fsdp_settings, read_parallel
+from .stored_dtype import stored_dtype
+from .transformers_args import Arguments, model_init, read_lora, read_model, read_step
+from .versions import transformers_defaults, trl_defaults
+
+_MEMORY_WORDS = ("quant", "offload", "lora", "fsdp", "parallel", "checkpointing", "precision", "zero", "liger")
+_TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
+_NO_MEMORY = {
+    *("lora_alpha", "lora_dropout", "use_rslora", "lora_task_type", "gradient_checkpointing_kwargs", "parallel_mode"),
+    *("fsdp_transformer_layer_cls_to_wrap", "fsdp_state_dict_type", "fsdp_min_num_params", "zero3_init_flag"),
+    *("activation_checkpointing_kwargs", "bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "tokenizers_parallelism"),
+    *("bnb_4bit_quant_storage",),
+}
+
+
+def read_launch(
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    versions: Mapping[str, str] | None = None,
+    launcher: Sequence[str] | None = None,
+) -> JobReading:
+    """The job that a launch line starts. Files it names are read as data, scripts are parsed; nothing is run.
+
+    Args:
+        argv: the launch line, or a worker's own command line.
+        environ: its environment; this process's own when left out.
+        cwd: the folder against which its paths are read; this process's own when left out.
+        versions: installed versions by distribution (``transformers``, ``trl``, ``torch``), where they are known.
+        launcher: the command line of the launcher that started the worker, whose own flags the worker does not have.
+
+    Raises:
+        InputError: the line starts no Python program.
+    """
+    launch = parse_launch(argv)
+    if launch.program is None:
+        line = " ".join(argv)
+        raise InputError(f"{line[:120]!r} starts no Python script or module that can be read")
+    outer = parse_launch(launcher) if launcher else launch
+    surroundings = {**(os.environ if environ is None else environ), **launch.assignments}
+    context = _Context(
+        launch=launch,
+        outer=outer,
+        environ=surroundings,
+        folder=Path.cwd() if cwd is None else cwd,
+        versions=dict(versions or {}),
+        notes=Notes(),
+    )
+    return _read(context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    launch: Launch
+    outer: Launch
+    environ: Mapping[str, str]
+    folder: Path
+    versions: Mapping[str, str]
+    notes: Notes
+
+
+def _read(context: _Context) -> JobReading:
+    notes = context.notes
+    flags, words = parse_flags(context.launch.arguments)
+    files = _files(context, flags, words)
+    script = _script(context, {**files, **flags})
+    method = context.launch.trl_command or script.trl_method
+    layers = [flags, files, script.written, script.hints, *_defaults(context, script, method, {**files, **flags})]
+    init = model_init(Settings(*layers), context.folder, notes)
+    settings = Settings(flags, init, *layers[1:])
+    accelerate = Settings(*_accelerate_layers(context, files), script.accelerate)
+    sources = Sources(trainer=settings, accelerate=accelerate, world=_world(context, accelerate), folder=context.folder)
+    deepspeed = deepspeed_settings(sources, notes)
+    fsdp = None if deepspeed is not None else fsdp_settings(sources, notes)
+    arguments = Arguments(
+        settings=settings,
+        accelerate=accelerate,
+        deepspeed=deepspeed,
+        method=method,
+        versions=context.versions,
+        folder=context.folder,
+        ranks=as_int(sources.world.ranks),
+    )
+    read_model(arguments, notes)
+    read_step(arguments, notes)
+    lora = read_lora(arguments, notes)
+    stored = stored_dtype(notes.get("model.id"), context.environ)
+    read_precision(arguments, fsdp=fsdp is not None, lora=lora, stored=stored, notes=notes)
+    read_parallel(sources, deepspeed, fsdp, notes)
+    _warn_of_unread(settings, notes)
+    return notes.reading()
+
+
+def _files(context: _Context, flags: Layer, words: Sequence[str]) -> dict[str, Setting]:
+    """The configuration file that the program itself reads: ``--config x.yaml``, or the only word on its line."""
+    named = flags.get("config") if context.launch.trl_command or "config" in flags else None
+    name = str(named.value) if named is not None else words[0] if len(words) == 1 and not flags else ""
+    if not name.endswith((".yaml", ".yml", ".json")):
+        return {}
+    path = context.folder / Path(name).expanduser()
+    try:
+        return as_layer(read_table(path), source=path.name)
+    except InputError as error:
+        context.notes.warn(f"The program's configuration is not counted: {error.message}")
+        return {}
+
+
+def _script(context: _Context, options: Layer) -> Script:
+    """The script's text; TRL's own scripts say nothing that their flags do not."""
+    if context.launch.script is None or context.launch.trl_command:
+        return Script()
+    path = context.folder / Path(context.launch.script).expanduser()
+    try:
+        return read_script(path, options=options, environ=context.environ)
+    except InputError as error:
+        context.notes.warn(f"The script is not counted: {error.message}")
+        return Script()
+
+
+def _defaults(context: _Context, script: Script, method: str | None, given: Layer) -> list[Layer]:
+    """Defaults of the frameworks that the program is seen to use."""
+    seen = not script.called and any(name in given for name in _TRAINER_FLAGS)
+    uses_trainer = script.trains_with_trainer or seen or any(name.startswith("per_device_") for name in given)
+    library = transformers_defaults(context.versions)
+    if method is not None:
+        trl = trl_defaults(method, context.versions)
+        if not context.launch.trl_command and "from_pretrained" in script.called:
+            trl.pop("dtype", None)  # the script loads the model itself
+        return [trl, library]
+    if uses_trainer:
+        return [library]
+    loaded = "from_pretrained" in script.called or "from_config" in script.called
+    return [{"dtype": library["dtype"]}] if loaded or "model_name_or_path" in given else []
+
+
+def _accelerate_layers(context: _Context, files: Layer) -> list[Layer]:
+    """Settings of accelerate: the launcher's flags, its file, the environment."""
+    launch, notes = context.outer, context.notes
+    layers: list[Layer] = [launch.options]
+    if "trl" in launch.launchers:
+        layers.append(files)
+    named = launch.options.get("config_file") or launch.options.get("accelerate_config")
+    if named is None and "trl" in launch.launchers:
+        named = files.get("accelerate_config")
+    path: Path | None = None
+    if named is not None:
+        shipped = shipped_trl_config(str(named.value))
+        path = None if shipped else context.folder / Path(str(named.value)).expanduser()
+        layers.append(shipped)
+    elif "accelerate" in launch.launchers or "trl" in launch.launchers:
+        path = default_file(context.environ)
+    if path is not None:
+        try:
+            layers.append(yaml_layer(read_table(path), source=path.name))
+        except InputError as error:
+            notes.warn(f"accelerate's configuration is not counted: {error.message}")
+    return [*layers, environment_layer(context.environ)]
+
+
+def _world(context: _Context, accelerate: Settings) -> World:
+    """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start."""
+    environment = environment_layer(context.environ)
+    if "RANK" in context.environ and "num_processes" in environment:
+        return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
+    options, launchers = context.outer.options, context.outer.launchers
+    if "torchrun" in launchers:
+        return _torchrun_world(options, context)
+    if "deepspeed" in launchers:
+        return _deepspeed_world(options, context)
+    if "accelerate" in launchers or "trl" in launchers:
+        ranks = accelerate.find("num_processes")
+        machines = as_int(accelerate.find("num_machines")) or 1
+        if ranks is None:
+            ranks = _visible_gpus(context)
+        if ranks is None and not _many(accelerate):
+            ranks = Setting(value=1, origin="accelerate starts one process unless told otherwise", written=False)
+        total = as_int(ranks)
+        return World(ranks=ranks, here=total // machines if total else None)
+    if as_int(environment.get("num_processes")):
+        return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
+    return World(ranks=Setting(value=1, origin="no launcher: a single process", written=False))
+
+
+def _many(accelerate: Settings) -> bool:
+    return any(accelerate.flag(name) for name in ("multi_gpu", "use_fsdp", "use_deepspeed", "use_parallelism_config"))
+
+
+def _torchrun_world(options: Layer, context: _Context) -> World:
+    per_node = options.get("nproc_per_node", Setting(value=1, origin="torchrun's default", written=False))
+    here = as_int(per_node)
+    if here is None:  # "gpu", "auto": as many as there are
+        visible = _visible_gpus(context)
+        here = as_int(visible)
+        per_node = visible or per_node
+    nodes = str(options["nnodes"].value).rpartition(":")[2] if "nnodes" in options else "1"
+    if here is None or not nodes.isdigit() or int(nodes) < 1:
+        return World(ranks=None)
+    origin = per_node.origin if nodes == "1" else f"{per_node.origin} times {options['nnodes'].origin}"
+    return World(ranks=Setting(value=here * int(nodes), origin=origin, written=per_node.written), here=here)
+
+
+def _deepspeed_world(options: Layer, context: _Context) -> World:
+    if "world_info" in options:
+        total = deepspeed_ranks(str(options["world_info"].value))
+        return World(ranks=Setting(value=total, origin="--world_info of deepspeed") if total else None)
+    per_node = options.get("num_gpus")
+    if per_node is None and "include" in options and ":" in str(options["include"].value):
+        hosts = str(options["include"].value).split("@")
+        total = sum(len(host.partition(":")[2].split(",")) for host in hosts)
+        return World(ranks=Setting(value=total, origin=options["include"].origin))
+    per_node = per_node or _visible_gpus(context)
+    here, nodes = as_int(per_node), as_int(options.get("num_nodes")) or 1
+    if per_node is None or here is None:
+        return World(ranks=None)
+    return World(ranks=Setting(value=here * nodes, origin=per_node.origin, written=per_node.written), here=here)
+
+
+def _visible_gpus(context: _Context) -> Setting | None:
+    """As many ranks as CUDA_VISIBLE_DEVICES names GPUs."""
+    visible = [name for name in context.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if not visible:
+        return None
+    return Setting(value=len(visible), origin="the GPUs in CUDA_VISIBLE_DEVICES", written=False)
+
+
+def _warn_of_unread(settings: Settings, notes: Notes) -> None:
+    """Say what was written, sounds as if memory depends on it, and was not understood."""
+    for name, setting in settings.never_asked():
+        said_off = as_bool(setting) is False or setting.value in ([], {})
+        if any(word in name for word in _MEMORY_WORDS) and name not in _NO_MEMORY and not said_off:
+            notes.warn(f"{setting.origin} may change the memory and is not counted.")

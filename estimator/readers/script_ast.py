@@ -1,0 +1,216 @@
+"""A training script, read and never run: the literal arguments of the calls that decide about memory."""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import InputError
+from .script_values import Values, calls
+from .settings import Layer, Setting
+
+_LIMIT_BYTES = 2 * 2**20
+_CONFIGS = re.compile(r"(Seq2Seq|Unsloth)?TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)Config|ModelConfig")
+_TRL = re.compile(r"(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)(Config|Trainer)")
+_LORA = {"r": "lora_r", "target_modules": "lora_target_modules"}
+_QUANTIZED = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
+_LOADING = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit", "quantization_config")
+_TASKS = {
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+    "ForSeq2SeqLM": "seq2seq-lm",
+    "ForConditionalGeneration": "seq2seq-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+_OPTIMIZERS = {
+    "AdamW": "adamw_torch",
+    "Adam": "adamw_torch",
+    "AdamW8bit": "adamw_8bit",
+    "Adam8bit": "adamw_8bit",
+    "PagedAdamW8bit": "paged_adamw_8bit",
+    "PagedAdamW": "paged_adamw_32bit",
+    "PagedAdamW32bit": "paged_adamw_32bit",
+    "SGD": "sgd",
+    "Adafactor": "adafactor",
+    "Lion": "lion_32bit",
+    "Muon": "muon",
+}
+_LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a script's text says, by the names of transformers' and accelerate's arguments."""
+
+    written: Layer = field(default_factory=dict)
+    """Literal arguments of the calls that configure the job."""
+    hints: Layer = field(default_factory=dict)
+    """Weaker: defaults of its options, batch size of a DataLoader, length at which a tokenizer cuts, optimizer."""
+    accelerate: Layer = field(default_factory=dict)
+    """Arguments of ``Accelerator(...)``."""
+    called: frozenset[str] = frozenset()
+    """Last parts of the names that it calls."""
+
+    @property
+    def trl_method(self) -> str | None:
+        """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
+        matches = (_TRL.fullmatch(name) for name in sorted(self.called))
+        return next((match[1].lower() for match in matches if match), None)
+
+    @property
+    def trains_with_trainer(self) -> bool:
+        """Whether TrainingArguments or a relative of it is used."""
+        return any(_CONFIGS.fullmatch(name) or name.endswith("Trainer") for name in self.called)
+
+
+def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str]) -> Script:
+    """What a script's text says.
+
+    Args:
+        path: the script.
+        options: flags on its command line.
+        environ: its environment.
+
+    Raises:
+        InputError: it cannot be read, or is not Python that this interpreter can parse.
+    """
+    try:
+        if path.stat().st_size > _LIMIT_BYTES:
+            raise InputError(f"{path}: too large to be a script")
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is not Python that can be read here: {error}") from None
+    values = Values(tree, script=path.name, options=options, environ=environ)
+    reader = _Reader(values)
+    called = set()
+    for name, node in calls(tree):
+        called.add(name)
+        reader.read(name, node)
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return Script(
+        written={**reader.models, **reader.written},
+        hints={**reader.hints, **values.defaults},
+        accelerate=reader.accelerate,
+        called=frozenset(called | {name for name in imported if _TRL.fullmatch(name) or _CONFIGS.fullmatch(name)}),
+    )
+
+
+class _Reader:
+    """Goes through a script's calls; the first value of a name stays."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        self.written: dict[str, Setting] = {}
+        self.models: dict[str, Setting] = {}
+        self.hints: dict[str, Setting] = {}
+        self.accelerate: dict[str, Setting] = {}
+        self._model_rank = 9
+
+    def read(self, name: str, node: ast.Call) -> None:
+        """Take from one call what it says about memory."""
+        if _CONFIGS.fullmatch(name):
+            self._keywords(name, node, self.written)
+        elif name == "LoraConfig":
+            self._keywords(name, node, self.written, renamed=_LORA, only=tuple(_LORA))
+            self._say("use_peft", True, node, "LoraConfig(...)")
+        elif name == "BitsAndBytesConfig":
+            self._keywords(name, node, self.written, only=_QUANTIZED)
+            self._say("bitsandbytes_config", True, node, "BitsAndBytesConfig(...)")
+        elif name in ("from_pretrained", "from_config"):
+            self._model(name, node)
+        elif name == "Accelerator":
+            self._keywords(name, node, self.accelerate)
+        elif name in ("DataLoader", *_OPTIMIZERS):
+            self._loop(name, node)
+        else:
+            self._others(name, node)
+
+    def _others(self, name: str, node: ast.Call) -> None:
+        if name.endswith("Trainer"):
+            self._first_argument(name, node)
+        elif name in ("gradient_checkpointing_enable", "prepare_model_for_kbit_training"):
+            self._say("activation_checkpointing", True, node, f"{name}()")
+        elif name == "compile" and isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == "torch.compile":
+            self._say("torch_compile", True, node, "torch.compile(...)")
+        elif name in ("bfloat16", "half") and isinstance(node.func, ast.Attribute) and not node.args:
+            self._say("dtype", "bfloat16" if name == "bfloat16" else "float16", node, f".{name}()")
+        elif _task(name):
+            self._say("task", _task(name), node, f"{name}(...)")
+            self._say("dtype", "float32", node, f"{name}(config), a model made from its config alone")
+        self._keywords(name, node, self.hints, only=_LENGTHS)
+
+    def _keywords(
+        self,
+        name: str,
+        node: ast.Call,
+        into: dict[str, Setting],
+        *,
+        renamed: Mapping[str, str] | None = None,
+        only: tuple[str, ...] | None = None,
+    ) -> None:
+        for keyword in node.keywords:
+            if keyword.arg is None or (only is not None and keyword.arg not in only):
+                continue
+            setting = self._values.setting(keyword.value, f"{name}({keyword.arg}={_short(keyword.value)})")
+            if setting is not None and setting.value is not None:
+                into.setdefault((renamed or {}).get(keyword.arg, keyword.arg), setting)
+
+    def _model(self, method: str, node: ast.Call) -> None:
+        """``AutoModelForX.from_pretrained("id", dtype=...)``; a tokenizer's or config's id will do."""
+        owner = ast.unparse(node.func.value).rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
+        is_model = "Model" in owner or _task(owner) is not None
+        if _task(owner):
+            self._say("task", _task(owner), node, f"{owner}.{method}")
+        elif owner in ("AutoModel", "BertModel", "LlamaModel"):
+            self._say("task", "feature-extraction", node, f"{owner}.{method}")
+        if is_model:
+            self._keywords(f"{owner}.{method}", node, self.written, only=_LOADING)
+        if method == "from_config":
+            return
+        rank = 0 if is_model else 1 if "Config" in owner else 2
+        arguments = node.args[:1] or [k.value for k in node.keywords if k.arg == "pretrained_model_name_or_path"]
+        setting = (
+            self._values.setting(arguments[0], f"{owner}.from_pretrained({_short(arguments[0])})")
+            if arguments
+            else None
+        )
+        if setting is not None and isinstance(setting.value, str) and rank < self._model_rank:
+            self._model_rank = rank
+            self.models["model_name_or_path"] = setting
+
+    def _first_argument(self, name: str, node: ast.Call) -> None:
+        """``SFTTrainer(model="id")`` loads the model itself."""
+        values = [k.value for k in node.keywords if k.arg == "model"] or list(node.args[:1])
+        setting = self._values.setting(values[0], f"{name}(model={_short(values[0])})") if values else None
+        if setting is not None and isinstance(setting.value, str):
+            self.models["model_name_or_path"] = setting
+
+    def _loop(self, name: str, node: ast.Call) -> None:
+        """A training loop of the script's own."""
+        if name == "DataLoader":
+            for keyword in node.keywords:
+                setting = self._values.setting(keyword.value, f"DataLoader(batch_size={_short(keyword.value)})")
+                if keyword.arg == "batch_size" and setting is not None:
+                    self.hints.setdefault("per_device_train_batch_size", setting)
+        else:
+            origin = f"{self._values.place(node)}: {name}(...)"
+            self.hints.setdefault("optim", Setting(value=_OPTIMIZERS[name], origin=origin))
+
+    def _say(self, name: str, value: object, node: ast.AST, what: str) -> None:
+        self.written.setdefault(name, Setting(value=value, origin=f"{self._values.place(node)}: {what}"))
+
+
+def _task(name: str) -> str | None:
+    """The task of a model class, by the end of its name."""
+    return next((task for ending, task in _TASKS.items() if name.endswith(ending)), None)
+
+
+def _short(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= 40 else f"{text[:37]}..."
