@@ -1,0 +1,203 @@
+"""One GPU read through NVML: each figure, or the reason why there is none."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vramtop.estimator.sizes import format_gib
+
+from .nvml_ask import Asker, DeviceLostError, RefusedError
+from .nvml_errors import UNSUPPORTED, device_fault, field_fault
+from .nvml_processes import process_rows
+from .processes import ProcessFacts, one_line
+from .snapshot import Fault, GpuProcess, GpuReading, ProcessKind
+
+LOST_AGAIN_SECONDS = 5.0
+"""A lost device is asked for again after this."""
+PID_LIMIT = 2**22
+"""No pid on Linux is larger; the list is garbled when one is (drivers 535.43 to 535.86 mixed up its layout)."""
+
+_MEMORY = {
+    "total_bytes": "its total memory",
+    "reserved_bytes": "its reserved memory",
+    "used_bytes": "its used memory",
+    "free_bytes": "its free memory",
+}
+_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+_MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
+_LISTS: tuple[tuple[ProcessKind, str], ...] = (("compute", "Compute"), ("graphics", "Graphics"), ("mps", "MPSCompute"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFigures:
+    """Memory info in bytes; what is not known is None."""
+
+    total: int | None = None
+    reserved: int | None = None
+    used: int | None = None
+    free: int | None = None
+
+
+class NvmlDevice:
+    """One device of NVML's list. Not for several threads.
+
+    Args:
+        nvml: the ``pynvml`` module, initialised.
+        index: the device's number in NVML's list.
+        clock: seconds that never run backwards.
+        now: Unix seconds.
+    """
+
+    def __init__(self, nvml: Any, index: int, *, clock: Callable[[], float], now: Callable[[], float]) -> None:
+        self.index = index
+        self.uuid: str | None = None
+        self.lost: str | None = None
+        """The driver's word for why the whole device does not answer."""
+        self._nvml = nvml
+        self._clock = clock
+        self._now = now
+        self._asker = Asker(nvml, clock=clock)
+        self._name: str | None = None
+        self._handle: Any = None
+        self._connect_at = clock()
+        self._read_at = 0.0
+        self._faults: list[Fault] = []
+
+    def connect(self) -> None:
+        """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
+        self._connect_at = self._clock() + LOST_AGAIN_SECONDS
+        self.lost = None
+        try:
+            self._handle = self._asker.call("nvmlDeviceGetHandleByIndex", self.index)
+            self.uuid = self._text("nvmlDeviceGetUUID")
+            self._name = self._text("nvmlDeviceGetName")
+        except (RefusedError, DeviceLostError) as error:
+            self.lost = error.code
+
+    def read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
+        """The device as it is now; a lost one keeps its row, without figures.
+
+        Args:
+            describe: what is known of a pid.
+        """
+        if self.lost is not None and self._clock() >= self._connect_at:
+            self.connect()
+        if self.lost is None:
+            try:
+                return self._read(describe)
+            except DeviceLostError as error:
+                self.lost, self._connect_at = error.code, self._clock() + LOST_AGAIN_SECONDS
+        return self.missing(self.lost)
+
+    def missing(self, code: str = "NOT_LISTED") -> GpuReading:
+        """The device's row without figures, and why: the driver's word, or that it does not list the device."""
+        fault = device_fault(code)
+        return GpuReading(index=self.index, uuid=self.uuid, name=self._name, faults=(fault,), read_at=self._read_at)
+
+    def _text(self, call: str) -> str | None:
+        """A name that not every device has."""
+        try:
+            return one_line(self._asker.call(call, self._handle))
+        except RefusedError as refused:
+            if refused.code in UNSUPPORTED:
+                return None
+            raise
+
+    def _read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
+        self._faults = []
+        memory = self._memory()
+        utilisation = self._ask("utilisation_percent", "its utilisation", ("nvmlDeviceGetUtilizationRates",))
+        temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
+        power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
+        limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
+        processes = self._processes(memory.total, describe)
+        return GpuReading(
+            index=self.index,
+            uuid=self.uuid,
+            name=self._name,
+            total_bytes=memory.total,
+            reserved_bytes=memory.reserved,
+            used_bytes=memory.used,
+            free_bytes=memory.free,
+            utilisation_percent=None if utilisation is None else int(utilisation.gpu),
+            temperature_c=temperature,
+            power_w=None if power is None else power / 1000,  # NVML counts milliwatts
+            power_limit_w=None if limit is None else limit / 1000,
+            processes=processes,
+            faults=tuple(self._faults),
+            read_at=self._read_at,
+        )
+
+    def _memory(self) -> MemoryFigures:
+        """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``."""
+        reserved_fault: Fault | None = None
+        try:
+            info = self._asker.ask("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
+            figures = MemoryFigures(total=info.total, reserved=info.reserved, used=info.used, free=info.free)
+        except RefusedError as refused:
+            if refused.code == "NOT_SUPPORTED":
+                return self._no_memory(refused.code)
+            try:
+                info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)
+            except RefusedError as refused_v1:
+                return self._no_memory(refused_v1.code)
+            figures = MemoryFigures(total=info.total, used=info.used, free=info.free)
+            message = "this driver counts its reserved part as used memory (memory info v1)"
+            reserved_fault = Fault(field="reserved_bytes", code=refused.code, message=message)
+        self._read_at = self._now()
+        odd = implausible(figures)
+        if odd is not None:
+            return self._no_memory("IMPLAUSIBLE", odd)
+        if reserved_fault is not None:
+            self._faults.append(reserved_fault)
+        return figures
+
+    def _no_memory(self, code: str, message: str | None = None) -> MemoryFigures:
+        for field, what in _MEMORY.items():
+            fault = field_fault(field, code, what=what)
+            self._faults.append(fault if message is None else Fault(field=field, code=code, message=message))
+        return MemoryFigures()
+
+    def _processes(
+        self, total_bytes: int | None, describe: Callable[[int], ProcessFacts]
+    ) -> tuple[GpuProcess, ...] | None:
+        """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
+        lists: dict[ProcessKind, list[Any]] = {}
+        for kind, word in _LISTS:
+            calls = tuple(f"nvmlDeviceGet{word}RunningProcesses{version}" for version in ("_v3", "_v2"))
+            try:
+                lists[kind] = self._asker.ask(kind, calls, self._handle, valid=_pids_are_pids)
+            except RefusedError as refused:
+                if kind == "compute" or refused.code not in UNSUPPORTED:  # not every card has the other two lists
+                    self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
+                if kind == "compute":
+                    return None
+        return process_rows(lists, total_bytes=total_bytes, describe=describe)
+
+    def _ask(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
+        """The answer, or None and a fault of ``field``."""
+        try:
+            return self._asker.ask(field, calls, self._handle, *args)
+        except RefusedError as refused:
+            self._faults.append(field_fault(field, refused.code, what=what))
+            return None
+
+
+def implausible(memory: MemoryFigures) -> str | None:
+    """Why these figures cannot be a card's own memory, or None.
+
+    Cards that share the host's memory may answer with a total of 0, or with figures that do not add up (a GB10 said
+    119.7 GiB in all, 6.4 used, 7.4 free).
+    """
+    total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
+    parts = used + free + (memory.reserved or 0)
+    if total > 0 and used <= total and free <= total and abs(parts - total) <= total // 20:
+        return None
+    return (
+        f"the driver's memory figures do not add up ({format_gib(total)} GiB in all, {format_gib(used)} used, "
+        f"{format_gib(free)} free), as on a GPU that shares the host's memory"
+    )
+
+
+def _pids_are_pids(processes: list[Any]) -> bool:
+    return all(process.pid <= PID_LIMIT for process in processes)

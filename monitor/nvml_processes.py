@@ -1,0 +1,65 @@
+"""NVML's process lists of one device, merged into one row per process."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .processes import ProcessFacts
+from .snapshot import GpuProcess, ProcessKind
+
+UNREPORTED = "memory not reported by the driver"
+TOO_LARGE = "reported memory exceeds the card"
+
+
+def process_rows(
+    lists: Mapping[ProcessKind, Sequence[Any]],
+    *,
+    total_bytes: int | None,
+    describe: Callable[[int], ProcessFacts],
+) -> tuple[GpuProcess, ...]:
+    """One row per pid, largest first, unknown sizes last.
+
+    The lists repeat a process that does both compute and graphics, each time with all of its memory: the larger figure
+    counts, never the sum.
+
+    Args:
+        lists: NVML's entries (``pid``, ``usedGpuMemory`` or None) by list.
+        total_bytes: the device's memory; no process can hold more.
+        describe: what is known of a pid.
+    """
+    kinds: dict[int, tuple[ProcessKind, ...]] = {}
+    sizes: dict[int, int | None] = {}
+    for kind, entries in lists.items():
+        for entry in entries:
+            pid, size = entry.pid, entry.usedGpuMemory
+            before = kinds.get(pid, ())
+            if kind not in before:
+                kinds[pid] = (*before, kind)
+            known = sizes.get(pid)
+            sizes[pid] = size if known is None else max(known, size or 0)
+    rows = [_row(pid, sizes[pid], kinds[pid], total_bytes, describe(pid)) for pid in kinds]
+    rows.sort(key=lambda row: (row.used_bytes is None, -(row.used_bytes or 0), row.pid))
+    return tuple(rows)
+
+
+def _row(
+    pid: int, size: int | None, kinds: tuple[ProcessKind, ...], total_bytes: int | None, facts: ProcessFacts
+) -> GpuProcess:
+    note = facts.note
+    if size is None:
+        note = _both(note, UNREPORTED)
+    elif total_bytes is not None and size > total_bytes:
+        size, note = None, _both(note, TOO_LARGE)
+    return GpuProcess(
+        pid=pid,
+        start_time=facts.start_time,
+        used_bytes=size,
+        kinds=kinds,
+        user=facts.user,
+        name=facts.name,
+        command=facts.command,
+        note=note,
+    )
+
+
+def _both(first: str | None, second: str) -> str:
+    return f"{first}; {second}" if first else second
