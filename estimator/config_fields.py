@@ -1,0 +1,92 @@
+"""Reading single fields of a model's config, with errors that name the field, its value and where it stands."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import InputError
+
+
+class Fields:
+    """A model's config, field by field.
+
+    Every getter takes the names under which families write one and the same thing, and uses the first one present.
+
+    Args:
+        config: the fields of a Hugging Face config.json.
+        where: what to call the config in an error.
+        absent: what fields mean that the config does not mention.
+    """
+
+    def __init__(self, config: Mapping[str, Any], where: str, absent: Mapping[str, int] | None = None) -> None:
+        self.config = config
+        self.where = where
+        self.absent = absent or {}
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A whole number of at least 1.
+
+        Raises:
+            InputError: it is missing and has no default, or is something else.
+        """
+        value = self.optional_size(*names)
+        if value is None:
+            value = self._absent(*names) or default
+        if value is None:
+            also = f" (nor {', '.join(names[1:])})" if len(names) > 1 else ""
+            raise InputError(f"{self.where}: {names[0]} is missing{also}")
+        return value
+
+    def optional_size(self, *names: str, minimum: int = 1) -> int | None:
+        """A whole number of at least ``minimum``; None where the config says null, or says nothing that means one."""
+        name = self._present(*names)
+        if name is None:
+            return self._absent(*names)
+        value = self.config[name]
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise InputError(f"{self.where}: {name} = {value!r} is not a whole number of at least {minimum}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false; null counts as missing."""
+        value = self.config.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(f"{self.where}: {name} = {value!r} is neither true nor false")
+        return value
+
+    def number(self, *names: str, default: float | None = None) -> float | None:
+        """A number; null counts as missing."""
+        name = self._present(*names)
+        value = None if name is None else self.config[name]
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{self.where}: {name} = {value!r} is not a number")
+        return float(value)
+
+    def text(self, *names: str, default: str | None = None) -> str | None:
+        """A word; null counts as missing."""
+        name = self._present(*names)
+        value = None if name is None else self.config[name]
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise InputError(f"{self.where}: {name} = {value!r} is not a word")
+        return value
+
+    def items(self, name: str) -> list[Any] | None:
+        """A list; null counts as missing."""
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, list | tuple):
+            raise InputError(f"{self.where}: {name} = {value!r} is not a list")
+        return None if value is None else list(value)
+
+    def _absent(self, *names: str) -> int | None:
+        return next((self.absent[name] for name in names if name in self.absent), None)
+
+    def _present(self, *names: str) -> str | None:
+        given = [name for name in names if name in self.config]
+        return next((name for name in given if self.config[name] is not None), given[0] if given else None)

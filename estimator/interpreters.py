@@ -1,0 +1,93 @@
+"""Which Python can run the workers: one that has torch and transformers. Nothing of either is imported to find out."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from .errors import CannotTellError, InputError
+
+PROBE_SECONDS = 20
+_PROBE = """
+import importlib.metadata, importlib.util, json
+found = {}
+for name in ("torch", "transformers"):
+    try:
+        if importlib.util.find_spec(name) is not None:
+            found[name] = importlib.metadata.version(name)
+    except (ImportError, ValueError):
+        pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """A Python that has torch and transformers."""
+
+    path: Path
+    torch: str
+    """Version."""
+    transformers: str
+    """Version."""
+
+
+def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
+    """The Pythons to ask, best first: the one that the user named, else the active environments, else this one.
+
+    Args:
+        python: what ``--python`` says; then it is the only one.
+        environ: where VIRTUAL_ENV and CONDA_PREFIX are looked up.
+
+    Raises:
+        InputError: ``python`` is not there.
+    """
+    if python is not None:
+        path = Path(python).expanduser()
+        path = path / "bin" / "python" if path.is_dir() else path
+        if not path.is_file():
+            raise InputError(f"--python {python}: no such program; give the path of a Python that has torch")
+        return [path.absolute()]  # not resolved: a virtual environment's Python is a link out of it
+    return list(dict.fromkeys(path for path in _candidates(environ) if path.is_file()))
+
+
+def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interpreter:
+    """The first Python that has torch and transformers.
+
+    Raises:
+        InputError: ``python`` is not there.
+        CannotTellError: none has them.
+    """
+    asked = find_interpreters(python, environ)
+    for path in asked:
+        found = probe(path)
+        if found is not None:
+            return found
+    names = ", ".join(str(path) for path in asked) or "no Python at all"
+    raise CannotTellError(
+        f"no Python with torch and transformers was found ({names}); install vramtop's extra [torch], or give one "
+        "with --python PATH"
+    )
+
+
+def probe(path: Path) -> Interpreter | None:
+    """The interpreter with its libraries' versions; None where one is missing or it does not run."""
+    try:
+        answer = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=PROBE_SECONDS, check=True)
+        found = msgspec.json.decode(answer.stdout, type=dict[str, str])
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        return None
+    if not {"torch", "transformers"} <= found.keys():
+        return None
+    return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"])
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable):
+            yield Path(environ[variable]) / "bin" / "python"
+    if sys.executable:
+        yield Path(sys.executable)
