@@ -5,7 +5,6 @@ import pwd
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import psutil
 
@@ -19,10 +18,9 @@ _LONGEST = 2000
 STATE_EVERY = 5
 """Ticks after which a process is looked at closely again: a zombie keeps its pid and all else."""
 
-GONE = "no such process here"
+GONE = "not visible from here"
 ENDED = "ended, its memory is still held"
 ZOMBIE = "zombie: ended, not yet reaped"
-HIDDEN = "hidden from this user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +38,27 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sight:
+    """What /proc/PID/stat says."""
+
+    start_ticks: int
+    """Start time in clock ticks since boot."""
+    thread_name: bytes
+    """Changes when the process runs another program or gives itself another title."""
+    zombie: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
     """A process that was looked at before."""
 
-    inode: int | None
+    inode: int
     """Of /proc/PID: another process under the same pid has another one."""
-    start_ticks: int
+    sight: _Sight
     facts: ProcessFacts
-    zombie: bool = False
 
     def answer(self) -> ProcessFacts:
-        return replace(self.facts, note=ZOMBIE) if self.zombie else self.facts
+        return replace(self.facts, note=ZOMBIE) if self.sight.zombie else self.facts
 
 
 class ProcessDirectory:
@@ -84,17 +92,13 @@ class ProcessDirectory:
         inode = _inode(pid)
         if known is not None and known.inode == inode and (pid + self._tick) % STATE_EVERY:
             return known.answer()
-        ticks, state = _start_and_state(pid)
-        if state in {"gone", "hidden"}:
-            if known is not None:
-                return replace(known.facts, note=ENDED)
-            return ProcessFacts(note=GONE if state == "gone" else HIDDEN)
-        facts = known.facts if known is not None and known.start_ticks == ticks else None
-        if facts is None:
-            facts = self._read(pid)
-            if facts is None or _inode(pid) != inode:
-                return ProcessFacts(note=GONE)  # it ended, or its pid was reused, while it was read
-        known = self._known[pid] = _Known(inode, ticks, facts, state == "zombie")
+        sight = _sight(pid)
+        if sight is None or inode is None:
+            return ProcessFacts(note=GONE) if known is None else replace(known.facts, note=ENDED)
+        facts = _still_true(known, inode, sight) or self._read(pid)
+        if facts is None or _inode(pid) != inode:
+            return ProcessFacts(note=GONE)  # it ended, or its pid was reused, while it was read
+        known = self._known[pid] = _Known(inode, sight, facts)
         return known.answer()
 
     def _read(self, pid: int) -> ProcessFacts | None:
@@ -136,6 +140,15 @@ def _allowed(read: Callable[[], str | None]) -> str | None:
         return None
 
 
+def _still_true(known: _Known | None, inode: int, sight: _Sight) -> ProcessFacts | None:
+    """The facts of before, when the pid is still the same process and still runs the same program."""
+    if known is None or known.inode != inode or known.sight.start_ticks != sight.start_ticks:
+        return None
+    if known.facts.command is None and not sight.zombie:
+        return None  # read in the very moment of its start, perhaps
+    return known.facts if known.sight.thread_name == sight.thread_name else None
+
+
 def _inode(pid: int) -> int | None:
     try:
         return os.stat(f"/proc/{pid}").st_ino  # noqa: PTH116 - Path costs more than the call itself, 500 times a tick
@@ -143,22 +156,18 @@ def _inode(pid: int) -> int | None:
         return None
 
 
-def _start_and_state(pid: int) -> tuple[int, Literal["alive", "zombie", "hidden", "gone"]]:
-    """Start time in clock ticks since boot, which with the pid identifies a process, and whether it lives.
-
-    proc(5), fields 3 and 22 of ``stat``.
-    """
+def _sight(pid: int) -> _Sight | None:
+    """Fields 2, 3 and 22 of ``stat`` in proc(5); None where the process is not to be seen (gone, or hidden)."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except PermissionError:
-        return 0, "hidden"
     except OSError:
-        return 0, "gone"
+        return None
     try:
         line = os.read(descriptor, 1024)
     except OSError:  # it ended just now
-        return 0, "gone"
+        return None
     finally:
         os.close(descriptor)
-    after_name = line[line.rfind(b")") + 2 :].split(None, 20)  # the name may itself hold blanks and parentheses
-    return int(after_name[19]), "zombie" if after_name[0] in b"ZX" else "alive"
+    name, _, others = line.rpartition(b")")  # the name may itself hold blanks and parentheses
+    fields = others.split(None, 20)
+    return _Sight(int(fields[19]), name, fields[0] in b"ZX")

@@ -79,44 +79,43 @@ class ReplaySource:
             EndOfRecording: the last one has been given.
         """
         if self._started is None:
-            self._begin(self._now())
-        due = self._take_due()
+            return self._begin(self._now())
+        due: Snapshot | None = None
+        until = self._first_time + self._played_seconds()
+        while self._next is not None and self._next.time <= until:
+            due = self._take(self._next)
         if due is not None:
             return self._as_now(due)
         if self._next is not None:
             return None
         if not self._loop:
             raise EndOfRecording(f"the recording {self._path.name} has ended")
-        if self._played_seconds() < self._last_time - self._first_time + self._gap:
+        if until < self._last_time + self._gap:
             return None
         earliest = self._last_time + self._shift + self._gap
         self.open()
-        self._begin(max(self._now(), earliest))
-        due = self._take_due()
-        return None if due is None else self._as_now(due)
+        return self._begin(max(self._now(), earliest))
 
     def close(self) -> None:
         """Let go of the file."""
         self._coming = iter(())
         self._next = None
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now: float) -> Snapshot | None:
+        """Give the first snapshot, as of ``now``."""
         self._started = self._clock()
         self._shift = now - self._first_time if self._rebase else 0.0
+        return None if self._next is None else self._as_now(self._take(self._next))
 
     def _played_seconds(self) -> float:
         """How far into the recording it is, in recorded seconds."""
         return (self._clock() - (self._started or 0.0) + _SLACK) * self._speed
 
-    def _take_due(self) -> Snapshot | None:
-        until = self._first_time + self._played_seconds()
-        due: Snapshot | None = None
-        while self._next is not None and self._next.time <= until:
-            due = self._next
-            self._gap = max(_SHORTEST_GAP, due.time - self._last_time)
-            self._last_time = due.time
-            self._next = next(self._coming, None)
-        return due
+    def _take(self, snapshot: Snapshot) -> Snapshot:
+        self._gap = max(_SHORTEST_GAP, snapshot.time - self._last_time)
+        self._last_time = snapshot.time
+        self._next = next(self._coming, None)
+        return snapshot
 
     def _as_now(self, snapshot: Snapshot) -> Snapshot:
         source = replace(snapshot.source, kind=self._kind, path=str(self._path))

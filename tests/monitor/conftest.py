@@ -1,0 +1,213 @@
+"""A scripted driver in place of libnvidia-ml, so that pynvml's own calling code runs without a GPU."""
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+import pytest
+
+SUCCESS = 0
+GIB = 2**30
+
+
+@dataclass
+class FakeProcess:
+    pid: int
+    used_bytes: int | None
+    lists: tuple[str, ...] = ("Compute",)
+
+
+@dataclass
+class FakeGpu:
+    name: str = "NVIDIA A100-SXM4-80GB"
+    uuid: str = "GPU-0"
+    total_bytes: int = 80 * GIB
+    reserved_bytes: int = GIB // 2
+    used_bytes: int = 20 * GIB
+    free_bytes: int | None = None
+    """None: what is left."""
+    utilisation: int = 70
+    temperature: int = 55
+    milliwatts: int = 300_000
+    limit_milliwatts: int = 400_000
+    processes: list[FakeProcess] = field(default_factory=list)
+
+    @property
+    def free(self) -> int:
+        return self.total_bytes - self.reserved_bytes - self.used_bytes if self.free_bytes is None else self.free_bytes
+
+
+class FakeDriver:
+    """Answers as the C library does: fills in what it is handed a pointer to, and returns a code."""
+
+    def __init__(self) -> None:
+        self.gpus: list[FakeGpu] = []
+        self.errors: dict[tuple[str, int | None], int] = {}
+        """(function, GPU or None for all) -> code."""
+        self.missing: set[str] = set()
+        """Functions that this driver's library does not have."""
+        self.calls: Counter[str] = Counter()
+        self.initialised = 0
+
+    def fail(self, function: str, code: int, gpu: int | None = None) -> None:
+        self.errors[function, gpu] = code
+
+    def lose(self, gpu: int, code: int = pynvml.NVML_ERROR_GPU_IS_LOST) -> None:
+        self.fail("*", code, gpu)
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name in self.missing or not name.startswith("nvml"):
+            raise AttributeError(name)
+        simple = name.removesuffix("_v3").removesuffix("_v2")
+        answer: Callable[..., int] = getattr(type(self), "_" + simple)
+
+        def function(*args: Any) -> int:
+            self.calls[name] += 1
+            code = self._error(name, args)
+            return code if code != SUCCESS else answer(self, name, *args)
+
+        return function
+
+    def _error(self, name: str, args: tuple[Any, ...]) -> int:
+        if not self.initialised and not name.startswith(("nvmlInit", "nvmlSystemGetNVMLVersion", "nvmlErrorString")):
+            return pynvml.NVML_ERROR_UNINITIALIZED
+        gpu = None
+        if name.startswith("nvmlDeviceGetHandleByIndex"):
+            gpu = args[0].value
+        elif name.startswith("nvmlDeviceGet") and not name.startswith("nvmlDeviceGetCount"):
+            gpu = number_of(args[0])
+        for key in ((name, gpu), (name, None), ("*", gpu)):
+            if key in self.errors and (key[0] != "*" or gpu is not None):
+                return self.errors[key]
+        return SUCCESS
+
+    def _nvmlInitWithFlags(self, name: str, flags: Any) -> int:  # noqa: N802 - the C library's names
+        self.initialised += 1
+        return SUCCESS
+
+    def _nvmlShutdown(self, name: str) -> int:  # noqa: N802
+        self.initialised -= 1
+        return SUCCESS
+
+    def _nvmlSystemGetDriverVersion(self, name: str, text: Any, size: Any) -> int:  # noqa: N802
+        text.value = b"580.65.06"
+        return SUCCESS
+
+    def _nvmlSystemGetNVMLVersion(self, name: str, text: Any, size: Any) -> int:  # noqa: N802
+        text.value = b"13.580.65.06"
+        return SUCCESS
+
+    def _nvmlSystemGetCudaDriverVersion(self, name: str, number: Any) -> int:  # noqa: N802
+        number._obj.value = 13000
+        return SUCCESS
+
+    def _nvmlDeviceGetCount(self, name: str, number: Any) -> int:  # noqa: N802
+        number._obj.value = len(self.gpus)
+        return SUCCESS
+
+    def _nvmlDeviceGetHandleByIndex(self, name: str, index: Any, handle: Any) -> int:  # noqa: N802
+        pointer = ctypes.c_void_p(index.value + 1)
+        ctypes.memmove(ctypes.addressof(handle._obj), ctypes.addressof(pointer), ctypes.sizeof(pointer))
+        return SUCCESS
+
+    def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
+        text.value = self.gpus[number_of(handle)].name.encode()
+        return SUCCESS
+
+    def _nvmlDeviceGetUUID(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
+        text.value = self.gpus[number_of(handle)].uuid.encode()
+        return SUCCESS
+
+    def _nvmlDeviceGetMemoryInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
+        gpu, answer = self.gpus[number_of(handle)], info._obj
+        answer.total, answer.free, answer.used = gpu.total_bytes, gpu.free, gpu.used_bytes
+        if name.endswith("_v2"):
+            answer.reserved = gpu.reserved_bytes
+        else:
+            answer.used = gpu.used_bytes + gpu.reserved_bytes
+        return SUCCESS
+
+    def _nvmlDeviceGetUtilizationRates(self, name: str, handle: Any, rates: Any) -> int:  # noqa: N802
+        rates._obj.gpu = self.gpus[number_of(handle)].utilisation
+        return SUCCESS
+
+    def _nvmlDeviceGetTemperature(self, name: str, handle: Any, sensor: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = self.gpus[number_of(handle)].temperature
+        return SUCCESS
+
+    def _nvmlDeviceGetTemperatureV(self, name: str, handle: Any, reading: Any) -> int:  # noqa: N802
+        reading._obj.temperature = self.gpus[number_of(handle)].temperature
+        return SUCCESS
+
+    def _nvmlDeviceGetPowerUsage(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = self.gpus[number_of(handle)].milliwatts
+        return SUCCESS
+
+    def _nvmlDeviceGetEnforcedPowerLimit(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = self.gpus[number_of(handle)].limit_milliwatts
+        return SUCCESS
+
+    def _nvmlDeviceGetComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
+        return self._processes("Compute", *args)
+
+    def _nvmlDeviceGetGraphicsRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
+        return self._processes("Graphics", *args)
+
+    def _nvmlDeviceGetMPSComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
+        return self._processes("MPSCompute", *args)
+
+    def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
+        listed = [process for process in self.gpus[number_of(handle)].processes if which in process.lists]
+        room = count._obj.value
+        count._obj.value = len(listed)
+        if len(listed) > room:
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+        for row, process in zip(rows or (), listed, strict=False):
+            row.pid = process.pid
+            unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+            row.usedGpuMemory = unknown if process.used_bytes is None else process.used_bytes
+        return SUCCESS
+
+
+def number_of(handle: Any) -> int:
+    return int(ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """A driver without GPUs; append to its ``gpus``."""
+    fake = FakeDriver()
+    monkeypatch.setattr(pynvml, "nvmlLib", fake)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    return fake
+
+
+@pytest.fixture
+def fake_gpu() -> type[FakeGpu]:
+    return FakeGpu
+
+
+@pytest.fixture
+def fake_process() -> type[FakeProcess]:
+    return FakeProcess
+
+
+class FakeClock:
+    """Seconds that pass when told to; call it for the time."""
+
+    def __init__(self, time: float = 1000.0) -> None:
+        self.time = time
+
+    def __call__(self) -> float:
+        return self.time
+
+    def pass_(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()

@@ -1,0 +1,317 @@
+"""NVML through pynvml's real calling code, against a scripted driver."""
+
+import os
+
+import pynvml
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vramtop.monitor import nvml_errors
+from vramtop.monitor.nvml import COUNT_AGAIN_SECONDS, NvmlSource
+from vramtop.monitor.nvml_ask import ASK_AGAIN_SECONDS
+from vramtop.monitor.nvml_device import LOST_AGAIN_SECONDS
+from vramtop.monitor.nvml_errors import NoDriverError
+
+GIB = 2**30
+ME = os.getpid()
+
+
+@pytest.fixture
+def source(driver, clock):
+    """A source to be opened once the driver's GPUs are there."""
+    source = NvmlSource(clock=clock, now=lambda: 1_800_000_000.0)
+    yield source
+    source.close()
+
+
+def read_one(source):
+    source.open()
+    (gpu,) = source.read().gpus
+    return gpu
+
+
+def test_a_healthy_gpu_is_read_completely(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 12 * GIB)])]
+    source.open()
+    snapshot = source.read()
+    (gpu,) = snapshot.gpus
+    assert (gpu.index, gpu.uuid, gpu.name) == (0, "GPU-0", "NVIDIA A100-SXM4-80GB")
+    assert (gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes) == (80 * GIB, GIB // 2, 20 * GIB)
+    assert gpu.free_bytes == 80 * GIB - GIB // 2 - 20 * GIB
+    assert (gpu.utilisation_percent, gpu.temperature_c, gpu.power_w, gpu.power_limit_w) == (70, 55, 300.0, 400.0)
+    assert gpu.faults == snapshot.faults == ()
+    assert gpu.read_at == snapshot.time == 1_800_000_000.0
+    assert gpu.unattributed_bytes == 8 * GIB
+    assert (snapshot.source.driver_version, snapshot.source.cuda_version) == ("580.65.06", "13.0")
+    (process,) = gpu.processes
+    assert (process.pid, process.used_bytes, process.kinds, process.note) == (ME, 12 * GIB, ("compute",), None)
+    assert process.user
+    assert "pytest" in process.command
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["old driver", "WSL"])
+def test_memory_falls_back_to_v1_where_the_reserve_counts_as_used(driver, source, fake_gpu, missing):
+    driver.gpus = [fake_gpu()]
+    if missing:
+        driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
+    else:
+        driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN)
+    gpu = read_one(source)
+    assert gpu.reserved_bytes is None
+    assert gpu.used_bytes == 20 * GIB + GIB // 2
+    assert gpu.used_bytes + gpu.free_bytes == gpu.total_bytes
+    (fault,) = gpu.faults
+    assert (fault.field, fault.code) == ("reserved_bytes", "FUNCTION_NOT_FOUND" if missing else "UNKNOWN")
+
+
+def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_are_missing(
+    driver, source, fake_gpu, fake_process
+):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB)])]
+    lists = ("Compute", "Graphics", "MPSCompute")
+    driver.missing = {f"nvmlDeviceGet{name}RunningProcesses_v3" for name in lists} | {"nvmlDeviceGetTemperature"}
+    gpu = read_one(source)
+    assert [process.used_bytes for process in gpu.processes] == [GIB]
+    assert gpu.temperature_c == 55
+    assert gpu.faults == ()
+
+
+def test_unified_memory_is_unknown_and_v1_is_not_asked(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 20 * GIB)])]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = read_one(source)
+    assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is gpu.unattributed_bytes is None
+    assert gpu.reason("free_bytes") == "this GPU does not report its free memory"
+    assert gpu.attributed_bytes == 20 * GIB
+    assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {"total_bytes": 0, "reserved_bytes": 0, "used_bytes": 0, "free_bytes": 0},
+        {"total_bytes": 8 * GIB, "used_bytes": 9 * GIB, "free_bytes": 0},
+        {"total_bytes": 8 * GIB, "used_bytes": GIB, "free_bytes": 9 * GIB},
+        {"total_bytes": 128501256192, "reserved_bytes": 0, "used_bytes": 6910320640, "free_bytes": 7976902656},
+    ],
+    ids=["total 0", "used > total", "free > total", "a real GB10"],
+)
+def test_figures_that_cannot_be_are_not_shown(driver, source, fake_gpu, memory):
+    driver.gpus = [fake_gpu(**memory)]
+    gpu = read_one(source)
+    assert gpu.total_bytes is gpu.reserved_bytes is gpu.used_bytes is gpu.free_bytes is None
+    assert {fault.field for fault in gpu.faults} == {"total_bytes", "reserved_bytes", "used_bytes", "free_bytes"}
+    assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE"}
+    assert "do not add up" in gpu.reason("used_bytes")
+
+
+def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, source, fake_gpu, fake_process):
+    rows = [
+        fake_process(ME, 3 * GIB),
+        fake_process(ME, 4 * GIB, lists=("Graphics",)),
+        fake_process(4_000_000, None, lists=("Compute", "MPSCompute")),
+        fake_process(4_000_001, None),
+        fake_process(4_000_001, 5 * GIB, lists=("MPSCompute",)),
+    ]
+    driver.gpus = [fake_gpu(processes=rows)]
+    gpu = read_one(source)
+    assert [(row.pid, row.used_bytes, row.kinds) for row in gpu.processes] == [
+        (4_000_001, 5 * GIB, ("compute", "mps")),
+        (ME, 4 * GIB, ("compute", "graphics")),
+        (4_000_000, None, ("compute", "mps")),
+    ]
+    assert "memory not reported" in gpu.processes[2].note
+    assert gpu.attributed_bytes is None
+    assert gpu.unattributed_bytes == 20 * GIB - 9 * GIB
+
+
+def test_a_process_larger_than_the_card_is_unknown(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**63)])]
+    (process,) = read_one(source).processes
+    assert process.used_bytes is None
+    assert process.note == "reported memory exceeds the card"
+
+
+def test_a_garbled_process_list_is_no_list(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(2**31, GIB)])]
+    gpu = read_one(source)
+    assert gpu.processes is None
+    assert [(fault.field, fault.code) for fault in gpu.faults] == [("processes", "IMPLAUSIBLE")]
+
+
+def test_a_refused_field_does_not_touch_the_others_and_is_asked_again_after_a_minute(driver, source, clock, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = read_one(source)
+    assert gpu.power_w is None
+    assert (gpu.temperature_c, gpu.power_limit_w) == (55, 400.0)
+    assert gpu.reason("power_w") == "this GPU does not report its power draw"
+    clock.pass_(1)
+    assert source.read().gpus[0].faults == gpu.faults
+    assert driver.calls["nvmlDeviceGetPowerUsage"] == 1
+    driver.errors.clear()
+    clock.pass_(ASK_AGAIN_SECONDS)
+    assert source.read().gpus[0].power_w == 300.0
+
+
+def test_a_passing_failure_is_asked_again_at_once(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    driver.fail("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_TIMEOUT)
+    gpu = read_one(source)
+    assert gpu.reason("temperature_c") == "the driver could not read its temperature (TIMEOUT)"
+    driver.errors.clear()
+    assert source.read().gpus[0].temperature_c == 55
+
+
+def test_an_unknown_code_is_shown_as_a_number(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    driver.fail("nvmlDeviceGetTemperature", 4321)
+    assert [fault.code for fault in read_one(source).faults] == ["ERROR_4321"]
+
+
+def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu):
+    driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
+    source.open()
+    source.read()
+    driver.lose(1)
+    clock.pass_(1)
+    before, lost, after = source.read().gpus
+    assert before.used_bytes == after.used_bytes == 20 * GIB
+    assert (lost.index, lost.uuid, lost.name) == (1, "GPU-1", "NVIDIA A100-SXM4-80GB")
+    assert lost.total_bytes is lost.used_bytes is lost.free_bytes is lost.processes is None
+    assert [(fault.field, fault.code) for fault in lost.faults] == [(None, "GPU_IS_LOST")]
+    assert lost.reason("used_bytes") == lost.faults[0].message
+
+    clock.pass_(1)
+    driver.calls.clear()
+    assert source.read().gpus[1].faults == lost.faults
+    assert driver.calls["nvmlDeviceGetUtilizationRates"] == 2  # the lost one is asked only now and then
+    driver.errors.clear()
+    clock.pass_(LOST_AGAIN_SECONDS)
+    assert source.read().gpus[1].used_bytes == 20 * GIB
+
+
+def test_a_gpu_that_is_not_to_be_opened_has_a_row_of_its_own(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu(uuid="GPU-0"), fake_gpu(uuid="GPU-1")]
+    driver.lose(0, pynvml.NVML_ERROR_NO_PERMISSION)
+    source.open()
+    refused, other = source.read().gpus
+    assert (refused.index, refused.uuid) == (0, None)
+    assert refused.reason("used_bytes") == "this user may not open this GPU"
+    assert other.used_bytes == 20 * GIB
+
+
+def test_gpus_that_appear_and_go_are_noticed(driver, source, clock, fake_gpu):
+    driver.gpus = [fake_gpu(uuid="GPU-a"), fake_gpu(uuid="GPU-b")]
+    source.open()
+    source.read()
+    driver.gpus.append(fake_gpu(uuid="GPU-c"))
+    assert len(source.read().gpus) == 2
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    assert [gpu.uuid for gpu in source.read().gpus] == ["GPU-a", "GPU-b", "GPU-c"]
+
+    driver.gpus.pop()
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    gone = source.read().gpus[2]
+    assert (gone.index, gone.uuid, gone.used_bytes) == (2, "GPU-c", None)
+    assert [fault.code for fault in gone.faults] == ["NOT_LISTED"]
+
+    del driver.gpus[0]  # its number now means another GPU
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    snapshot = source.read()
+    assert [(gpu.index, gpu.uuid, gpu.used_bytes is None) for gpu in snapshot.gpus] == [
+        (0, "GPU-b", False),
+        (2, "GPU-c", True),
+    ]
+    assert "(GPU-a), which was GPU 0" in snapshot.faults[0].message
+
+
+def test_a_machine_without_gpus_says_so(driver, source):
+    source.open()
+    snapshot = source.read()
+    assert snapshot.gpus == ()
+    assert [fault.code for fault in snapshot.faults] == ["NO_GPU"]
+
+
+def test_nvml_is_started_again_when_it_was_shut_down_under_us(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    source.open()
+    driver.initialised = 0
+    assert source.read().gpus[0].used_bytes == 20 * GIB
+    assert driver.initialised == 1
+
+
+def test_a_driver_that_goes_away_is_one_error(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    source.open()
+    driver.initialised = 0
+    driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(NoDriverError, match="kernel module is not loaded"):
+        source.read()
+
+
+def test_closing_shuts_nvml_down_once(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    source.open()
+    source.close()
+    source.close()
+    assert driver.initialised == 0
+    assert driver.calls["nvmlShutdown"] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "kernel module is not loaded"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "may not open the NVIDIA devices"),
+        (pynvml.NVML_ERROR_UNKNOWN, r"could not be started: UNKNOWN"),
+    ],
+)
+def test_each_failure_to_start_has_its_sentence(driver, source, code, sentence):
+    driver.fail("nvmlInitWithFlags", code)
+    with pytest.raises(NoDriverError, match=sentence):
+        source.open()
+
+
+def test_a_version_mismatch_names_both_versions_and_the_way_out(driver, source, monkeypatch, tmp_path):
+    loaded = tmp_path / "version"
+    loaded.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build  (dvs-builder@U22)\n"
+        "GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n"
+    )
+    monkeypatch.setattr(nvml_errors, "KERNEL_VERSION", loaded)
+    driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):
+        source.open()
+
+
+def test_without_the_library_there_is_a_sentence(monkeypatch):
+    def no_library(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(pynvml, "CDLL", no_library)
+    with pytest.raises(NoDriverError, match=r"libnvidia-ml\.so\.1 was not found") as caught:
+        NvmlSource().open()
+    assert caught.value.exit_code == 3
+
+
+@given(
+    card=st.tuples(st.integers(GIB, 200 * GIB), st.floats(0, 0.3), st.floats(0, 1)),
+    sizes=st.lists(st.integers(0, 2 * GIB), max_size=6),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, sizes):
+    total, reserved_share, used_share = card
+    reserved = int(total * reserved_share)
+    used = int((total - reserved) * used_share)
+    processes = [fake_process(4_000_000 + number, min(size, used // 6)) for number, size in enumerate(sizes)]
+    driver.gpus = [fake_gpu(total_bytes=total, reserved_bytes=reserved, used_bytes=used, processes=processes)]
+    source = NvmlSource()
+    gpu = read_one(source)
+    source.close()
+    assert (gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes) == (total, reserved, used)
+    assert gpu.reserved_bytes + gpu.used_bytes + gpu.free_bytes == gpu.total_bytes
+    assert gpu.attributed_bytes + gpu.unattributed_bytes == gpu.used_bytes
+    assert {p.pid: p.used_bytes for p in gpu.processes} == {p.pid: p.used_bytes for p in processes}
