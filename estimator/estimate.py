@@ -3,8 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from .architecture import read_architecture
 from .budget import Budget
+from .closed_form import closed_form
+from .errors import CannotTellError
+from .gpus import Gpu, find_gpu
+from .inventory import Inventory
 from .job import Job
+from .models import ResolvedModel, resolve_model
+from .shape_inventory import inventory_of
+from .worker_client import exact_inventory
 
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
@@ -13,6 +21,7 @@ def estimate(
     job: Job,
     *,
     method: MethodChoice = "formula",
+    gpu: Gpu | None = None,
     python: str | None = None,
     environ: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -23,6 +32,7 @@ def estimate(
         job: what is to be trained.
         method: ``formula``: from the config alone, in milliseconds; ``exact``: on parameters counted on the built
             model, in a worker process; ``auto``: the deepest that can be had.
+        gpu: the card; the job's target when left out, else a Hopper card.
         python: the interpreter for the worker process; searched for when left out.
         environ: whose Hugging Face cache to look into; this process's own when left out.
         progress: told in a few words what is going on, for what takes longer.
@@ -31,4 +41,31 @@ def estimate(
         InputError: the job, its model or its sharding makes no sense.
         CannotTellError: the method is out of reach here.
     """
-    raise NotImplementedError
+    if method == "traced":
+        raise CannotTellError("method 'traced' is not in this version; use auto, exact or formula")
+    if gpu is None and job.target.gpu:
+        gpu = find_gpu(job.target.gpu)
+    model = resolve_model(job.model, environ=environ)
+    arch = read_architecture(model.config, job.model.task, where=model.where)
+    counted = _exact(job, model, method, python, progress) if method != "formula" else None
+    if counted is None:
+        return closed_form(job, arch, inventory_of(arch), gpu=gpu)
+    return closed_form(job, arch, counted, method="exact", gpu=gpu)
+
+
+def _exact(
+    job: Job,
+    model: ResolvedModel,
+    method: MethodChoice,
+    python: str | None,
+    progress: Callable[[str], None] | None,
+) -> Inventory | None:
+    """The exact inventory; None where it cannot be had and was not insisted on."""
+    if progress:
+        progress(f"counting the parameters of {model.label} on the built model")
+    try:
+        return exact_inventory(model, job.model.task, python=python)
+    except CannotTellError:
+        if method == "exact" or python is not None:
+            raise
+        return None

@@ -1,0 +1,310 @@
+"""Bytes that the forward pass saves for the backward pass, per layer and around the layers.
+
+Read off what torch autograd saves for each operation of transformers 5's blocks, and checked in the tests against
+what autograd does save on real models. Legend: T tokens on the rank, h hidden size, f MLP size, a heads, s sequence.
+All figures are for the tokens of one micro-batch.
+"""
+
+from dataclasses import dataclass
+
+from .architecture import Architecture
+from .job import Job
+from .rank import Stage
+from .widths import Widths
+
+Slot = str
+"""An input that linear layers of a block share: ``attention_in``, ``attention_out``, ``mlp_in``, ``mlp_out``."""
+
+_SLOTS: dict[str, Slot] = {
+    **dict.fromkeys(
+        ("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn", "query_key_value", "q_lin", "k_lin", "v_lin"),
+        "attention_in",
+    ),
+    **dict.fromkeys(("query", "key", "value", "q", "k", "v", "q_a_proj", "kv_a_proj_with_mqa"), "attention_in"),
+    **dict.fromkeys(("o_proj", "out_lin", "o"), "attention_out"),
+    **dict.fromkeys(
+        ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h", "wi", "wi_0", "wi_1", "lin1"),
+        "mlp_in",
+    ),
+    **dict.fromkeys(("down_proj", "fc2", "dense_4h_to_h", "wo", "lin2"), "mlp_out"),
+}
+
+_ACTIVATION_EXTRA = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
+"""Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
+
+_FUSED_VIEWS = frozenset({"phi3", "gpt_neox"})
+"""Values are a view of one tensor with queries and keys, which rotation copies: the whole tensor stays."""
+_COPIED_OUTPUT = frozenset({"phi", "phi3", "gpt_neox", "deepseek_v2", "deepseek_v3"})
+"""Queries are concatenated, so attention's output comes in another layout and is copied for its projection."""
+_NO_FUSED_KERNEL = frozenset({"gpt_oss", "gemma2"})
+"""Families for which transformers 5 has no sdpa: sinks, or capped scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What is saved of one micro-batch on one stage."""
+
+    layer_bytes: int
+    """By one layer in full; the fullest kind of layer, where they differ."""
+    layers_bytes: int
+    """By all layers of the stage, as checkpointing leaves them."""
+    around_bytes: int
+    """By embedding, final norm and head, logits and loss excepted."""
+    working_bytes: int
+    """What one layer's backward pass needs besides, the layer's recomputed activations included."""
+    forward_bytes: int
+    """What one layer's forward pass needs besides what it saves."""
+    boundary_bytes: int
+    """The residual stream between two blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """What the per-token formulas look at."""
+
+    arch: Architecture
+    job: Job
+    widths: Widths
+    consumers: dict[Slot, tuple[int, int]]
+    """By slot: linear layers per block that read it, and how many of these need their input for a weight gradient."""
+    tensor: int
+
+    @property
+    def full(self) -> bool:
+        """The model's own weights are trained."""
+        return self.job.lora is None
+
+    @property
+    def residual_split(self) -> int:
+        return self.tensor if self.job.parallel.sequence_parallel else 1
+
+
+def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Saved:
+    """What the forward pass of one micro-batch saves on a stage."""
+    context = _Context(
+        arch=arch,
+        job=job,
+        widths=widths,
+        consumers=_consumers(job, stage),
+        tensor=job.parallel.tensor,
+    )
+    tokens = tokens_per_rank(job)
+    dense, moe = _layer_per_token(context, moe=False), _layer_per_token(context, moe=True)
+    moe_share = arch.moe_layers / arch.layers
+    mean = dense * (1 - moe_share) + moe * moe_share
+    fullest = max(dense if arch.dense_layers else 0.0, moe if arch.moe_layers else 0.0)
+    checkpoint = widths.residual * arch.hidden / context.residual_split
+    checkpointing, offload = job.training.activation_checkpointing, job.training.activation_offload
+    kept = {"none": mean, "full": checkpoint, "selective": checkpoint + _selective_per_token(context)}[checkpointing]
+    working = _working_per_token(context) + (fullest - kept if checkpointing != "none" else 0.0)
+    if offload:
+        working += 2 * kept  # one layer on its way out or in, one in use
+    return Saved(
+        layer_bytes=round(fullest * tokens),
+        layers_bytes=0 if offload else round(kept * tokens * stage.layers),
+        around_bytes=round(_around_per_token(context, stage) * tokens),
+        working_bytes=round(working * tokens),
+        forward_bytes=round(_passing_per_token(context) * tokens),
+        boundary_bytes=round(checkpoint * tokens),
+    )
+
+
+def tokens_per_rank(job: Job) -> int:
+    """Tokens of one micro-batch on one rank: context parallelism splits the sequence."""
+    return job.training.micro_batch * -(-job.training.sequence_length // job.parallel.context)
+
+
+def _consumers(job: Job, stage: Stage) -> dict[Slot, tuple[int, int]]:
+    adapted = {held.group.name.partition(".lora_")[0] for held in stage.held if held.adapter}
+    found: dict[Slot, set[str]] = {}
+    for held in stage.held:
+        slot = slot_of(held.group.name)
+        if slot and held.group.linear and held.group.layered:
+            found.setdefault(slot, set()).add(held.group.name.removesuffix(".weight"))
+    return {
+        slot: (len(names), len(names) if job.lora is None else len(names & adapted)) for slot, names in found.items()
+    }
+
+
+def slot_of(name: str) -> Slot | None:
+    """Which shared input the linear layer of that parameter name reads; None: none of a block's."""
+    parts = name.removesuffix(".weight").split(".")
+    last = parts[-1]
+    if last == "dense":
+        if "intermediate" in parts:
+            return "mlp_in"
+        return "attention_out" if "attention" in parts else "mlp_out"
+    if last == "c_proj":
+        return "mlp_out" if "mlp" in parts else "attention_out"
+    return _SLOTS.get(last)
+
+
+def _layer_per_token(context: _Context, *, moe: bool) -> float:
+    arch = context.arch
+    attention = _attention_per_token(context)
+    mlp = _experts_per_token(context) if moe else _mlp_per_token(context, arch.mlp_size)
+    cross = 0.0
+    if arch.encoder_decoder:  # decoder blocks attend twice; spread over all blocks
+        share = arch.decoder_layers / arch.layers
+        cross = share * (attention + _norm(context, arch.hidden) + _inputs(context, "attention_in", arch.hidden))
+    norms = arch.norms_per_layer * _norm(context, arch.hidden)
+    reads = _inputs(context, "attention_in", arch.hidden)
+    if not moe:
+        reads += _inputs(context, "mlp_in", arch.hidden, shared=arch.parallel_residual and arch.norms_per_layer == 1)
+    if arch.parallel_residual and arch.norms_per_layer > 1:
+        norms -= (arch.norms_per_layer - 1) * context.widths.residual * arch.hidden  # they read one and the same input
+    masks = 2 * arch.hidden if arch.hidden_dropout else 0
+    return norms / context.residual_split + reads + attention + mlp + cross + masks / context.residual_split
+
+
+def _norm(context: _Context, size: float) -> float:
+    """A norm's saved tensors per token, its output excepted (whoever reads it saves it)."""
+    widths, arch = context.widths, context.arch
+    if arch.norm == "layer":
+        return widths.residual * size + 8  # input, mean and reciprocal deviation
+    if context.job.training.framework in ("torchtitan", "megatron"):
+        return widths.residual * size + 4  # fused: input and reciprocal deviation
+    scaled = 4 if arch.family.startswith("gemma") else widths.residual
+    # the input in fp32 and the reciprocal deviation; for the norm's own weight, the normalised input
+    return 4 * size + 4 + (scaled * size if context.full else 0)
+
+
+def _inputs(context: _Context, slot: Slot, size: float, *, shared: bool = False) -> float:
+    """What the linear layers that read one tensor keep of it for their weight gradients, per token."""
+    readers, needing = context.consumers.get(slot, (1, 1 if context.full else 0))
+    widths = context.widths
+    if not needing or (shared and not widths.autocast):
+        return 0.0
+    if not context.full:
+        # an adapter casts its input to its own type: a copy each, unless they already agree
+        if widths.autocast:
+            return widths.compute * size * needing
+        return widths.adapter * size * (needing if widths.adapter != widths.residual else 1)
+    if widths.autocast and slot in ("attention_in", "mlp_in"):
+        return widths.compute * size * readers  # autocast casts the fp32 input anew for each reader
+    return widths.compute * size
+
+
+def _attention_per_token(context: _Context) -> float:
+    arch, widths, split = context.arch, context.widths, context.tensor
+    c = widths.compute
+    length = -(-context.job.training.sequence_length // context.job.parallel.context)
+    if uses_eager_attention(context.job, arch):
+        keys, values = arch.heads * arch.head_dim, arch.heads * arch.value_head_dim
+        probabilities = arch.heads * length * (4 + (c if c != 4 else 0))
+        if arch.attention_dropout:
+            probabilities += arch.heads * length * (1 + c)
+        core = c * (arch.query_size + keys + values) + probabilities
+    else:
+        core = c * (arch.query_size + arch.key_size + arch.value_size) + 4 * arch.heads
+        core += c * arch.attention_output_size * (2 if arch.family in _COPIED_OUTPUT and context.full else 1)
+    if arch.family in _FUSED_VIEWS:
+        core += c * (arch.query_size + arch.key_size)
+    needing = context.consumers.get("attention_out", (1, 1))[1]
+    if uses_eager_attention(context.job, arch) and (needing or context.full):
+        core += c * arch.attention_output_size
+    elif needing and not context.full and not widths.autocast and widths.adapter != c:
+        core += widths.adapter * arch.attention_output_size  # the adapter's own cast
+    return (core + _query_norms(context) + _latents(context)) / split
+
+
+def _query_norms(context: _Context) -> float:
+    arch, c = context.arch, context.widths.compute
+    if arch.qk_norm == "none":
+        return 0.0
+    size, heads = arch.query_size + arch.key_size, arch.heads + arch.kv_heads
+    scaled = 4 if arch.family.startswith("gemma") else c
+    return 4 * size + 4 * heads + (scaled * size if context.full else 0)
+
+
+def _latents(context: _Context) -> float:
+    """DeepSeek's compressed queries, keys and values: their norms and what the expanding layers read."""
+    arch, c = context.arch, context.widths.compute
+    ranks = (arch.q_lora_rank or 0) + (arch.kv_lora_rank or 0)
+    return ranks * (4 + (2 * c if context.full else 0))
+
+
+def _mlp_per_token(context: _Context, size: int) -> float:
+    arch, c = context.arch, context.widths.compute
+    saved = _ACTIVATION_EXTRA.get(arch.activation, 1) + (2 if arch.gated else 0)  # gated: both factors of the product
+    needing = context.consumers.get("mlp_out", (1, 1 if context.full else 0))[1]
+    product: float = c * size if needing else 0
+    if needing and not context.full and not context.widths.autocast:
+        product = context.widths.adapter * size
+    return (saved * c * size + product) / context.tensor
+
+
+def _experts_per_token(context: _Context) -> float:
+    arch, c, full = context.arch, context.widths.compute, context.full
+    factors = 3 if arch.gated else 1  # two projections in one tensor and the activation's output
+    routed = arch.experts_per_token * c * ((2 if full else 1) * arch.hidden + (factors + full) * arch.expert_mlp_size)
+    router = 12 * arch.experts + (c * arch.hidden if full else 0)
+    shared = _mlp_per_token(context, arch.shared_mlp_size) + c * arch.hidden if arch.shared_mlp_size else 0
+    return routed / context.tensor + router + shared
+
+
+def _selective_per_token(context: _Context) -> float:
+    """Torchtitan's per-op choice: every second matrix product and the attention's output are kept."""
+    arch, c = context.arch, context.widths.compute
+    mlp = arch.mlp_size or arch.expert_mlp_size * arch.experts_per_token
+    products = arch.query_size + arch.key_size + arch.value_size + 2 * arch.hidden + (2 if arch.gated else 1) * mlp
+    return c * (products / 2 + arch.attention_output_size) / context.tensor + 4 * arch.heads / context.tensor
+
+
+def _working_per_token(context: _Context) -> float:
+    """Gradients that are alive while one block's MLP or attention runs backward."""
+    arch, widths = context.arch, context.widths
+    in_mlp = widths.compute * (2 if arch.gated else 1) * _mlp_size(context) / context.tensor
+    in_attention = _scores_per_token(context) * (4 + widths.compute)
+    return max(in_mlp, in_attention) + 2 * widths.residual * arch.hidden / context.residual_split
+
+
+def _passing_per_token(context: _Context) -> float:
+    """What one block's forward pass holds for a moment: raw attention scores, or the MLP's product."""
+    c = context.widths.compute
+    return max(2 * c * _scores_per_token(context), c * _mlp_size(context) / context.tensor)
+
+
+def _scores_per_token(context: _Context) -> float:
+    """Attention scores per token where they are written to memory; 0 with a fused kernel."""
+    if not uses_eager_attention(context.job, context.arch):
+        return 0.0
+    length = -(-context.job.training.sequence_length // context.job.parallel.context)
+    return context.arch.heads * length / context.tensor
+
+
+def _mlp_size(context: _Context) -> int:
+    arch = context.arch
+    return max(arch.mlp_size, arch.experts_per_token * arch.expert_mlp_size + arch.shared_mlp_size)
+
+
+def _around_per_token(context: _Context, stage: Stage) -> float:
+    arch, widths = context.arch, context.widths
+    size = 0.0
+    if stage.first:
+        size += 8  # token ids
+        if arch.norm == "layer" and not arch.causal:
+            size += _norm(context, arch.hidden)
+        if arch.hidden_dropout:
+            size += arch.hidden
+    if stage.last:
+        size += _norm(context, arch.hidden) if arch.causal or arch.norm == "rms" else 0.0
+        size += widths.compute * arch.hidden if context.full and arch.has_vocab_head else 0.0
+    if stage.last and arch.task == "masked-lm":  # the head's own dense layer, activation and norm
+        size += 2 * widths.compute * arch.hidden + _norm(context, arch.hidden)
+    if arch.relative_buckets:  # the bias on every pair of positions, shared by all blocks
+        size += arch.heads * context.job.training.sequence_length * widths.compute / context.tensor
+    return size
+
+
+def uses_eager_attention(job: Job, arch: Architecture) -> bool:
+    """Attention keeps its probabilities: asked for, or the family has no other with sdpa."""
+    return job.model.attention == "eager" or (job.model.attention == "sdpa" and arch.family in _NO_FUSED_KERNEL)
+
+
+def key_value_cache_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> int:
+    """Keys and values of every token and layer that inference keeps; 0 in training, which has no such cache."""
+    if job.training.mode != "inference" or not arch.has_vocab_head or arch.task == "masked-lm":
+        return 0
+    per_token = (arch.key_size + arch.value_size) * widths.compute / job.parallel.tensor
+    return round(per_token * tokens_per_rank(job) * stage.layers)

@@ -1,0 +1,76 @@
+"""What an estimate takes for granted, and what its user should know: in sentences."""
+
+from collections.abc import Iterator
+
+from .activations import uses_eager_attention
+from .architecture import Architecture
+from .gpus import Gpu
+from .inventory import Inventory
+from .job import Job
+from .widths import uses_zero
+
+
+def assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> tuple[str, ...]:
+    """What was taken for granted, one sentence each."""
+    return tuple(_assumptions(job, arch, gpu))
+
+
+def warnings(job: Job, arch: Architecture, inventory: Inventory) -> tuple[str, ...]:
+    """What may make the figure wrong, or the run fail for another reason, one sentence each."""
+    return tuple(_warnings(job, arch, inventory))
+
+
+def _assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> Iterator[str]:
+    training, parallel = job.training, job.parallel
+    card = gpu.label if gpu else "a card of the Hopper generation"
+    yield f"CUDA context and cuBLAS workspaces as on {card}, with lazily loaded kernels (torch 2.1 or newer)."
+    if training.mode == "train":
+        yield "Every sequence has the full length, and no padding mask is passed to attention."
+        yield "Gradients are set to None between steps, and optimizer states exist (the second step or a later one)."
+    if training.optimizer == "adamw" and training.mode == "train":
+        yield "AdamW is torch's with foreach, which copies what it steps; the fused one (adamw-fused) does not."
+    if training.optimizer.startswith("paged"):
+        yield "Paged optimizer states are counted as resident; the driver may move them to the host instead."
+    if training.loss == "full" and arch.has_vocab_head:
+        yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
+    if job.lora and job.lora.quantization != "none":
+        yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
+    if job.lora and training.framework == "transformers" and not uses_zero(job):
+        yield "Adapter weights are fp32, as peft makes them by default."
+    if uses_zero(job):
+        yield "DeepSpeed's buckets have their default size of 5e8 elements; 'auto' in the Trainer makes them smaller."
+    if parallel.world_size > 1:
+        yield "NCCL takes about 0.6 GiB for the first communicator and 0.3 GiB for each further one."
+    if parallel.pipeline > 1:
+        yield "The pipeline runs a 1F1B schedule over blocks dealt out evenly."
+    if arch.moe_layers:
+        yield "Tokens are dealt to the experts evenly."
+
+
+def _warnings(job: Job, arch: Architecture, inventory: Inventory) -> Iterator[str]:
+    training, parallel = job.training, job.parallel
+    if inventory.count == "approximate":
+        yield f"The parameter count is approximate: {inventory.source}."
+    if arch.max_positions and training.sequence_length > arch.max_positions:
+        yield f"The sequence length {training.sequence_length} is beyond the model's {arch.max_positions} positions."
+    if training.compile:
+        yield "torch.compile changes what is saved; the lower bound allows for 40 % less activation memory."
+    if uses_eager_attention(job, arch) and training.sequence_length >= 4096:
+        yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
+    if training.gradient_accumulation > 1 and training.optimizer_in_backward:
+        yield "Stepping in the backward pass does not go together with gradient accumulation."
+    if (
+        training.gradient_accumulation > 1
+        and training.framework == "transformers"
+        and parallel.strategy in ("fsdp1", "fsdp2")
+        and parallel.data_shard > 1
+    ):
+        yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (accelerate's no_sync)."
+    if job.lora and job.lora.quantization != "none" and arch.moe_layers:
+        yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
+    if parallel.tensor > 1 and arch.kv_heads % parallel.tensor:
+        yield f"{arch.kv_heads} key-value heads do not divide evenly over {parallel.tensor} tensor-parallel ranks."
+    if parallel.expert > 1 and parallel.expert > parallel.data_ranks * parallel.context:
+        yield "There are more expert-parallel ranks than data-parallel ones to take them from."
+    if parallel.strategy in ("none",) and parallel.data_ranks > 1:
+        yield "Several data-parallel ranks without a strategy: every rank is taken as a copy that reduces nothing."

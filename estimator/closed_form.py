@@ -1,0 +1,291 @@
+"""The closed form: a Budget from a job, a shape and a parameter inventory, by arithmetic alone.
+
+A training step is looked at in its fullest moments: the end of the forward pass, the loss running backward, the
+blocks running backward, the end of the backward pass, and the optimizer step - in the second step, when optimizer
+states exist. Each moment is a set of components; a phase is its fullest moment, the peak the fullest phase.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import hypot
+
+from .activations import Saved, key_value_cache_bytes, saved_activations
+from .architecture import Architecture
+from .assumptions import assumptions, warnings
+from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseName
+from .gpus import Gpu
+from .inventory import Inventory
+from .job import Job
+from .loss import LossBytes, loss_bytes
+from .rank import Stage, adapter_groups, stages
+from .sizes import MIB
+from .states import States, states
+from .surroundings import Communication, communication, context_bytes, workspace_bytes
+from .widths import Widths, read_widths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rank:
+    """All the figures of one rank, before they are put together into moments."""
+
+    job: Job
+    stage: Stage
+    widths: Widths
+    states: States
+    saved: Saved
+    loss: LossBytes
+    communication: Communication
+    cache: int
+    """Key-value cache of inference."""
+    context: int
+    workspace: int
+    tied: bool
+    """Head and embedding are one parameter."""
+
+    @property
+    def outside(self) -> int:
+        """Never through torch's allocator."""
+        return self.context + self.communication.outside
+
+    @property
+    def casts(self) -> int:
+        """Autocast's copies of the weights of linear layers, all of them."""
+        if not self.widths.autocast:
+            return 0
+        linear = (h for h in self.stage.held if (h.group.linear or h.group.role == "expert") and not h.quantized)
+        return sum(held.elements * self.widths.compute for held in linear)
+
+    @property
+    def accumulated(self) -> int:
+        """Gradients that are kept from one micro-batch to the next."""
+        if self.job.training.gradient_accumulation == 1 or self.job.training.optimizer_in_backward:
+            return 0
+        return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
+
+
+def closed_form(
+    job: Job, arch: Architecture, inventory: Inventory, *, method: Method = "formula", gpu: Gpu | None = None
+) -> Budget:
+    """Predict the memory of a job's fullest rank.
+
+    Args:
+        job: what is trained.
+        arch: the model's shape.
+        inventory: its parameters, counted either way.
+        method: how they were counted: ``formula`` from the shape, ``exact`` on the built model.
+        gpu: the card, for what CUDA itself takes; a Hopper card when left out.
+
+    Raises:
+        InputError: the job is spread over more than the model has, or its adapters fit nothing.
+    """
+    widths = read_widths(job)
+    ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in stages(job, inventory)]
+    rank, phases = max(((r, _phases(r)) for r in ranks), key=lambda pair: _fullest(pair[1]).components.total_bytes)
+    peak = _peak(rank, _fullest(phases), inventory)
+    return Budget(
+        job=job,
+        model=ModelFacts(
+            parameters=inventory.parameters,
+            trainable_parameters=_trainable_parameters(job, inventory),
+            count=inventory.count,
+        ),
+        method=method,
+        phases=phases,
+        peak=peak,
+        steady_device_bytes=peak.device_bytes,
+        assumptions=assumptions(job, arch, gpu),
+        warnings=warnings(job, arch, inventory),
+    )
+
+
+def accumulates_whole(job: Job) -> bool:
+    """Gradients are accumulated before they are reduced, and so whole: accelerate's ``no_sync`` under FSDP."""
+    return (
+        job.training.gradient_accumulation > 1
+        and job.training.framework == "transformers"
+        and job.parallel.strategy in ("fsdp1", "fsdp2")
+        and job.parallel.data_shard > 1
+    )
+
+
+def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu | None, *, tied: bool) -> _Rank:
+    return _Rank(
+        job=job,
+        stage=stage,
+        widths=widths,
+        states=states(job, stage, widths),
+        saved=saved_activations(job, arch, stage, widths),
+        loss=loss_bytes(job, arch, stage, widths),
+        communication=communication(job, stage, widths),
+        cache=key_value_cache_bytes(job, arch, stage, widths),
+        context=context_bytes(gpu),
+        workspace=workspace_bytes(gpu),
+        tied=tied,
+    )
+
+
+def _phases(rank: _Rank) -> tuple[Phase, ...]:
+    loading = Components(weights=rank.states.weights, context=rank.context)
+    moments: dict[PhaseName, Iterator[Components]] = {"forward": _forward(rank)}
+    if rank.job.training.mode == "train":
+        moments |= {"backward": _backward(rank), "optimizer step": _step(rank)}
+    phases = [Phase(name="loading", components=loading, outside_bytes=rank.context)]
+    for name, candidates in moments.items():
+        fullest = max(candidates, key=lambda components: components.total_bytes)
+        phases.append(Phase(name=name, components=fullest, outside_bytes=rank.outside))
+    return tuple(phases)
+
+
+def _always(rank: _Rank) -> Components:
+    """What is there at every moment of a step."""
+    return Components(
+        weights=rank.states.weights,
+        optimizer=rank.states.optimizer,
+        temporary=rank.workspace,
+        communication=rank.communication.outside,
+        context=rank.context,
+    )
+
+
+def _forward(rank: _Rank) -> Iterator[Components]:
+    base, micro_batches = _always(rank), rank.stage.in_flight
+    if rank.job.training.mode == "inference":
+        activations = rank.cache + rank.saved.layer_bytes // 2
+        yield replace(
+            base,
+            activations=activations,
+            logits=rank.loss.forward,
+            communication=base.communication + rank.communication.forward,
+        )
+        return
+    blocks = replace(
+        base,
+        gradients=rank.accumulated,
+        activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes),
+        temporary=base.temporary + rank.casts,
+        communication=base.communication + rank.communication.forward,
+    )
+    yield replace(blocks, temporary=blocks.temporary + rank.saved.forward_bytes)
+    yield replace(blocks, logits=rank.loss.forward)
+
+
+def _backward(rank: _Rank) -> Iterator[Components]:
+    base, saved, layers = _always(rank), rank.saved, max(1, rank.stage.layers)
+    others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
+    checkpointed = rank.job.training.activation_checkpointing != "none"
+    # casts that the recomputation makes anew were dropped when autocast ended
+    casts = rank.casts // layers if checkpointed else rank.casts
+    during = replace(
+        base,
+        temporary=base.temporary + casts,
+        communication=base.communication + rank.communication.backward,
+    )
+    yield replace(  # the loss
+        during,
+        gradients=rank.accumulated,
+        activations=others + saved.layers_bytes + saved.around_bytes,
+        logits=rank.loss.backward,
+    )
+    for done in (0, layers - 1):  # the first block to run backward, and the last
+        yield replace(
+            during,
+            gradients=max(rank.accumulated, _gradients_after(rank, done)),
+            activations=others + saved.layers_bytes * (layers - done) // layers,
+            temporary=base.temporary + casts * (layers - done) // layers + saved.working_bytes,
+        )
+    yield replace(  # the embedding
+        during,
+        gradients=max(rank.accumulated, rank.states.gradients),
+        activations=others + saved.boundary_bytes,
+        temporary=base.temporary,
+    )
+
+
+def _gradients_after(rank: _Rank, blocks: int) -> int:
+    """Gradients that exist when so many blocks have run backward: the head's and theirs, not yet the embedding's."""
+    if rank.job.training.optimizer_in_backward:
+        return rank.states.gradients
+    trainable = max(1, rank.stage.elements(trainable=True))
+    embedding = rank.stage.elements(trainable=True, role="embedding")
+    blocks_share = rank.stage.elements(trainable=True, layered=True) * blocks / max(1, rank.stage.layers)
+    around = trainable - embedding - rank.stage.elements(trainable=True, layered=True)
+    if rank.tied and embedding:
+        around += embedding  # the head's gradient is the embedding's
+    return round(rank.states.gradients * (around + blocks_share) / trainable)
+
+
+def _step(rank: _Rank) -> Iterator[Components]:
+    base = _always(rank)
+    yield replace(
+        base,
+        gradients=rank.states.gradients,
+        temporary=base.temporary + rank.states.step,
+        communication=base.communication + rank.communication.step,
+    )
+
+
+def _fullest(phases: tuple[Phase, ...]) -> Phase:
+    return max(phases, key=lambda phase: phase.components.total_bytes)
+
+
+def _peak(rank: _Rank, phase: Phase, inventory: Inventory) -> Peak:
+    allocated = phase.allocated_bytes
+    slack = _slack(rank.job)
+    reserved = _whole_segments(round(allocated * (1 + slack)))
+    device = reserved + phase.outside_bytes
+    below, above = _uncertainty(rank, phase, inventory, slack)
+    return Peak(
+        phase=phase.name,
+        components=phase.components,
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        device_bytes=device,
+        low_bytes=max(0, device - below),
+        high_bytes=device + above,
+    )
+
+
+def _slack(job: Job) -> float:
+    """Share by which reserved memory exceeds allocated memory: fragmentation, more with FSDP's many streams.
+
+    FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes).
+    """
+    return {"fsdp1": 0.09, "fsdp2": 0.05, "zero3": 0.07, "megatron-fsdp": 0.05}.get(job.parallel.strategy, 0.03)
+
+
+def _whole_segments(size: int) -> int:
+    """The allocator takes whole segments of 2 MiB from CUDA."""
+    return -(-size // (2 * MIB)) * 2 * MIB
+
+
+def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) -> tuple[int, int]:
+    """How far below and above the expected figure the truth may lie, taken together as independent."""
+    parts = phase.components
+    unsure_count = 0.1 if inventory.count == "approximate" else 0.002
+    states = parts.weights + parts.gradients + parts.optimizer
+    compiled = 0.4 if rank.job.training.compile else 0.0
+    above = (
+        unsure_count * states,
+        0.08 * parts.activations,
+        0.2 * parts.logits,
+        0.15 * parts.temporary,
+        0.5 * parts.communication,
+        (slack + 0.02) * phase.allocated_bytes,
+        300 * MIB,
+    )
+    below = (
+        unsure_count * states,
+        max(0.1, compiled) * parts.activations,
+        0.3 * parts.logits,
+        0.5 * parts.temporary,
+        0.5 * parts.communication,
+        slack * phase.allocated_bytes,
+        250 * MIB,
+    )
+    return round(hypot(*below)), round(hypot(*above))
+
+
+def _trainable_parameters(job: Job, inventory: Inventory) -> int:
+    if job.training.mode == "inference":
+        return 0
+    return sum(g.elements for g in adapter_groups(inventory, job.lora)) if job.lora else inventory.parameters

@@ -1,0 +1,57 @@
+"""Bytes of the last layer's output and of the loss: often the peak of the whole step, with a large vocabulary."""
+
+from dataclasses import dataclass
+
+from .activations import tokens_per_rank
+from .architecture import Architecture
+from .job import Job
+from .rank import Stage
+from .widths import Widths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBytes:
+    """Bytes for one micro-batch on the last stage; zeros elsewhere."""
+
+    forward: int
+    """At most while the loss is computed, what is saved included."""
+    saved: int
+    """Kept for the backward pass."""
+    backward: int
+    """At most while the loss runs backward, what was saved included."""
+
+
+def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LossBytes:
+    """What logits and loss take.
+
+    transformers (since 4.49, ``loss/loss_utils.py``) computes c-byte logits, an fp32 copy of them and fp32
+    log-probabilities, which alone are saved; backward adds the fp32 gradients of these and of the logits.
+    """
+    if not stage.last:
+        return LossBytes(forward=0, saved=0, backward=0)
+    tokens, c = tokens_per_rank(job), widths.compute
+    if not arch.has_vocab_head:
+        outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.training.micro_batch)
+        return LossBytes(forward=12 * outputs, saved=4 * outputs, backward=12 * outputs)
+    split = job.parallel.tensor if job.training.framework in ("torchtitan", "megatron") else 1
+    logits = -(-tokens * arch.vocab // split)
+    if job.training.mode == "inference":
+        return LossBytes(forward=c * logits, saved=c * logits, backward=0)
+    # the loss of causal models casts logits to fp32, that of the others leaves it to autocast
+    wide = 4 if arch.task == "causal-lm" or widths.autocast else c
+    copy = wide if c != wide else 0
+    match job.training.loss:
+        case "full":
+            return LossBytes(forward=(c + copy + wide) * logits, saved=wide * logits, backward=3 * wide * logits)
+        case "chunked":
+            # the logits and their gradients in c bytes, one of eight chunks in fp32
+            chunk = -(-logits // 8)
+            return LossBytes(forward=c * logits + 8 * chunk, saved=c * logits, backward=2 * c * logits + 12 * chunk)
+        case "fused-linear":
+            # gradients are computed in the forward pass, over chunks of about T h / V tokens (Liger-Kernel)
+            chunk = min(logits, tokens * arch.hidden)
+            return LossBytes(
+                forward=(c + 8) * chunk + c * tokens * arch.hidden,
+                saved=c * tokens * arch.hidden,
+                backward=2 * c * tokens * arch.hidden,
+            )

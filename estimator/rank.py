@@ -1,0 +1,139 @@
+"""What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .errors import InputError
+from .inventory import Inventory, ParameterGroup, Role
+from .job import Job, Lora
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The part of one parameter group that a rank holds before data-parallel sharding."""
+
+    group: ParameterGroup
+    elements: int
+    tensors: int
+    trainable: bool
+    quantized: bool
+    adapter: bool
+
+    @property
+    def largest(self) -> int:
+        """Elements of one tensor."""
+        return -(-self.elements // max(1, self.tensors))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One rank of a job: a pipeline stage's tensor-parallel part."""
+
+    index: int
+    layers: int
+    """Blocks on this stage."""
+    first: bool
+    """It holds the embeddings."""
+    last: bool
+    """It holds the head and computes the loss."""
+    in_flight: int
+    """Micro-batches whose activations are alive at once (1F1B schedule)."""
+    held: tuple[Held, ...]
+
+    def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
+        """Elements of what it holds, restricted where asked."""
+        return sum(
+            held.elements
+            for held in self.held
+            if (trainable is None or held.trainable == trainable)
+            and (layered is None or held.group.layered == layered)
+            and (role is None or held.group.role == role)
+        )
+
+
+def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
+    """The stages that can be the fullest: the first, the last, and where there are more than two, the second.
+
+    Raises:
+        InputError: the job is spread over more than the model has, or its adapters fit nothing.
+    """
+    count = job.parallel.pipeline
+    if count > inventory.layers:
+        raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
+    candidates = sorted({0, min(1, count - 1), count - 1})
+    adapters = tuple(adapter_groups(inventory, job.lora)) if job.lora else ()
+    return tuple(_stage(job, inventory, adapters, index) for index in candidates)
+
+
+def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
+    """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
+
+    Raises:
+        InputError: no linear layer has such a name.
+    """
+    linear = [g for g in inventory.groups if g.linear and g.role != "head" and len(g.shape) == 2]
+    wanted = linear if lora.targets == "all-linear" else [g for g in linear if module_name(g) in lora.targets]
+    if not wanted:
+        known = ", ".join(sorted({module_name(g) for g in linear}))
+        raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
+    for group in wanted:
+        rows, columns = group.shape
+        for letter, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank))):
+            yield ParameterGroup(
+                name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
+                shape=shape,
+                repeat=group.repeat,
+                role=group.role,
+                linear=False,
+                layered=group.layered,
+            )
+
+
+def module_name(group: ParameterGroup) -> str:
+    """The last part of the module's name, which is what adapters are targeted by: ``q_proj``."""
+    return group.name.rpartition(".")[0].rpartition(".")[2]
+
+
+def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
+    count = job.parallel.pipeline
+    layers = -(-inventory.layers // count)
+    first, last = index == 0, index == count - 1
+    held: list[Held] = []
+    for group in (*inventory.groups, *adapters):
+        adapter = ".lora_" in group.name
+        tied_copy = group.role == "embedding" and inventory.tied_head and last
+        if not group.layered and not (
+            (first and group.role == "embedding") or tied_copy or (last and group.role != "embedding")
+        ):
+            continue
+        tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
+        held.append(
+            Held(
+                group=group,
+                elements=-(-group.elements * tensors // group.repeat // _split(job, group)),
+                tensors=tensors,
+                trainable=adapter or (job.lora is None and job.training.mode == "train"),
+                quantized=_is_quantized(job, group) and not adapter,
+                adapter=adapter,
+            )
+        )
+    return Stage(
+        index=index,
+        layers=min(layers, inventory.layers - index * layers) if count > 1 else layers,
+        first=first,
+        last=last,
+        in_flight=min(count - index, job.training.gradient_accumulation) if count > 1 else 1,
+        held=tuple(held),
+    )
+
+
+def _split(job: Job, group: ParameterGroup) -> int:
+    """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
+    expert = job.parallel.expert if group.role == "expert" else 1
+    tensor = 1 if group.role in ("norm", "router") else job.parallel.tensor
+    return expert * tensor
+
+
+def _is_quantized(job: Job, group: ParameterGroup) -> bool:
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
+    return bool(job.lora and job.lora.quantization != "none" and group.linear and group.role != "head")

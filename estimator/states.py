@@ -1,0 +1,149 @@
+"""Bytes of weights, gradients and optimizer state that a rank holds, and over how many ranks each is sharded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from .job import Job, Optimizer
+from .rank import Held, Stage
+from .widths import Widths
+
+_BLOCK = 256
+"""Elements per 8-bit optimizer block, each with a 4-byte constant (bitsandbytes)."""
+_SMALL_TENSOR = 4096
+"""bitsandbytes keeps the states of smaller tensors in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shards:
+    """Over how many ranks each kind of state is split; 1: every rank has it whole."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """Bytes on one rank."""
+
+    weights: int
+    gradients: int
+    """Of all trainable parameters, as they stand at the end of the backward pass."""
+    unsharded_gradients: int
+    """The same before they are reduced, whole: what accumulation without reduction keeps."""
+    optimizer: int
+    step: int
+    """What the optimizer step needs while it runs."""
+
+
+def shards(job: Job) -> Shards:
+    """How the job's strategy splits its states.
+
+    ZeRO 1, 2, 3: optimizer; and gradients; and weights (arXiv:1910.02054). Context-parallel ranks share the shards,
+    as accelerate and torchtitan build their meshes.
+    """
+    ranks = job.parallel.data_shard * job.parallel.context
+    sharding = job.parallel.sharding
+    match job.parallel.strategy:
+        case "none" | "ddp":
+            stage = 0
+        case "zero1":
+            stage = 1
+        case "zero2":
+            stage = 2
+        case "megatron-fsdp":
+            stage = {"none": 0, "optim": 1, "optim_grads": 2}.get(sharding, 3)
+        case "zero3" | "fsdp1" | "fsdp2":
+            stage = 3
+    return Shards(
+        weights=ranks if stage >= 3 else 1,
+        gradients=ranks if stage >= 2 else 1,
+        optimizer=ranks if stage >= 1 else 1,
+    )
+
+
+def states(job: Job, stage: Stage, widths: Widths) -> States:
+    """What one rank holds of weights, gradients and optimizer state."""
+    split, offload = shards(job), job.parallel.cpu_offload
+    trained = [held for held in stage.held if held.trainable]
+    weights = _total(stage.held, lambda h: h.elements * weight_width(h, widths), split.weights)
+    gradients = _total(trained, lambda h: h.elements * _gradient_width(h, widths), split.gradients)
+    whole = _total(trained, lambda h: h.elements * widths.reduce, 1)
+    optimizer = _total(trained, lambda h: state_bytes(job, h, widths), split.optimizer)
+    step = _step_bytes(job, trained, widths, split.optimizer)
+    if job.training.optimizer_in_backward:
+        gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
+    return States(
+        weights=0 if offload == "all" else weights,
+        gradients=0 if offload == "all" else gradients,
+        unsharded_gradients=whole,
+        optimizer=0 if offload != "none" else optimizer,
+        step=0 if offload != "none" else step,
+    )
+
+
+def weight_width(held: Held, widths: Widths) -> float:
+    """Bytes per stored element."""
+    if held.quantized and widths.quantized is not None:
+        return widths.quantized
+    return widths.adapter if held.adapter else widths.weight
+
+
+def _gradient_width(held: Held, widths: Widths) -> int:
+    return widths.adapter if held.adapter else widths.gradient
+
+
+def state_bytes(job: Job, held: Held, widths: Widths) -> float:
+    """Optimizer state of one parameter group, unsharded.
+
+    torch's optimizers keep states in the parameter's type; bitsandbytes' 8-bit ones one byte and a block constant,
+    but the Trainer keeps embeddings' states in 32 bits; Adafactor keeps a row and a column per matrix.
+    """
+    optimizer = job.training.optimizer
+    if optimizer == "none":
+        return 0.0
+    width = widths.adapter if held.adapter else widths.state
+    master = 0 if held.adapter else widths.master
+    return held.elements * master + _moments(optimizer, held, width, job.training.framework == "transformers")
+
+
+def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> float:
+    n, shape = held.elements, held.group.shape
+    match optimizer:
+        case "adamw" | "adamw-fused":
+            return n * 2 * width
+        case "paged-adamw":
+            return n * 8
+        case "adamw-8bit" | "paged-adamw-8bit":
+            full = prod(shape) < _SMALL_TENSOR or (trainer and held.group.role == "embedding")
+            return n * 8 if full else n * 2 * (1 + 4 / _BLOCK)
+        case "adafactor":
+            rows_and_columns = (prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]) / prod(shape) if len(shape) > 1 else 1
+            return n * 4 * rows_and_columns
+        case "lion" | "sgd-momentum":
+            return n * width
+        case "muon":
+            return n * width if len(shape) > 1 and held.group.layered else n * 2 * width
+        case "sgd" | "none":
+            return 0.0
+
+
+def _step_bytes(job: Job, trained: list[Held], widths: Widths, split: int) -> int:
+    """Torch's foreach AdamW makes one more copy of what it steps; fused and bitsandbytes' kernels make none."""
+    largest = max((held.largest for held in trained), default=0)
+    if job.training.optimizer_in_backward:
+        return largest * 4
+    match job.training.optimizer:
+        case "adamw":
+            return _total(trained, lambda h: h.elements * (widths.adapter if h.adapter else widths.state), split)
+        case "adafactor":
+            return largest * 4 * 3 // split
+        case "muon":
+            return largest * 2 * 4
+        case _:
+            return 0
+
+
+def _total(held: tuple[Held, ...] | list[Held], size: Callable[[Held], float], split: int) -> int:
+    return round(sum(size(h) for h in held) / split)
