@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from .place import Place
 from .settings import Setting
 
 _LIMIT_BYTES = 4 * 2**20
@@ -40,7 +41,7 @@ def as_layer(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict
     }
 
 
-def table_of(value: Any, folder: Path) -> tuple[dict[str, Any], str]:
+def table_of(value: Any, place: Place) -> tuple[dict[str, Any], str]:
     """A setting that holds a table: itself, as JSON text, or as the path of a file; with a name for its source.
 
     Raises:
@@ -52,7 +53,7 @@ def table_of(value: Any, folder: Path) -> tuple[dict[str, Any], str]:
     if text.startswith("{"):
         data = _json(Path("the JSON on the command line"), text)
         return (data if isinstance(data, dict) else {}), ""
-    path = folder / Path(text).expanduser()
+    path = place.path(text)
     return read_table(path), path.name
 
 

@@ -10,11 +10,13 @@ from .accelerate_env import default_file, environment_layer, shipped_trl_config,
 from .data_files import as_layer, read_table
 from .evidence import JobReading, Notes
 from .flags import parse_flags
-from .launchers import Launch, deepspeed_ranks, parse_launch
+from .launchers import Launch, parse_launch
+from .place import Place
 from .precision import read_precision
+from .ranks import read_world
 from .script_ast import Script, read_script
 from .settings import Layer, Setting, Settings, as_bool, as_int
-from .sharding import Sources, World, deepspeed_settings, fsdp_settings, read_parallel
+from .sharding import Sources, deepspeed_settings, fsdp_settings, read_parallel
 from .stored_dtype import stored_dtype
 from .transformers_args import Arguments, model_init, read_lora, read_model, read_step
 from .versions import transformers_defaults, trl_defaults
@@ -34,6 +36,7 @@ def read_launch(
     *,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    root: Path | None = None,
     versions: Mapping[str, str] | None = None,
     launcher: Sequence[str] | None = None,
 ) -> JobReading:
@@ -42,7 +45,8 @@ def read_launch(
     Args:
         argv: the launch line, or a worker's own command line.
         environ: its environment; this process's own when left out.
-        cwd: the folder against which its paths are read; this process's own when left out.
+        cwd: the folder against which its paths are read, as it is reached from here; our own when left out.
+        root: its root folder as it is reached from here, for a process in a container.
         versions: installed versions by distribution (``transformers``, ``trl``, ``torch``), where they are known.
         launcher: the command line of the launcher that started the worker, whose own flags the worker does not have.
 
@@ -59,7 +63,7 @@ def read_launch(
         launch=launch,
         outer=outer,
         environ=surroundings,
-        folder=Path.cwd() if cwd is None else cwd,
+        place=Place(cwd=Path.cwd() if cwd is None else cwd, home=surroundings.get("HOME"), root=root),
         versions=dict(versions or {}),
         notes=Notes(),
     )
@@ -71,7 +75,7 @@ class _Context:
     launch: Launch
     outer: Launch
     environ: Mapping[str, str]
-    folder: Path
+    place: Place
     versions: Mapping[str, str]
     notes: Notes
 
@@ -83,10 +87,11 @@ def _read(context: _Context) -> JobReading:
     script = _script(context, {**files, **flags})
     method = context.launch.trl_command or script.trl_method
     layers = [flags, files, script.written, script.hints, *_defaults(context, script, method, {**files, **flags})]
-    init = model_init(Settings(*layers), context.folder, notes)
+    init = model_init(Settings(*layers), context.place, notes)
     settings = Settings(flags, init, *layers[1:])
     accelerate = Settings(*_accelerate_layers(context, files), script.accelerate)
-    sources = Sources(trainer=settings, accelerate=accelerate, world=_world(context, accelerate), folder=context.folder)
+    world = read_world(context.outer, accelerate, context.environ)
+    sources = Sources(trainer=settings, accelerate=accelerate, world=world, place=context.place)
     deepspeed = deepspeed_settings(sources, notes)
     fsdp = None if deepspeed is not None else fsdp_settings(sources, notes)
     arguments = Arguments(
@@ -95,8 +100,8 @@ def _read(context: _Context) -> JobReading:
         deepspeed=deepspeed,
         method=method,
         versions=context.versions,
-        folder=context.folder,
-        ranks=as_int(sources.world.ranks),
+        place=context.place,
+        ranks=as_int(world.ranks),
     )
     read_model(arguments, notes)
     read_step(arguments, notes)
@@ -114,7 +119,7 @@ def _files(context: _Context, flags: Layer, words: Sequence[str]) -> dict[str, S
     name = str(named.value) if named is not None else words[0] if len(words) == 1 and not flags else ""
     if not name.endswith((".yaml", ".yml", ".json")):
         return {}
-    path = context.folder / Path(name).expanduser()
+    path = context.place.path(name)
     try:
         return as_layer(read_table(path), source=path.name)
     except InputError as error:
@@ -126,7 +131,7 @@ def _script(context: _Context, options: Layer) -> Script:
     """The script's text; TRL's own scripts say nothing that their flags do not."""
     if context.launch.script is None or context.launch.trl_command:
         return Script()
-    path = context.folder / Path(context.launch.script).expanduser()
+    path = context.place.path(context.launch.script)
     try:
         return read_script(path, options=options, environ=context.environ)
     except InputError as error:
@@ -162,7 +167,7 @@ def _accelerate_layers(context: _Context, files: Layer) -> list[Layer]:
     path: Path | None = None
     if named is not None:
         shipped = shipped_trl_config(str(named.value))
-        path = None if shipped else context.folder / Path(str(named.value)).expanduser()
+        path = None if shipped else context.place.path(str(named.value))
         layers.append(shipped)
     elif "accelerate" in launch.launchers or "trl" in launch.launchers:
         path = default_file(context.environ)
@@ -172,72 +177,6 @@ def _accelerate_layers(context: _Context, files: Layer) -> list[Layer]:
         except InputError as error:
             notes.warn(f"accelerate's configuration is not counted: {error.message}")
     return [*layers, environment_layer(context.environ)]
-
-
-def _world(context: _Context, accelerate: Settings) -> World:
-    """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start."""
-    environment = environment_layer(context.environ)
-    if "RANK" in context.environ and "num_processes" in environment:
-        return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
-    options, launchers = context.outer.options, context.outer.launchers
-    if "torchrun" in launchers:
-        return _torchrun_world(options, context)
-    if "deepspeed" in launchers:
-        return _deepspeed_world(options, context)
-    if "accelerate" in launchers or "trl" in launchers:
-        ranks = accelerate.find("num_processes")
-        machines = as_int(accelerate.find("num_machines")) or 1
-        if ranks is None:
-            ranks = _visible_gpus(context)
-        if ranks is None and not _many(accelerate):
-            ranks = Setting(value=1, origin="accelerate starts one process unless told otherwise", written=False)
-        total = as_int(ranks)
-        return World(ranks=ranks, here=total // machines if total else None)
-    if as_int(environment.get("num_processes")):
-        return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
-    return World(ranks=Setting(value=1, origin="no launcher: a single process", written=False))
-
-
-def _many(accelerate: Settings) -> bool:
-    return any(accelerate.flag(name) for name in ("multi_gpu", "use_fsdp", "use_deepspeed", "use_parallelism_config"))
-
-
-def _torchrun_world(options: Layer, context: _Context) -> World:
-    per_node = options.get("nproc_per_node", Setting(value=1, origin="torchrun's default", written=False))
-    here = as_int(per_node)
-    if here is None:  # "gpu", "auto": as many as there are
-        visible = _visible_gpus(context)
-        here = as_int(visible)
-        per_node = visible or per_node
-    nodes = str(options["nnodes"].value).rpartition(":")[2] if "nnodes" in options else "1"
-    if here is None or not nodes.isdigit() or int(nodes) < 1:
-        return World(ranks=None)
-    origin = per_node.origin if nodes == "1" else f"{per_node.origin} times {options['nnodes'].origin}"
-    return World(ranks=Setting(value=here * int(nodes), origin=origin, written=per_node.written), here=here)
-
-
-def _deepspeed_world(options: Layer, context: _Context) -> World:
-    if "world_info" in options:
-        total = deepspeed_ranks(str(options["world_info"].value))
-        return World(ranks=Setting(value=total, origin="--world_info of deepspeed") if total else None)
-    per_node = options.get("num_gpus")
-    if per_node is None and "include" in options and ":" in str(options["include"].value):
-        hosts = str(options["include"].value).split("@")
-        total = sum(len(host.partition(":")[2].split(",")) for host in hosts)
-        return World(ranks=Setting(value=total, origin=options["include"].origin))
-    per_node = per_node or _visible_gpus(context)
-    here, nodes = as_int(per_node), as_int(options.get("num_nodes")) or 1
-    if per_node is None or here is None:
-        return World(ranks=None)
-    return World(ranks=Setting(value=here * nodes, origin=per_node.origin, written=per_node.written), here=here)
-
-
-def _visible_gpus(context: _Context) -> Setting | None:
-    """As many ranks as CUDA_VISIBLE_DEVICES names GPUs."""
-    visible = [name for name in context.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    if not visible:
-        return None
-    return Setting(value=len(visible), origin="the GPUs in CUDA_VISIBLE_DEVICES", written=False)
 
 
 def _warn_of_unread(settings: Settings, notes: Notes) -> None:

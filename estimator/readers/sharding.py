@@ -1,13 +1,14 @@
 """Over what a job is spread: accelerate's, DeepSpeed's and the trainer's settings to ``parallel.*``."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from .data_files import as_layer, table_of
 from .deepspeed import deepspeed_layer
 from .evidence import Notes
+from .place import Place
+from .ranks import World
 from .settings import Setting, Settings, as_bool, as_int, as_word
 
 UNKNOWN_STAGE = "unknown"
@@ -18,24 +19,14 @@ _DIMENSIONS = {"tensor": "tp", "context": "cp", "sequence": "sp", "expert": "ep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """How many ranks there are."""
-
-    ranks: Setting | None
-    """None: nobody says."""
-    here: int | None = None
-    """Ranks per machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where sharding is asked for: the trainer's arguments and the launcher's."""
 
     trainer: Settings
     accelerate: Settings
     world: World
-    folder: Path
-    """Against which relative paths are read."""
+    place: Place
+    """Where the program's paths lead."""
 
 
 def deepspeed_settings(sources: Sources, notes: Notes) -> Settings | None:
@@ -51,7 +42,7 @@ def deepspeed_settings(sources: Sources, notes: Notes) -> Settings | None:
     if asked is None:
         return None
     try:
-        table, source = table_of(asked.value, sources.folder)
+        table, source = table_of(asked.value, sources.place)
     except InputError as error:
         notes.warn(f"DeepSpeed's configuration is not counted: {error.message}")
         notes.need("parallel.strategy")
@@ -69,7 +60,7 @@ def fsdp_settings(sources: Sources, notes: Notes) -> Settings | None:
     config = sources.trainer.find("fsdp_config")
     if config is not None:
         try:
-            table, named = table_of(config.value, sources.folder)
+            table, named = table_of(config.value, sources.place)
             source = named or config.origin
         except InputError as error:
             notes.warn(f"fsdp_config is not counted: {error.message}")

@@ -5,12 +5,12 @@ Works on settings by transformers' names, wherever they were read: flags, YAML o
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from .data_files import as_layer, table_of
 from .evidence import Notes
+from .place import Place
 from .settings import Setting, Settings, as_bool, as_int, as_word
 from .versions import named, version_tuple
 
@@ -62,19 +62,19 @@ class Arguments:
     method: str | None
     """TRL's: ``sft``, ``dpo``, ...; None without TRL."""
     versions: Mapping[str, str]
-    folder: Path
-    """Against which relative paths are read."""
+    place: Place
+    """Where the program's paths lead."""
     ranks: int | None = None
     """Of the whole job."""
 
 
-def model_init(settings: Settings, folder: Path, notes: Notes) -> dict[str, Setting]:
+def model_init(settings: Settings, place: Place, notes: Notes) -> dict[str, Setting]:
     """What TRL's ``model_init_kwargs`` says of the model (dtype, attention)."""
     given = settings.find("model_init_kwargs")
     if given is None:
         return {}
     try:
-        table, source = table_of(given.value, folder)
+        table, source = table_of(given.value, place)
     except InputError as error:
         notes.warn(f"model_init_kwargs is not counted: {error.message}")
         return {}
@@ -88,9 +88,9 @@ def read_model(arguments: Arguments, notes: Notes) -> None:
         notes.put("name", str(name.value), name.origin)
     model = find("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
     if model is not None and isinstance(model.value, str):
-        folder = arguments.folder / Path(model.value).expanduser()
+        folder = arguments.place.path(model.value)
         is_folder = (folder / "config.json").is_file() or model.value.startswith(("/", "./", "../", "~"))
-        notes.put("model.id", str(folder.resolve()) if is_folder else model.value, model.origin, written=model.written)
+        notes.put("model.id", str(folder) if is_folder else model.value, model.origin, written=model.written)
     task = find("task")
     lora_task = find("lora_task_type", "task_type")
     if task is not None and task.value in (*_TASKS.values(), "causal-lm", "masked-lm", "feature-extraction"):
@@ -236,7 +236,7 @@ def _checkpointing(arguments: Arguments, notes: Notes) -> None:
     fsdp = arguments.accelerate.find("fsdp_activation_checkpointing")
     nested = arguments.settings.find("fsdp_config")
     if fsdp is None and nested is not None:
-        fsdp = _fsdp_checkpointing(nested, arguments.folder)
+        fsdp = _fsdp_checkpointing(nested, arguments.place)
     offload = arguments.settings.find("activation_offloading") or arguments.accelerate.find(
         "fsdp_activation_checkpointing_offload"
     )
@@ -251,9 +251,9 @@ def _checkpointing(arguments: Arguments, notes: Notes) -> None:
         notes.put("training.activation_offload", True, offload.origin)
 
 
-def _fsdp_checkpointing(config: Setting, folder: Path) -> Setting | None:
+def _fsdp_checkpointing(config: Setting, place: Place) -> Setting | None:
     try:
-        table, source = table_of(config.value, folder)
+        table, source = table_of(config.value, place)
     except InputError:  # said where the sharding is read
         return None
     layer = as_layer(table, source=source or config.origin)

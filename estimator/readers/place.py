@@ -1,0 +1,26 @@
+"""Where a program's paths lead: its working folder, its home and its root, which need not be ours."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A program's view of the file system, reachable from here."""
+
+    cwd: Path
+    """Its working folder, as we reach it."""
+    home: str | None = None
+    """What ``~`` stands for, as we reach it."""
+    root: Path | None = None
+    """Its root folder, as we reach it (``/proc/PID/root`` of a container); None: ours."""
+
+    def path(self, text: str) -> Path:
+        """A path that the program was given, as we reach it. Links are not followed: those of ``/proc`` lead home."""
+        if text == "~" or text.startswith("~/"):
+            return Path(os.path.normpath(f"{self.home or '~'}{text[1:]}"))
+        if text.startswith("/"):
+            inside = self.root is not None and not text.startswith(f"{self.root}/")
+            return Path(os.path.normpath(f"{self.root}{text}" if inside else text))
+        return Path(os.path.normpath(self.cwd / text))

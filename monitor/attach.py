@@ -1,0 +1,196 @@
+"""Attach to a running training process: from a pid to its job, its ranks, and where each value was read.
+
+Only what the operating system shows of a process is used (command line, environment, folders, files that these
+name); nothing is injected, traced or executed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.readers.evidence import JobReading
+from vramtop.estimator.readers.launch_line import read_launch
+
+from .interpreter import find_interpreter, installed_versions
+from .process_tree import Family, Seen, find_family, look, number
+
+_HF = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process of the job on this machine."""
+
+    pid: int
+    start_time: float
+    """Unix seconds; with the pid it identifies the process."""
+    rank: int | None
+    """Over all machines; None for a single process."""
+    local_rank: int | None
+    gpu_hint: str | None
+    """What its environment says of its GPU: an index or a UUID, as CUDA_VISIBLE_DEVICES has it. NVML knows better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A running job."""
+
+    pid: int
+    """The process that was asked about."""
+    start_time: float
+    ranks: tuple[Rank, ...]
+    reading: JobReading
+    launcher: str | None
+    """``torchrun``, ``accelerate``, ``deepspeed``, ``trl``; None: started directly."""
+    cwd: Path | None
+    """The working folder, as it is reached from here."""
+    command: str
+    """The command line of the training program."""
+    interpreter: Path | None
+    versions: Mapping[str, str]
+    """Installed frameworks, by name."""
+    environ_hf: Mapping[str, str]
+    """Where the process looks for models: the folders of its Hugging Face cache and its HOME, as reached from here."""
+    warnings: tuple[str, ...]
+    """What could not be seen, and what was seen and not understood; one sentence each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What can be said without an estimate: pid, ranks, evidence, missing, warnings."""
+        return {
+            "pid": self.pid,
+            "ranks": [
+                {"pid": each.pid, "rank": each.rank, "local_rank": each.local_rank, "gpu_hint": each.gpu_hint}
+                for each in self.ranks
+            ],
+            "launcher": self.launcher,
+            "command": self.command,
+            "versions": dict(self.versions),
+            "evidence": self.reading.evidence(),
+            "missing": list(self.reading.missing),
+            "warnings": list(self.warnings),
+        }
+
+
+def attach(pid: int, *, start_time: float | None = None) -> Attachment:
+    """The job of a running process, whichever of its processes the pid is: a rank, its launcher, a worker of its.
+
+    Args:
+        pid: of the process.
+        start_time: when it started, where it was seen before: pids are reused.
+
+    Raises:
+        InputError: there is no such process.
+        CannotTellError: it is hidden, has ended, or runs no program that can be read.
+    """
+    family = find_family(look(pid, start_time=start_time))
+    program = family.program
+    root = container_root(program.pid)
+    interpreter = find_interpreter(program, root=root)
+    versions = installed_versions(program, interpreter, root=root)
+    environ = _reachable(program.environ or {}, root)
+    environ |= _cache_folders(environ)
+    cwd = _inside(root, program.cwd)
+    reading = read_launch(
+        program.argv,
+        environ=environ,
+        cwd=cwd or Path("/"),
+        root=root,
+        versions=versions,
+        launcher=family.launcher.argv if family.launcher else None,
+    )
+    still_there(pid, family.asked.start_time)
+    return Attachment(
+        pid=pid,
+        start_time=family.asked.start_time,
+        ranks=tuple(_rank(seen) for seen in family.ranks),
+        reading=reading,
+        launcher=family.launcher.launch.launchers[0] if family.launcher else None,
+        cwd=cwd,
+        command=" ".join(program.argv),
+        interpreter=interpreter,
+        versions=versions,
+        environ_hf=_cache_folders(environ),
+        warnings=(*_unseen(family), *reading.warnings),
+    )
+
+
+def still_there(pid: int, start_time: float) -> None:
+    """Make sure that a pid is still the process it was.
+
+    Raises:
+        CannotTellError: it has ended, or the pid belongs to another process now.
+    """
+    try:
+        look(pid, start_time=start_time)
+    except InputError:
+        raise CannotTellError(f"Process {pid} ended while it was read.") from None
+
+
+def container_root(pid: int) -> Path | None:
+    """The root folder of a process in another mount namespace, as it is reached from here; None: it is ours."""
+    try:
+        theirs = Path(f"/proc/{pid}/ns/mnt").readlink()
+        ours = Path("/proc/self/ns/mnt").readlink()
+    except OSError:
+        return None
+    return None if theirs == ours else Path(f"/proc/{pid}/root")
+
+
+def _reachable(environ: Mapping[str, str], root: Path | None) -> dict[str, str]:
+    """The environment with the folders of Hugging Face's cache as they are reached from here."""
+    if root is None:
+        return dict(environ)
+    folders = {name: f"{root}{value}" for name, value in environ.items() if name in _HF and value.startswith("/")}
+    return {**environ, **folders}
+
+
+def _cache_folders(environ: Mapping[str, str]) -> dict[str, str]:
+    """Only the variables that lead to models; the folder that follows from HOME is written out."""
+    folders = {name: value for name, value in environ.items() if name in _HF}
+    if "HOME" in folders:
+        folders.setdefault("XDG_CACHE_HOME", f"{folders['HOME']}/.cache")
+    return folders
+
+
+def _inside(root: Path | None, cwd: Path | None) -> Path | None:
+    return cwd if root is None or cwd is None else root / cwd.relative_to("/")
+
+
+def _rank(seen: Seen) -> Rank:
+    environ = seen.environ or {}
+    local = number(environ.get("LOCAL_RANK"))
+    return Rank(
+        pid=seen.pid,
+        start_time=seen.start_time,
+        rank=number(environ.get("RANK")),
+        local_rank=local,
+        gpu_hint=_gpu_hint(environ, local),
+    )
+
+
+def _gpu_hint(environ: Mapping[str, str], local_rank: int | None) -> str | None:
+    """The device that a rank takes by convention: the LOCAL_RANK-th of those it may see."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(local_rank) if local_rank is not None else None
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    index = local_rank or 0
+    return devices[index] if index < len(devices) else None
+
+
+def _unseen(family: Family) -> list[str]:
+    program, sentences = family.program, []
+    if program.hidden:
+        owner = f" (it belongs to {program.user})" if program.user else ""
+        what = ", ".join(program.hidden)
+        sentences.append(f"Of process {program.pid}{owner} this user may not see {what}; its owner or root may.")
+    if family.asked.is_helper:
+        sentences.append(
+            f"Process {family.asked.pid} was started by multiprocessing; the settings are those of {program.pid}."
+        )
+    world = number((program.environ or {}).get("WORLD_SIZE"))
+    if world is not None and world > len(family.ranks):
+        sentences.append(f"{len(family.ranks)} of {world} ranks are seen on this machine.")
+    return sentences

@@ -1,0 +1,69 @@
+"""The Python interpreter of a running process and the versions installed beside it; nothing is executed."""
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .process_tree import Seen
+
+FRAMEWORKS = ("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel")
+_PACKAGES = re.compile(r"(/\S*?/(?:site|dist)-packages)/")
+_PYTHON = re.compile(r"python[0-9.]*")
+
+
+def find_interpreter(process: Seen, *, root: Path | None = None) -> Path | None:
+    """The interpreter as the process was started, so that a virtual environment's is not mistaken for the system's.
+
+    Args:
+        process: the process.
+        root: its root folder as it is reached from here; None: the same as ours.
+    """
+    environ = process.environ or {}
+    named = process.argv[0] if process.argv else ""
+    candidates: list[Path | None] = []
+    if _PYTHON.fullmatch(Path(named).name):
+        on_path = shutil.which(named, path=environ.get("PATH")) if "/" not in named and root is None else None
+        candidates.append(Path(on_path) if on_path else (process.cwd or Path()) / named if "/" in named else None)
+    candidates += [
+        Path(environ[variable]) / "bin" / "python"
+        for variable in ("VIRTUAL_ENV", "CONDA_PREFIX")
+        if variable in environ
+    ]
+    candidates.append(process.exe)
+    rooted = [_under(root, path) for path in candidates if path is not None]
+    return next((path for path in rooted if path.exists()), None)
+
+
+def installed_versions(process: Seen, interpreter: Path | None, *, root: Path | None = None) -> dict[str, str]:
+    """Versions of the frameworks by name, from the names of their ``*.dist-info`` folders."""
+    versions: dict[str, str] = {}
+    for folder in _package_folders(process, interpreter, root):
+        for framework in FRAMEWORKS:
+            found = sorted(folder.glob(f"{framework}-*.dist-info"))
+            if found and framework not in versions:
+                versions[framework] = found[-1].name.removesuffix(".dist-info").partition("-")[2]
+    return versions
+
+
+def _package_folders(process: Seen, interpreter: Path | None, root: Path | None) -> Iterator[Path]:
+    """First the folders that libraries were loaded from, then those of the interpreter."""
+    yield from (_under(root, Path(folder)) for folder in _loaded_from(process.pid))
+    if interpreter is None:
+        return
+    for prefix in dict.fromkeys((interpreter.parent.parent, interpreter.resolve().parent.parent)):
+        for library in ("lib", "lib64", "local/lib"):
+            yield from sorted((prefix / library).glob("python3*/site-packages"))
+            yield from sorted((prefix / library).glob("python3*/dist-packages"))
+
+
+def _loaded_from(pid: int) -> Mapping[str, None]:
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return dict.fromkeys(match[1] for match in _PACKAGES.finditer(maps))
+
+
+def _under(root: Path | None, path: Path) -> Path:
+    return path if root is None or not path.is_absolute() or path.is_relative_to(root) else root / path.relative_to("/")

@@ -1,0 +1,214 @@
+"""Processes of a training job: from any pid of it to its launcher, the program that trains, and all ranks here."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.readers.launchers import Launch, parse_launch
+
+_HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
+
+_WRAPPERS = {"sh", "bash", "zsh", "fish", "dash", "srun", "uv", "conda", "poetry", "pdm", "make", "time", "nice", "env"}
+"""Programs that start others and wait: what they started is meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What this user may see of a process; None for what is hidden."""
+
+    pid: int
+    parent: int | None
+    start_time: float
+    """Unix seconds; with the pid it identifies the process."""
+    argv: tuple[str, ...]
+    environ: Mapping[str, str] | None
+    """As it was when the program started."""
+    cwd: Path | None
+    exe: Path | None
+    user: str | None
+    hidden: tuple[str, ...] = ()
+    """What could not be read: ``its environment``, ``its folder``."""
+
+    @property
+    def launch(self) -> Launch:
+        """Its command line, taken apart."""
+        return parse_launch(self.argv)
+
+    @property
+    def is_helper(self) -> bool:
+        """A child that multiprocessing started: its command line says nothing about the job."""
+        return any(name in argument for argument in self.argv for name in _HELPERS)
+
+    @property
+    def is_rank(self) -> bool:
+        """One of several processes that a launcher started to train."""
+        return self.environ is not None and ("RANK" in self.environ or "LOCAL_RANK" in self.environ)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it runs a Python program itself, rather than launching one."""
+        return self.launch.program is not None and not self.launch.launchers and not self.is_helper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The processes of one job."""
+
+    asked: Seen
+    program: Seen
+    """The process whose command line names the training script."""
+    launcher: Seen | None
+    ranks: tuple[Seen, ...]
+    """The processes that hold GPU memory, as far as can be told; by rank."""
+
+
+def look(pid: int, *, start_time: float | None = None) -> Seen:
+    """One process.
+
+    Args:
+        pid: of the process.
+        start_time: when it started, where it was seen before: pids are reused.
+
+    Raises:
+        InputError: there is no such process.
+        CannotTellError: it is a zombie, hidden, or another one than before.
+    """
+    try:
+        process = psutil.Process(pid)
+        started = process.create_time()
+        argv = process.cmdline()
+    except psutil.ZombieProcess:
+        raise CannotTellError(f"Process {pid} has ended already (a zombie that its parent has not reaped).") from None
+    except psutil.NoSuchProcess:
+        raise InputError(f"There is no process {pid} here; it has ended, or lives in another container.") from None
+    except psutil.AccessDenied:
+        raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.") from None
+    if start_time is not None and abs(started - start_time) > 0.05:
+        raise CannotTellError(f"Process {pid} is another one by now: the one that was meant has ended.")
+    return _see(process, started, argv)
+
+
+def find_family(asked: Seen) -> Family:
+    """The job that a process belongs to, whichever of its processes it is.
+
+    Raises:
+        CannotTellError: it runs no Python program, nor do its children or its parents.
+    """
+    program = _program_of(asked)
+    if program is None:
+        line = " ".join(asked.argv)[:120] or "no command line"
+        raise CannotTellError(
+            f"Process {asked.pid} ({line}) runs no Python script or module that can be read, so its job cannot be told."
+        )
+    launcher = _launcher_of(program)
+    ranks = _ranks(program, launcher)
+    if asked.is_helper and "spawn_main" in " ".join(asked.argv):
+        ranks = (asked,)
+    return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)
+
+
+def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:
+    hidden: list[str] = []
+
+    def read(what: str, name: str) -> object | None:
+        try:
+            value: object = getattr(process, name)()
+        except (psutil.Error, OSError):
+            hidden.append(what)
+            return None
+        return value
+
+    environ, cwd = read("its environment", "environ"), read("its folder", "cwd")
+    exe, user, parent = read("its interpreter", "exe"), read("its user", "username"), read("its parent", "ppid")
+    return Seen(
+        pid=process.pid,
+        parent=parent if isinstance(parent, int) else None,
+        start_time=started,
+        argv=tuple(argv),
+        environ=environ if isinstance(environ, dict) and (environ or not hidden) else None,
+        cwd=Path(cwd) if isinstance(cwd, str) and cwd else None,
+        exe=Path(exe) if isinstance(exe, str) and exe else None,
+        user=user if isinstance(user, str) else None,
+        hidden=tuple(hidden),
+    )
+
+
+def _program_of(asked: Seen) -> Seen | None:
+    """The process with the training script: this one, the one that forked or spawned it, or one that it launched."""
+    for seen in (asked, *_ancestors(asked)):
+        if not seen.is_helper and seen.argv:
+            break
+    else:
+        return None
+    if seen.trains:
+        return _original(seen)
+    if not seen.launch.launchers and (seen is not asked or Path(seen.argv[0]).name not in _WRAPPERS):
+        return None
+    ranks = [child for child in _descendants(seen) if child.trains]
+    numbered = [child for child in ranks if child.is_rank]
+    chosen = sorted(numbered or ranks[:1], key=_rank_key)
+    return chosen[0] if chosen else None
+
+
+def _original(seen: Seen) -> Seen:
+    """A process forked by the program (a data loader's worker) has its parent's command line and environment."""
+    for parent in _ancestors(seen):
+        if parent.argv != seen.argv or parent.environ != seen.environ:
+            break
+        seen = parent
+    return seen
+
+
+def _launcher_of(program: Seen) -> Seen | None:
+    """The nearest ancestor that launched this very program."""
+    mine = program.launch
+    for parent in _ancestors(program):
+        launch = parent.launch
+        if launch.launchers and (mine.program == launch.program or mine.trl_command == (launch.trl_command or "")):
+            return parent
+    return None
+
+
+def _ranks(program: Seen, launcher: Seen | None) -> tuple[Seen, ...]:
+    if launcher is None or not program.is_rank:
+        return (program,)
+    children = [child for child in _descendants(launcher) if child.is_rank and child.launch == program.launch]
+    numbers = {_rank_key(child): child for child in reversed(children)}  # a forked worker repeats its parent's rank
+    return tuple(numbers[key] for key in sorted(numbers)) or (program,)
+
+
+def _rank_key(seen: Seen) -> tuple[int, int]:
+    environ = seen.environ or {}
+    return number(environ.get("RANK")) or 0, number(environ.get("LOCAL_RANK")) or 0
+
+
+def number(text: str | None) -> int | None:
+    """A rank's number, or None."""
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _ancestors(seen: Seen) -> Iterator[Seen]:
+    pid = seen.parent
+    while pid and pid != os.getpid() and pid > 1:
+        try:
+            parent = look(pid)
+        except (InputError, CannotTellError):
+            return
+        yield parent
+        pid = parent.parent
+
+
+def _descendants(seen: Seen) -> Iterator[Seen]:
+    """Children and theirs, in the order in which they started."""
+    try:
+        children = psutil.Process(seen.pid).children(recursive=True)
+    except psutil.Error:
+        return
+    for child in sorted(children, key=lambda process: process.pid):
+        try:
+            yield look(child.pid)
+        except (InputError, CannotTellError):  # ended meanwhile
+            continue

@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+from vramtop.estimator.readers.evidence import JobReading
+from vramtop.estimator.readers.launch_line import read_launch
+
+PLAIN = """\
+import argparse, os, torch
+MODEL = "Qwen/Qwen2.5-7B"
+LENGTH = 2 * 1024
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=4)
+parser.add_argument("--lora-rank", type=int, default=32)
+
+def main():
+    args = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained("other/tokenizer")
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16, attn_implementation="flash_attention_2")
+    model = get_peft_model(model, LoraConfig(r=args.lora_rank, target_modules=["q_proj", "k_proj"]))
+    tokenizer("text", truncation=True, max_length=LENGTH)
+    arguments = TrainingArguments(
+        output_dir="out", per_device_train_batch_size=args.batch, bf16=True, gradient_checkpointing=True,
+        gradient_accumulation_steps=int(os.environ.get("ACCUMULATE", 8)), optim="paged_adamw_8bit",
+    )
+    Trainer(model=model, args=arguments).train()
+"""
+
+
+def read(folder: Path, script: str, *arguments: str, environ: dict[str, str] | None = None) -> JobReading:
+    (folder / "train.py").write_text(script)
+    return read_launch(["python", "train.py", *arguments], environ=environ or {}, cwd=folder)
+
+
+def test_a_plain_script(tmp_path: Path) -> None:
+    reading = read(tmp_path, PLAIN)
+    job = reading.job()
+    assert (job.model.id, job.model.attention) == ("Qwen/Qwen2.5-7B", "flash_attention_2")
+    assert (job.training.micro_batch, job.training.sequence_length, job.training.gradient_accumulation) == (4, 2048, 8)
+    assert (job.training.precision, job.training.optimizer) == ("bf16", "paged-adamw-8bit")
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets) == (32, ["q_proj", "k_proj"])
+    assert reading.evidence()["training.optimizer"] == "train.py line 16: TrainingArguments(optim='paged_adamw_8bit')"
+    assert reading.missing == ()
+
+
+def test_its_own_options_and_environment_win_over_their_defaults(tmp_path: Path) -> None:
+    reading = read(tmp_path, PLAIN, "--batch", "2", "--lora-rank=8", environ={"ACCUMULATE": "3"})
+    job = reading.job()
+    assert (job.training.micro_batch, job.training.gradient_accumulation) == (2, 3)
+    assert job.lora is not None
+    assert job.lora.rank == 8
+    assert reading.evidence()["training.micro_batch"].startswith("--batch on the command line")
+
+
+def test_trl_in_a_script_has_trls_defaults(tmp_path: Path) -> None:
+    reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
+    job = reading.job()
+    assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "fused-linear")
+    assert (job.training.activation_checkpointing, job.training.precision) == ("full", "bf16-mixed")
+
+
+def test_a_loop_of_its_own(tmp_path: Path) -> None:
+    script = (
+        'accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)\n'
+        'model = BertForSequenceClassification.from_pretrained("bert-base-uncased", torch_dtype="float32")\n'
+        "model = torch.compile(model)\nloader = DataLoader(data, batch_size=32)\noptimizer = torch.optim.SGD(p)\n"
+    )
+    job = read(tmp_path, script).job()
+    assert (job.model.task, job.training.micro_batch) == ("sequence-classification", 32)
+    assert (job.training.precision, job.training.gradient_accumulation) == ("bf16-mixed", 2)
+    assert (job.training.optimizer, job.training.compile) == ("sgd", True)
+
+
+def test_dataclass_defaults_serve_as_options(tmp_path: Path) -> None:
+    script = (
+        "@dataclass\nclass Arguments:\n    model_name_or_path: str = field(default='gpt2')\n    block_size: int = 64\n"
+        "HfArgumentParser((Arguments, TrainingArguments)).parse_args_into_dataclasses()\n"
+        "AutoModelForCausalLM.from_config(config)\n"
+    )
+    reading = read(tmp_path, script, "--per_device_train_batch_size", "2", "--block_size", "32")
+    assert (reading.value("model.id"), reading.value("training.sequence_length")) == ("gpt2", 32)
+
+
+def test_what_only_running_could_tell_stays_open(tmp_path: Path) -> None:
+    script = "name = pick()\nbatch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\n"
+    reading = read(tmp_path, script + "AutoModelForCausalLM.from_pretrained(name)\n")
+    assert "model.id" in reading.missing
+    assert not next(finding for finding in reading.findings if finding.key == "training.micro_batch").written
+
+
+@pytest.mark.parametrize("script", ["print 'python 2'\n", "\0", "x = (" * 300])
+def test_a_script_that_cannot_be_parsed_is_said(tmp_path: Path, script: str) -> None:
+    reading = read(tmp_path, script, "--model_name_or_path", "gpt2")
+    assert reading.value("model.id") == "gpt2"
+    assert any("train.py: is not Python" in warning for warning in reading.warnings)
+
+
+def test_a_constant_that_names_itself_ends(tmp_path: Path) -> None:
+    reading = read(tmp_path, "SIZE = SIZE\nTrainingArguments(per_device_train_batch_size=SIZE)\n")
+    assert "model.id" in reading.missing

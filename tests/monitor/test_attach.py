@@ -1,0 +1,178 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.monitor.attach import attach
+
+SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
+SPAWNS = """\
+import multiprocessing, time
+def child():
+    print("ready", flush=True)
+    time.sleep(120)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("METHOD").Process(target=child, daemon=True)
+    process.start()
+    process.join()
+"""
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
+        inherited = {name: value for name, value in os.environ.items() if name not in ("HF_HOME", "WORLD_SIZE")}
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**inherited, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(ready)] == ["ready\n"] * ready
+        return process.pid
+
+    yield run
+    for process in started:
+        family = [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else []
+        for member in family:
+            member.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Writes train.py, and a small model in a folder beside it."""
+
+    def write(text: str) -> str:
+        (tmp_path / "train.py").write_text(text)
+        (tmp_path / "tiny").mkdir()
+        (tmp_path / "tiny" / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')
+        return "train.py"
+
+    return write
+
+
+def flags(**more: Any) -> list[str]:
+    values = {"model_name_or_path": "tiny", "per_device_train_batch_size": 4, "max_length": 512, **more}
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+
+def test_a_script_in_its_own_folder(start: Start, script: Callable[[str], str], tmp_path: Path) -> None:
+    pid = start([sys.executable, "-u", script(SLEEPS), *flags()], CUDA_VISIBLE_DEVICES="3")
+    attached = attach(pid)
+    job = attached.reading.job()
+    assert (job.model.id, job.training.micro_batch) == (str(tmp_path / "tiny"), 4)
+    assert job.training.precision == "bf16"
+    assert (attached.cwd, attached.launcher, attached.interpreter) == (tmp_path, None, Path(sys.executable))
+    assert [(rank.pid, rank.rank, rank.gpu_hint) for rank in attached.ranks] == [(pid, None, "3")]
+    assert attached.start_time == psutil.Process(pid).create_time()
+    answer = json.loads(json.dumps(attached.to_json()))
+    assert answer["evidence"]["training.micro_batch"] == "--per_device_train_batch_size on the command line"
+    assert answer["missing"] == []
+
+
+def test_versions_are_those_of_the_processs_interpreter(
+    start: Start, script: Callable[[str], str], tmp_path: Path
+) -> None:
+    packages = tmp_path / "venv" / "lib" / "python3.99" / "site-packages"
+    (packages / "transformers-4.57.1.dist-info").mkdir(parents=True)
+    (tmp_path / "venv" / "bin").mkdir()
+    (tmp_path / "venv" / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    pid = start(["venv/bin/python", script(SLEEPS), *flags()])
+    attached = attach(pid)
+    assert attached.interpreter == tmp_path / "venv" / "bin" / "python"
+    assert attached.versions["transformers"] == "4.57.1"
+    assert attached.reading.evidence()["training.optimizer"] == "default of transformers 4.57.1"
+    assert attached.reading.value("training.precision") == "fp32"
+
+
+def test_models_are_looked_up_where_the_process_has_them(
+    start: Start, script: Callable[[str], str], tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "cache" / "hub" / "models--some--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text('{"model_type": "llama", "dtype": "float16"}')
+    (tmp_path / "cache" / "hub" / "models--some--model" / "refs").mkdir()
+    (tmp_path / "cache" / "hub" / "models--some--model" / "refs" / "main").write_text("abc")
+    command = [sys.executable, script(SLEEPS), *flags(model_name_or_path="some/model")]
+    attached = attach(start(command, HF_HOME=str(tmp_path / "cache"), HF_TOKEN="hf_secret"))  # noqa: S106
+    assert attached.environ_hf["HF_HOME"] == str(tmp_path / "cache")
+    assert "hf_secret" not in str(attached)
+    assert attached.reading.value("training.precision") == "fp16"
+
+
+def test_every_rank_of_torchrun_from_any_of_its_processes(start: Start, script: Callable[[str], str]) -> None:
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
+    attached = attach(launcher)
+    assert [(rank.rank, rank.local_rank, rank.gpu_hint) for rank in attached.ranks] == [(0, 0, "5"), (1, 1, "6")]
+    assert attached.launcher == "torchrun"
+    assert attached.reading.value("parallel.strategy") == "ddp"
+    assert attached.reading.value("parallel.data_replicate") == 2
+    from_second = attach(attached.ranks[1].pid)
+    assert (from_second.ranks, from_second.reading.job()) == (attached.ranks, attached.reading.job())
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_child_of_the_program_has_its_settings(start: Start, script: Callable[[str], str], method: str) -> None:
+    parent = start([sys.executable, script(SPAWNS.replace("METHOD", method)), *flags()])
+    children = [child for child in psutil.Process(parent).children() if "resource_tracker" not in str(child.cmdline())]
+    attached = attach(children[0].pid)
+    assert attached.reading.value("training.micro_batch") == 4
+    assert [rank.pid for rank in attached.ranks] == [children[0].pid if method == "spawn" else parent]
+    assert any("multiprocessing" in warning for warning in attached.warnings) == (method == "spawn")
+
+
+def test_a_shell_that_waits_for_the_script(start: Start, script: Callable[[str], str]) -> None:
+    line = f"{sys.executable} {script(SLEEPS)} {' '.join(flags())}; true"
+    assert attach(start(["bash", "-c", line])).reading.value("training.micro_batch") == 4
+
+
+def test_a_pid_that_is_gone(start: Start, script: Callable[[str], str]) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(InputError, match=f"no process {process.pid}"):
+        attach(process.pid)
+
+
+def test_a_zombie() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    with pytest.raises(CannotTellError, match="has ended already"):
+        attach(process.pid)
+    process.wait()
+
+
+def test_a_pid_that_was_given_to_another_process(start: Start, script: Callable[[str], str]) -> None:
+    pid = start([sys.executable, script(SLEEPS)])
+    with pytest.raises(CannotTellError, match="another one by now"):
+        attach(pid, start_time=psutil.Process(pid).create_time() - 100)
+
+
+@pytest.mark.parametrize("command", [["bash", "-c", "echo ready; sleep 120; true"], ["PYTHON", "-c", SLEEPS]])
+def test_a_process_that_trains_nothing(start: Start, command: list[str]) -> None:
+    pid = start([word.replace("PYTHON", sys.executable) for word in command])
+    with pytest.raises(CannotTellError, match="runs no Python script"):
+        attach(pid)
+
+
+def test_what_is_not_on_the_command_line_is_asked_for(start: Start, script: Callable[[str], str]) -> None:
+    reading = attach(start([sys.executable, script(SLEEPS)])).reading
+    assert reading.missing == ("model.id", "training.micro_batch", "training.sequence_length")
+    assert reading.job({"model.id": "gpt2", "training.micro_batch": 2}).training.micro_batch == 2
