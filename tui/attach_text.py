@@ -1,0 +1,46 @@
+"""What a run is, in a few lines: who launched it, its ranks, its GPUs, and how it stands."""
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.watch import ProcessRow
+
+from .palette import STATUSES
+from .words import badge, clean, shorten, signed_gib, span_words, worst
+
+_COMMAND_CELLS = 400
+
+
+def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
+    """The run; ``rows`` are its processes on GPUs."""
+    gpus = sorted({row.gpu.index for row in rows})
+    versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
+    facts = [
+        _ranks(attachment),
+        f"by {attachment.launcher}" if attachment.launcher else "started directly",
+        f"GPU {', '.join(map(str, gpus))}" if gpus else "on no GPU yet",
+        f"up {span_words(rows[0].elapsed_seconds)}" if rows else "",
+        versions,
+    ]
+    lines = [
+        Content.assemble(_status(rows), (" · ".join(fact for fact in facts if fact), "bold")),
+        Content.styled(shorten(clean(attachment.command), _COMMAND_CELLS), "dim"),
+        *(Content.assemble(("! ", "bold #f59e0b"), clean(warning)) for warning in attachment.warnings),
+    ]
+    return Content("\n").join(lines)
+
+
+def _ranks(attachment: Attachment) -> str:
+    pids = ", ".join(str(rank.pid) for rank in attachment.ranks)
+    count = len(attachment.ranks)
+    return f"{count} ranks: pid {pids}" if count > 1 else f"pid {pids}"
+
+
+def _status(rows: Sequence[ProcessRow]) -> Content:
+    row = worst(rows)
+    if row is None or row.comparison is None:
+        return Content()
+    comparison = row.comparison
+    difference = signed_gib(comparison.difference_bytes)
+    return Content.assemble(badge(STATUSES[comparison.status], comparison.status), f" {difference} GiB · ")

@@ -1,0 +1,49 @@
+"""Slow work off the UI thread: one task at a time, and of those that wait only the newest."""
+
+import threading
+from collections.abc import Callable
+
+Task = Callable[[], None]
+
+
+class Newest:
+    """Runs tasks on a daemon thread of its own, so that a slow one holds up neither the screen nor quitting.
+
+    A task that is submitted while another runs replaces the one that waits. Nothing runs until the first ``submit``,
+    and the thread ends when there is no more to do.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: Task | None = None
+        self._running = False
+
+    def submit(self, task: Task) -> None:
+        """Run the task as soon as the one that runs has ended, unless a newer one comes before that."""
+        with self._lock:
+            self._waiting = task
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+
+    def forget(self) -> None:
+        """Drop the task that waits; the one that runs goes on."""
+        with self._lock:
+            self._waiting = None
+
+    def _work(self) -> None:
+        while task := self._take():
+            done = False
+            try:
+                task()
+                done = True
+            finally:
+                if not done:  # a bug in the task ends this thread; the next task gets a new one
+                    self._running = False
+
+    def _take(self) -> Task | None:
+        with self._lock:
+            task, self._waiting = self._waiting, None
+            self._running = task is not None
+            return task

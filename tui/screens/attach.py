@@ -1,0 +1,290 @@
+"""Attach: from a running process to its job, with evidence for every setting, and on to its memory and budget."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer, Input, Label, Static
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.estimate import estimate
+from vramtop.estimator.job import Job
+from vramtop.monitor.attach import Attachment, attach
+from vramtop.monitor.compare import compare
+from vramtop.monitor.snapshot import WatchedJob
+from vramtop.monitor.watch import Board, ProcessRow, Watchlist
+
+from ..attach_text import run_content
+from ..job_fields import model_names
+from ..newest import Newest
+from ..widgets.job_form import JobForm
+from ..widgets.lines import Lines
+from ..widgets.pid_chooser import PidChooser
+from ..widgets.run_view import RunView
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+_TYPING_SECONDS = 0.15
+
+
+class Estimate(Protocol):
+    """An estimate that looks for models where the attached process does."""
+
+    def __call__(self, job: Job, *, environ: Mapping[str, str] | None = None) -> Budget:
+        """The budget; may raise VramtopError."""
+
+
+class AttachScreen(Screen[None]):
+    """Asks for a process, reads its job, and follows it.
+
+    Args:
+        watchlist: holds the process against its job from the moment when the job is complete.
+        attach: reads a running process; called on a thread of its own.
+        estimate: a quick estimate, likewise.
+        refine: a better and slower one, likewise; None: there is none.
+        pid: the process; None: the user is asked.
+    """
+
+    TITLE = "Attach"
+    AUTO_FOCUS = ""
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.pop_screen", "Back"),
+        Binding("f3", "choose", "Another process", key_display="F3"),
+    ]
+    DEFAULT_CSS = """
+    AttachScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
+    AttachScreen #run { height: auto; max-height: 7; padding: 0 1; overflow-y: auto; scrollbar-size-vertical: 1; }
+    AttachScreen #attached { height: 1fr; }
+    AttachScreen #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
+    AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
+    AttachScreen #memory { width: 3fr; }
+    AttachScreen #doubt { height: auto; padding: 0 1; color: $text-error; display: none; }
+    AttachScreen #doubt.-told { display: block; }
+    AttachScreen.-narrow #halves { layout: vertical; }
+    AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; height: 2fr; border-right: none; }
+    AttachScreen.-narrow #memory { width: 1fr; height: 3fr; border-top: hkey $foreground 20%; }
+    """
+
+    @dataclass
+    class Attached(Message):
+        """A process was read, or could not be."""
+
+        pid: int
+        answer: Attachment | str
+
+    @dataclass
+    class Estimated(Message):
+        """An estimate has come back: a budget, or the sentence why there is none."""
+
+        asked: int
+        answer: Budget | str
+
+    def __init__(
+        self,
+        watchlist: Watchlist,
+        *,
+        attach: Callable[[int], Attachment] = attach,
+        estimate: Estimate = estimate,
+        refine: Estimate | None = None,
+        pid: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._watchlist = watchlist
+        self._read_process = attach
+        self._estimate = estimate
+        self._refine = refine
+        self._pid = pid
+        self._work = Newest("attach")
+        self._deep = Newest("attach, refined")
+        self._gone = threading.Event()
+        self._attachment: Attachment | None = None
+        self._budget: Budget | None = None
+        self._board: Board | None = None
+        self._asked = 0
+        self._edited = "model.id"
+        self._due: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """First the choice of a process, then the run."""
+        yield Label("Attach: what does a running job take?", id="title")
+        yield PidChooser(id="choose")
+        with Vertical(id="attached"):
+            yield Lines(id="run")
+            yield Static(id="doubt", markup=False)
+            with Horizontal(id="halves"):
+                yield Vertical(id="settings")
+                yield RunView(id="memory")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Read the process, or ask for one."""
+        self.query_one("#attached").display = False
+        if self._pid is None:
+            self.query_one(PidChooser).query_one(Input).focus()
+        else:
+            self._read(self._pid)
+
+    def on_unmount(self) -> None:
+        """Nobody waits for answers any more."""
+        self._gone.set()
+        self._deep.forget()
+
+    def show_board(self, board: Board) -> None:
+        """Show how the run stands now."""
+        self._board = board
+        self.query_one(PidChooser).show_board(board)
+        self._show_run()
+
+    @on(PidChooser.Chosen)
+    def pid_chosen(self, event: PidChooser.Chosen) -> None:
+        """Read that process."""
+        self._read(event.pid)
+
+    @on(Attached)
+    async def attached(self, event: Attached) -> None:
+        """Show what was read, or why nothing could be."""
+        if event.pid != self._pid:
+            return
+        if isinstance(event.answer, str):
+            self._choose(event.answer)
+            return
+        attachment = event.answer
+        try:
+            base = attachment.reading.job()
+        except VramtopError as error:
+            self._choose(error.message)
+            return
+        self._attachment, self._budget = attachment, None
+        form = JobForm(
+            base, origins=attachment.reading.evidence(), missing=attachment.reading.missing, models=model_names()
+        )
+        settings = self.query_one("#settings")
+        await settings.remove_children()
+        await settings.mount(form)
+        self.query_one(PidChooser).display = False
+        self.query_one("#attached").display = True
+        form.query("Input, Select").first().focus()
+        self._show_run()
+        self._ask()
+
+    @on(JobForm.Edited)
+    def settings_edited(self, event: JobForm.Edited) -> None:
+        """Estimate again once the typing pauses."""
+        self._edited = event.key
+        self._asked += 1
+        if self._due is not None:
+            self._due.stop()
+        self._due = self.set_timer(_TYPING_SECONDS, self._ask)
+
+    @on(Estimated)
+    def estimated(self, event: Estimated) -> None:
+        """Follow the run with the newest budget; older answers come too late."""
+        attachment = self._attachment
+        if event.asked != self._asked or attachment is None:
+            return
+        if isinstance(event.answer, str):
+            self.query_one(JobForm).complain(self._edited, event.answer)
+            self._doubt(event.answer)
+            return
+        self._budget = event.answer
+        self.query_one(JobForm).settle()
+        self._doubt(None)
+        self._watchlist.refine(self._budget)
+        pids = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
+        self._watchlist.watch(WatchedJob(job=self._budget.job, pids=pids))
+        self._show_run()
+
+    def action_choose(self) -> None:
+        """Ask for another process."""
+        self._choose("")
+
+    def _choose(self, failure: str) -> None:
+        self._pid = None
+        chooser = self.query_one(PidChooser)
+        chooser.display = True
+        self.query_one("#attached").display = False
+        chooser.fail(failure)
+        chooser.query_one(Input).focus()
+
+    def _read(self, pid: int) -> None:
+        self._pid = pid
+        self._asked += 1
+        self.query_one(PidChooser).wait(pid)
+        self._work.submit(lambda: self._answer_attach(pid))
+
+    def _ask(self) -> None:
+        form = self.query_one(JobForm)
+        job, attachment = form.job, self._attachment
+        if job is None or attachment is None:
+            self._doubt(form.wrong)
+            return
+        asked, environ = self._asked, attachment.environ_hf
+        self._work.submit(lambda: self._answer_estimate(self._estimate, job, environ, asked))
+        if self._refine is not None:
+            refine = self._refine
+            self._deep.submit(lambda: self._answer_estimate(refine, job, environ, asked))
+
+    def _answer_attach(self, pid: int) -> None:
+        """Runs on a thread of its own."""
+        answer: Attachment | str
+        try:
+            answer = self._read_process(pid)
+        except VramtopError as error:
+            answer = error.message
+        if not self._gone.is_set():
+            self.post_message(self.Attached(pid, answer))
+
+    def _answer_estimate(self, estimate: Estimate, job: Job, environ: Mapping[str, str], asked: int) -> None:
+        """Runs on a thread of its own."""
+        answer: Budget | str
+        try:
+            answer = estimate(job, environ=environ)
+        except VramtopError as error:
+            if estimate is self._refine:
+                return  # the quick figure stands
+            answer = error.message
+        if not self._gone.is_set():
+            self.post_message(self.Estimated(asked, answer))
+
+    def _doubt(self, sentence: str | None) -> None:
+        doubt = self.query_one("#doubt", Static)
+        kept = " Until then the last settings count." if self._budget else ""
+        doubt.update(f"✗ {sentence}{kept}" if sentence else "")
+        doubt.set_class(sentence is not None, "-told")
+
+    def _show_run(self) -> None:
+        attachment = self._attachment
+        if attachment is None:
+            return
+        rows = [self._judged(row) for row in self._rows(attachment)]
+        now = self._board.snapshot.time if self._board else 0.0
+        view = self.query_one(RunView)
+        if rows or self._budget is None:
+            view.show(rows, history_of=self._history, now=now)
+        else:
+            view.show_budget(self._budget)
+        self.query_one("#run", Lines).show(run_content(attachment, rows), layout=True)
+
+    def _rows(self, attachment: Attachment) -> list[ProcessRow]:
+        keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
+        rows = [row for row in self._board.processes if row.process.key in keys] if self._board else []
+        return sorted(rows, key=lambda row: row.process.used_bytes or 0, reverse=True)
+
+    def _judged(self, row: ProcessRow) -> ProcessRow:
+        """The row held against the newest budget at once: the next board will say the same."""
+        if self._budget is None:
+            return row
+        comparison = compare(self._budget, self._history(row), elapsed_seconds=row.elapsed_seconds)
+        return replace(row, job=self._budget.job, budget=self._budget, comparison=comparison, problem=None)
+
+    def _history(self, row: ProcessRow) -> list[tuple[float, int | None]]:
+        return list(self._watchlist.history.process((row.gpu.index, *row.process.key)))

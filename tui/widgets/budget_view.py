@@ -1,0 +1,156 @@
+"""A budget in figures and bars: pure text, for every screen that shows one."""
+
+from collections.abc import Mapping, Sequence
+
+from textual.content import Content
+from vramtop.estimator.budget import Budget, Method
+from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.fit import Fit, GpuVerdict
+
+from ..bars import Cell, Part, bar, component_parts, mark_range
+from ..gpu_bars import SLACK, bar_content
+from ..palette import COMPONENTS, VERDICTS
+from ..words import badge
+
+METHOD_WORDS: Mapping[Method, str] = {
+    "formula": "from the shape",
+    "exact": "exact count",
+    "traced": "traced step",
+}
+HELD = Part(0, "█", "#94a3b8")
+COMMITTED = Part(0, "▒", "#94a3b8")
+_EDGE = "│"
+_PHASE_HEADS = {"optimizer step": "optimizer"}
+_LABEL, _TAIL = 22, 20
+
+
+def headline(fit: Fit) -> Content:
+    """The verdict: its sign and word in colour, and the sentence."""
+    return Content.assemble(badge(VERDICTS[fit.verdict], fit.verdict), f" {fit.sentence}")
+
+
+def peak_line(budget: Budget) -> Content:
+    """The expected peak, its range, its phase, and how deep the estimate went."""
+    peak = budget.peak
+    return Content.assemble(
+        "peak ",
+        (f"{format_gib(peak.device_bytes)} GiB", "bold"),
+        f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) in {peak.phase} · ",
+        (METHOD_WORDS[budget.method], "bold" if budget.method != "formula" else "dim"),
+    )
+
+
+def model_lines(budget: Budget) -> list[Content]:
+    """How large the model is, and how much data one optimizer step sees."""
+    model, job = budget.model, budget.job
+    sure = "" if model.count == "exact" else "about "
+    trainable = "all trainable"
+    if model.trainable_parameters != model.parameters:
+        trainable = f"{short_count(model.trainable_parameters)} trainable"
+    batch = f"{job.training.micro_batch} × {job.training.gradient_accumulation} × {job.parallel.data_ranks} ranks"
+    tokens = job.global_batch * job.training.sequence_length
+    return [
+        Content(f"model {sure}{short_count(model.parameters)} parameters, {trainable}"),
+        Content(f"effective batch {job.global_batch} sequences ({batch}), {tokens:,} tokens a step"),
+    ]
+
+
+def short_count(count: int) -> str:
+    """A count of parameters as people say it: ``8.03 B``."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:,}"
+
+
+def phase_table(budget: Budget) -> list[Content]:
+    """GiB by component (rows, which are the bar's legend too) and phase (columns); the peak's phase is marked."""
+    heads = [_PHASE_HEADS.get(phase.name, phase.name) for phase in budget.phases]
+    marked = [
+        f"{head}◂" if phase.name == budget.peak.phase else head
+        for head, phase in zip(heads, budget.phases, strict=True)
+    ]
+    lines = [Content.assemble((f"{'GiB':<17}" + "".join(f"{head:>11}" for head in marked), "dim"))]
+    for name, mark in COMPONENTS.items():
+        sizes = [getattr(phase.components, name) for phase in budget.phases]
+        if any(sizes):
+            figures = "".join(f"{format_gib(size, digits=2) if size else '·':>11}" for size in sizes)
+            lines.append(Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), f"{mark.word:<15}", figures))
+    totals = "".join(f"{format_gib(phase.components.total_bytes, digits=2):>11}" for phase in budget.phases)
+    lines.append(Content.assemble((f"{'total':<17}{totals}", "bold")))
+    return lines
+
+
+def remark_lines(budget: Budget) -> list[Content]:
+    """Warnings first, then what was taken for granted."""
+    warnings = [Content.assemble(("! ", "bold #f59e0b"), sentence) for sentence in budget.warnings]
+    return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
+
+
+def gpu_lines(fit: Fit, budget: Budget, *, width: int) -> list[Content]:
+    """A bar per GPU on the card's scale: held, committed, this job where it would go, free."""
+    return [_gpu_line(gpu, budget, width=width, placed=gpu.room.index in fit.placement) for gpu in fit.gpus]
+
+
+def gpu_legend() -> Content:
+    """What the signs of ``gpu_lines`` mean, apart from the components' letters."""
+    words = f"{HELD.char} held  {COMMITTED.char} committed  {SLACK.char} slack  ├─┤ range  letters: see below"
+    return Content.styled(words, "dim")
+
+
+def budget_parts(budget: Budget) -> list[Part]:
+    """The peak by component, and the allocator's slack."""
+    slack = budget.peak.device_bytes - budget.peak.components.total_bytes
+    return [*component_parts(budget.peak.components), Part(slack, SLACK.char, SLACK.colour)]
+
+
+def budget_bar(budget: Budget, *, scale_bytes: int, width: int) -> list[Cell]:
+    """The peak by component with its range, on a scale."""
+    peak = budget.peak
+    cells = bar(budget_parts(budget), scale_bytes=scale_bytes, width=width)
+    return mark_range(cells, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes, scale_bytes=scale_bytes)
+
+
+def short_name(name: str | None) -> str:
+    """A card's name without what all of them share."""
+    return (name or "GPU").replace("NVIDIA ", "").replace("GeForce ", "")
+
+
+def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
+    room = gpu.room
+    label = f"{'▸' if placed else ' '}{room.index:>2} {short_name(room.name)}"[: _LABEL - 1]
+    room_for_bar = max(8, width - _LABEL - _TAIL - len(_EDGE) - 1)
+    cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
+    return Content.assemble(
+        (f"{label:<{_LABEL}}", "bold" if placed else ""), bar_content(cells), f"{_EDGE} ", _gpu_tail(gpu, budget)
+    )
+
+
+def _gpu_bar(gpu: GpuVerdict, budget: Budget, width: int, *, placed: bool) -> list[Cell]:
+    room = gpu.room
+    if room.total_bytes is None or room.free_bytes is None:
+        return [Cell("?") for _ in range(width)]
+    held = room.total_bytes - room.free_bytes
+    taken: Sequence[Part] = (
+        Part(held, HELD.char, HELD.colour),
+        Part(room.committed_bytes, COMMITTED.char, COMMITTED.colour),
+    )
+    job = budget_parts(budget) if placed else []
+    cells = bar([*taken, *job], scale_bytes=room.total_bytes, width=width)
+    if not placed:
+        return cells
+    before = held + room.committed_bytes
+    low, high = before + budget.peak.low_bytes, before + budget.peak.high_bytes
+    return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=room.total_bytes)
+
+
+def _gpu_tail(gpu: GpuVerdict, budget: Budget) -> Content:
+    mark = VERDICTS[gpu.verdict]
+    left = (gpu.room.available_bytes or 0) - budget.peak.device_bytes
+    words = {
+        "fits": f"{format_gib(left)} left",
+        "tight": f"{format_gib(left)} left, tight",
+        "does_not_fit": f"short {format_gib(gpu.short_bytes)}",
+        "unknown": "cannot tell",
+    }
+    return Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), words[gpu.verdict])

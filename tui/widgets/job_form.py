@@ -1,0 +1,261 @@
+"""A job as a form: every setting typed or chosen, with its evidence where it was read, its error where it is wrong."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.suggester import SuggestFromList
+from textual.widget import Widget
+from textual.widgets import Checkbox, Input, Label, Select, Static
+from vramtop.estimator.errors import InputError
+from vramtop.estimator.job import Job
+
+from ..job_fields import TUNING, JobField, build_job, field_value, job_fields, parse_text, shown_fields, value_text
+
+_MODEL = "model.id"
+_SUGGESTIONS = 6
+
+
+class FieldRow(Widget):
+    """One setting: its label, its control, where its value came from, and what is wrong with it."""
+
+    DEFAULT_CSS = """
+    FieldRow { layout: grid; grid-size: 2; grid-columns: 26 1fr; grid-rows: auto; height: auto; }
+    FieldRow Label { padding: 0 1; }
+    FieldRow .control { width: 1fr; max-width: 46; }
+    FieldRow .remark { column-span: 2; height: auto; padding: 0 1 0 3; color: $text-muted; }
+    FieldRow .error { column-span: 2; height: auto; padding: 0 1 0 3; color: $text-error; }
+    """
+
+    @dataclass
+    class Edited(Message):
+        """The user has given this setting another value, or something that is none."""
+
+        key: str
+
+    def __init__(self, field: JobField, value: Any, *, remark: str = "", models: Sequence[str] = ()) -> None:
+        super().__init__(id=row_id(field.key))
+        self.field = field
+        self.value = value
+        """The last good value; None where nothing was given yet."""
+        self.error: str | None = None
+        """What is wrong with what was typed, in one sentence."""
+        self._remark = remark
+        self._told = {"remark": remark}
+        self._models = models
+
+    def compose(self) -> ComposeResult:
+        """Label and control in one line, remarks below."""
+        yield Label(self.field.label)
+        yield self._control()
+        if self._remark:
+            yield Static(self._remark, classes="remark", markup=False)
+
+    def complain(self, sentence: str | None) -> None:
+        """Write what is wrong under the field; None takes it away."""
+        self._tell("error", f"✗ {sentence}" if sentence else "")
+
+    @on(Input.Changed)
+    def typed(self, event: Input.Changed) -> None:
+        """Take in what was typed."""
+        event.stop()
+        if event.value == value_text(self.value) and self.error is None:
+            return
+        self._suggest(event.value)
+        try:
+            self._take(parse_text(self.field, event.value))
+        except InputError as error:
+            self.error = error.message
+            self.complain(self.error)
+            self.post_message(self.Edited(self.field.key))
+
+    @on(Select.Changed)
+    @on(Checkbox.Changed)
+    def chosen(self, event: Select.Changed | Checkbox.Changed) -> None:
+        """Take in what was chosen."""
+        event.stop()
+        if isinstance(event, Checkbox.Changed):
+            event.checkbox.label = _yes_no(event.value)
+        if event.value != self.value:
+            self._take(event.value)
+
+    def _take(self, value: Any) -> None:
+        self.value, self.error = value, None
+        self.complain(None)
+        self.post_message(self.Edited(self.field.key))
+
+    def _control(self) -> Widget:
+        match self.field.kind:
+            case "flag":
+                return Checkbox(_yes_no(bool(self.value)), value=bool(self.value), compact=True, classes="control")
+            case "choice":
+                options = [(choice, choice) for choice in self.field.choices]
+                return Select(options, value=self.value, allow_blank=False, compact=True, classes="control")
+            case _:
+                suggester = SuggestFromList(self._models, case_sensitive=False) if self._models else None
+                return Input(
+                    value_text(self.value),
+                    placeholder="type a value",
+                    suggester=suggester,
+                    compact=True,
+                    classes="control",
+                )
+
+    def _suggest(self, text: str) -> None:
+        near = [name for name in self._models if text.strip().lower() in name.lower()][:_SUGGESTIONS]
+        told = bool(near) and text.strip() not in self._models
+        self._tell("remark", " · ".join(near) if told else self._remark)
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Write a line below the control; it only exists while there is something to write: forms are large."""
+        if text == self._told.get(kind, ""):
+            return
+        self._told[kind] = text
+        self.query(f".{kind}").remove()
+        if text:
+            self.mount(Static(text, classes=kind, markup=False))
+
+
+class JobForm(VerticalScroll):
+    """The settings of a job; posts ``Edited`` whenever one of them changes.
+
+    Args:
+        base: the values to begin with; settings that have no field stay as they are here.
+        origins: where the values were read, by key; None: nothing was read, so nothing is said about it.
+        missing: keys that come first and stay empty until the user fills them in.
+        models: names to suggest for the model.
+        id: the widget's id in the DOM.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down,enter", "app.focus_next", show=False),
+    ]
+    DEFAULT_CSS = """
+    JobForm { padding: 0 1; scrollbar-size-vertical: 1; }
+    JobForm .heading { width: 1fr; text-style: bold; color: $text-primary; margin: 1 0 0 0; }
+    JobForm .heading.-first { margin: 0; }
+    JobForm .heading.-missing { color: $text-warning; }
+    """
+
+    @dataclass
+    class Edited(Message):
+        """The job has changed, or some field makes no sense now."""
+
+        key: str
+        """The field that was edited."""
+
+    def __init__(
+        self,
+        base: Job,
+        *,
+        origins: Mapping[str, str] | None = None,
+        missing: Sequence[str] = (),
+        models: Sequence[str] = (),
+        id: str | None = None,  # noqa: A002 - Textual's own name for it
+    ) -> None:
+        super().__init__(id=id, can_focus=False)
+        self._base = base
+        self._origins = origins
+        self._missing = missing
+        self._models = models
+        self._fields = job_fields()
+
+    @property
+    def job(self) -> Job | None:
+        """The job as the form has it; None while a field is wrong or a needed one is empty."""
+        rows = list(self.query(FieldRow))
+        if any(row.error or (row.value is None and row.field.key in self._missing) for row in rows):
+            return None
+        values = {row.field.key: row.value for row in rows if row.value is not None}
+        return build_job(self._base, values)
+
+    @property
+    def wrong(self) -> str | None:
+        """Why there is no job, in one sentence; None when there is one."""
+        for row in self.query(FieldRow):
+            if row.error:
+                return row.error
+            if row.value is None and row.field.key in self._missing:
+                return f"{row.field.label} is missing; fill it in"
+        return None
+
+    def complain(self, key: str, sentence: str) -> None:
+        """Write a sentence under a field about what its value leads to."""
+        self.query_one(f"#{row_id(key)}", FieldRow).complain(sentence)
+
+    def settle(self) -> None:
+        """Take away what ``complain`` wrote: the job makes sense now."""
+        for row in self.query(FieldRow):
+            row.complain(row.error)
+
+    def compose(self) -> ComposeResult:
+        """Missing settings first, then those that were read, then the rest; under the job file's headings."""
+        by_key = {field.key: field for field in self._fields}
+        missing = [by_key[key] for key in self._missing if key in by_key]
+        read = [f for f in self._fields if f not in missing and self._origin(f.key)]
+        rest = [f for f in self._fields if f not in missing and f not in read]
+        if missing:
+            yield Label("missing: fill in", classes="heading -first -missing")
+            yield from (self._row(field) for field in missing)
+        if read:
+            yield Label("found", classes="heading" if missing else "heading -first")
+            yield from (self._row(field) for field in read)
+        if self._origins is not None:
+            yield Label("not found: defaults", classes="heading")
+            yield from (self._row(field) for field in rest)
+        else:
+            yield from self._tables(rest)
+
+    def on_mount(self) -> None:
+        """Hide what does not count."""
+        self._show_adapters()
+
+    @on(FieldRow.Edited)
+    def edited(self, event: FieldRow.Edited) -> None:
+        """Pass it on as the form's own message."""
+        event.stop()
+        if event.key == TUNING:
+            self._show_adapters()
+        self.post_message(self.Edited(event.key))
+
+    def _tables(self, fields: Sequence[JobField]) -> ComposeResult:
+        table = ""
+        for field in fields:
+            if field.table != table:
+                yield Label(field.table, classes="heading" if table else "heading -first")
+                table = field.table
+            yield self._row(field)
+
+    def _row(self, field: JobField) -> FieldRow:
+        value = None if field.key in self._missing else field_value(self._base, field.key)
+        origin = self._origin(field.key)
+        models = self._models if field.key == _MODEL else ()
+        return FieldRow(field, value, remark=f"← {origin}" if origin else "", models=models)
+
+    def _origin(self, key: str) -> str | None:
+        origins = self._origins or {}
+        if key == TUNING:
+            return next((origin for read, origin in origins.items() if read.startswith(f"{TUNING}.")), None)
+        return origins.get(key)
+
+    def _show_adapters(self) -> None:
+        tuning = self.query_one(f"#{row_id(TUNING)}", FieldRow).value
+        shown = shown_fields(tuning, self._fields)
+        for row in self.query(FieldRow):
+            row.display = row.field.key in shown
+
+
+def row_id(key: str) -> str:
+    """The DOM id of a setting's row."""
+    return "row-" + key.replace(".", "-")
+
+
+def _yes_no(value: bool) -> str:
+    """The box's colour alone does not tell everybody."""
+    return "yes" if value else "no"
