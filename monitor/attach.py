@@ -95,7 +95,7 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
     reading = read_launch(
         program.argv,
         environ=environ,
-        cwd=cwd or Path("/"),
+        cwd=cwd or Path(f"/proc/{program.pid}/cwd"),
         root=root,
         versions=versions,
         launcher=family.launcher.argv if family.launcher else None,

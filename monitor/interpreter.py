@@ -1,5 +1,6 @@
 """The Python interpreter of a running process and the versions installed beside it; nothing is executed."""
 
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ def find_interpreter(process: Seen, *, root: Path | None = None) -> Path | None:
     ]
     candidates.append(process.exe)
     rooted = [_under(root, path) for path in candidates if path is not None]
-    return next((path for path in rooted if path.exists()), None)
+    return next((path for path in rooted if os.access(path, os.F_OK)), None)
 
 
 def installed_versions(process: Seen, interpreter: Path | None, *, root: Path | None = None) -> dict[str, str]:

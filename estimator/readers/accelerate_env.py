@@ -3,6 +3,7 @@
 Names and meanings: ``accelerate/utils/launch.py`` and ``accelerate/commands/launch.py`` of accelerate 1.15.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
         home = f"{environ['HOME']}/.cache/huggingface"
     for name in ("default_config.yaml", "default_config.json"):
         path = Path(home or "/nonexistent") / "accelerate" / name
-        if path.is_file():
+        if os.access(path, os.R_OK):
             return path
     return None
 

@@ -89,7 +89,7 @@ def _weights(arguments: Arguments, stored: Setting | None, notes: Notes) -> Sett
     if stored is not None and (as_word(stored) or "") in _TYPES:
         kind = _TYPES[as_word(stored) or ""]
         return Setting(value=kind, origin=f"dtype=auto ({setting.origin}), {stored.origin}", written=False)
-    origin = f"dtype=auto ({setting.origin}), and the model's config does not say; bf16 inferred"
+    origin = f"dtype=auto ({setting.origin}), and the model's config is not here; bf16 inferred"
     return Setting(value="bf16", origin=origin, written=False)
 
 

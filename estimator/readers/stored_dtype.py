@@ -10,12 +10,14 @@ from .settings import Setting
 
 
 def stored_dtype(model: Finding | None, environ: Mapping[str, str]) -> Setting | None:
-    """The ``dtype`` of the model's config; None where there is no config to be had here or it does not say."""
+    """The ``dtype`` of the model's config; None where there is no config to be had here."""
     if model is None:
         return None
     try:
         config = resolve_model(ModelSpec(id=str(model.value)), environ=environ).config
-    except VramtopError:  # a model that cannot be estimated is said elsewhere; here its type stays open
+    except (VramtopError, OSError):  # a model that cannot be estimated is said elsewhere; here its type stays open
         return None
     kind = config.get("dtype") or config.get("torch_dtype")
-    return Setting(value=kind, origin=f"the model's config says {kind}", written=False) if kind else None
+    if kind is None:  # such configs are older than the field, and their checkpoints are in fp32
+        return Setting(value="float32", origin="the model's config names no type, so fp32", written=False)
+    return Setting(value=kind, origin=f"the model's config says {kind}", written=False)

@@ -3,6 +3,7 @@
 Works on settings by transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +90,7 @@ def read_model(arguments: Arguments, notes: Notes) -> None:
     model = find("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
     if model is not None and isinstance(model.value, str):
         folder = arguments.place.path(model.value)
-        is_folder = (folder / "config.json").is_file() or model.value.startswith(("/", "./", "../", "~"))
+        is_folder = os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
         notes.put("model.id", str(folder) if is_folder else model.value, model.origin, written=model.written)
     task = find("task")
     lora_task = find("lora_task_type", "task_type")

@@ -53,8 +53,15 @@ def test_what_nobody_wrote_is_a_default_of_a_version(read: Read) -> None:
     [({"transformers": "5.2.0"}, "bf16"), ({"transformers": "4.57.1"}, "fp32")],
 )
 def test_weights_load_as_stored_since_transformers_5(read: Read, versions: dict[str, str], precision: str) -> None:
-    reading = read("python run.py --model_name_or_path gpt2 --output_dir out", versions=versions)
+    reading = read("python run.py --model_name_or_path no/such-model --output_dir out", versions=versions)
     assert found(reading, "training.precision") == (precision,)
+
+
+def test_a_config_without_a_type_is_of_an_fp32_checkpoint(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text('{"model_type": "bert"}')
+    reading = read("python run.py --model_name_or_path ./old --output_dir out")
+    assert found(reading, "training.precision") == ("fp32",)
 
 
 @pytest.mark.parametrize(
