@@ -1,0 +1,318 @@
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.snapshot import Fault, Snapshot, WatchedJob
+from vramtop.monitor.watch import Watchlist
+from vramtop.tui.app import SourceFailed, VramtopApp
+from vramtop.tui.widgets.gpu_panel import GpuPanel
+from vramtop.tui.widgets.gpu_rows import GpuRows
+from vramtop.tui.widgets.process_table import ProcessTable
+
+NEEDS = {"llama-8b-sft": 62.0, "qwen-7b-dpo": 52.0, "big": 70.0, "small": 5.0}
+
+
+def job(name: str) -> Job:
+    return Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+
+
+@pytest.fixture
+def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
+    """An app over these snapshots; ``jobs`` maps a job's name to the pids in which it runs."""
+
+    def make(
+        snapshots: Sequence[Snapshot],
+        *,
+        jobs: dict[str, Sequence[int]] | None = None,
+        pending: Sequence[str] = (),
+        **options: Any,
+    ) -> VramtopApp:
+        def estimate(asked: Job) -> Budget:
+            return make_budget(asked, device=NEEDS[asked.label])
+
+        watchlist = Watchlist(estimate=estimate)
+        for name, pids in (jobs or {}).items():
+            watchlist.watch(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
+        for name in pending:
+            watchlist.pend(job(name))
+        source = scripted_source(snapshots)
+        app = VramtopApp(source, watchlist, **{"interval": 0.05} | options)
+        app.source_for_test = source
+        return app
+
+    return make
+
+
+async def settle(pilot: Any) -> None:
+    """Until the first figures are drawn."""
+    for _ in range(100):
+        await pilot.pause(0.02)
+        if pilot.app.board is not None:
+            break
+    await pilot.pause()
+
+
+def screen_lines(app: VramtopApp) -> list[str]:
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+def screen_text(app: VramtopApp) -> str:
+    return "\n".join(screen_lines(app))
+
+
+async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert "61.5 of 80.0 GiB (77 %) · free 18.0 · util 98 % · 412 W · 63 °C" in text
+        assert "train.py 60.5" in text
+        assert "gpubox-3 · driver 580.95 · CUDA 13.0" in text
+        assert "unattributed: driver" in text
+
+
+async def test_job_over_its_budget_is_told_by_word_and_sign_in_panel_table_and_summary(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    snapshot = make_snapshot([make_gpu(0, [make_process(1, 61.5)]), make_gpu(1, [make_process(2, 74.5)])])
+    app = open_app([snapshot], jobs={"llama-8b-sft": [1], "qwen-7b-dpo": [2]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        lines = screen_lines(app)
+        assert any("▲ 1 OVER  GPU 1" in line and "✓ 1 on budget" in line for line in lines)
+        assert any("qwen-7b-dpo ▲ OVER +22.5 GiB" in line for line in lines)
+        assert any(line.split()[:7] == ["2", "ana", "1", "74.5", "52.0", "+22.5", "▲"] for line in lines)
+
+
+async def test_held_and_budget_share_the_scale_of_the_card(open_app, make_snapshot, make_gpu, make_process):
+    gpu = make_gpu(0, [make_process(1, 40)], used_bytes=40 * GIB, reserved_bytes=0, free_bytes=40 * GIB)
+    app = open_app([make_snapshot([gpu])], jobs={"qwen-7b-dpo": [1]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        held, budget = (next(line for line in screen_lines(app) if word in line) for word in ("held", "budget  W"))
+        start, end = held.index("█"), held.index("▏")
+        assert budget.index("W") == start
+        assert budget.index("▏") == end
+        width = end - start
+        assert held.count("█") == round(40 * width / 80)
+        assert budget.index("┤") + 1 - start == round((52 + 52 / 16) * width / 80)
+
+
+async def test_unknown_figures_are_na_with_the_reason_and_never_zero(open_app, make_snapshot, make_gpu):
+    fault = Fault(field="used_bytes", code="NOT_SUPPORTED", message="this driver does not tell used memory")
+    unknown = dict.fromkeys(
+        ("used_bytes", "free_bytes", "reserved_bytes", "utilisation_percent", "power_w", "temperature_c", "processes")
+    )
+    app = open_app([make_snapshot([replace(make_gpu(0), **unknown, faults=(fault,))])])
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert "memory n/a: this driver does not tell used memory" in text
+        assert "processes n/a" in text
+        assert "util % n/a" in text
+        assert "unattributed n/a" in text
+        assert " 0.0 " not in text.replace("every 0.05 s", "")
+
+
+@pytest.mark.parametrize(("size", "table_rows"), [((120, 40), 8), ((80, 24), 3)])
+async def test_sixteen_gpus_are_all_seen_with_the_processes_below(
+    open_app, make_snapshot, make_gpu, make_process, size, table_rows
+):
+    gpus = [make_gpu(at, [make_process(100 + at, 20), make_process(200 + at, 30)]) for at in range(16)]
+    app = open_app([make_snapshot(gpus)], jobs={"qwen-7b-dpo": [203]}, pending=["big", "small"])
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        lines = screen_lines(app)
+        gpu_lines = [line for line in lines if "51.0/80.0" in line]
+        assert [int(line[1:3]) for line in gpu_lines] == list(range(16))
+        assert sum("python train.py" in line or "qwen-7b-dpo: python" in line for line in lines) >= table_rows
+        assert any("next: big" in line and "DOES NOT FIT" in line for line in lines)
+        assert all(cell_len(line) == size[0] for line in lines)
+
+
+async def test_arrow_chooses_a_gpu_and_opens_its_panel(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(at, [make_process(100 + at, 20)]) for at in range(16)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.screen.query_one(GpuRows).focus()
+        await pilot.press("down", "down")
+        await pilot.pause()
+        assert app.screen.query_one("#open", GpuPanel).shown.plain.startswith("┌─ 2 H100")
+
+
+async def test_small_terminal_still_scrolls_to_every_gpu(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(at) for at in range(40)])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        app.screen.query_one(GpuRows).focus()
+        await pilot.press("end")
+        await pilot.pause()
+        assert any(line.startswith("▶39") for line in screen_lines(app))
+
+
+async def test_pending_job_that_does_not_fit_is_told_by_a_word(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], pending=["small", "big"])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        lines = screen_lines(app)
+        assert any("pending small  ✓ FITS" in line for line in lines)
+        assert any("pending big  ✗ DOES NOT FIT  needs 70.0 GiB" in line for line in lines)
+
+
+async def test_figures_that_stop_coming_are_marked_as_old(open_app, make_snapshot, make_gpu):
+    now = [100.0]
+    app = open_app([make_snapshot([make_gpu(0)])], interval=1.0, clock=lambda: now[0])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        assert "old" not in screen_text(app)
+        app.source_for_test.hang.clear()
+        now[0] += 12.0
+        await pilot.pause(1.2)
+        lines = screen_lines(app)
+        assert "! figures are 12 s old" in lines[0]
+        assert any(line.startswith("┌─ 0") and "! 12 s old" in line for line in lines)
+        app.source_for_test.hang.set()
+
+
+async def test_gpu_whose_own_reading_is_old_says_so(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1, read_at=1_940.0)])], interval=1.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        titles = [line for line in screen_lines(app) if line.startswith("┌─")]
+        assert "old" not in titles[0]
+        assert "! 1 min old" in titles[1]
+
+
+async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    source = app.source_for_test
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        source.hang.clear()
+        await pilot.pause(0.1)
+        await pilot.press("q")
+        await pilot.pause()
+    assert not app.is_running
+    assert not source.hang.is_set()
+    source.hang.set()
+
+
+async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        app.source_for_test.hang.clear()
+        await pilot.pause(0.1)
+        app.post_message(SourceFailed("the driver is gone"))
+        await pilot.pause()
+        text = screen_text(app)
+        assert "the driver is gone" in text
+        assert "0 H100" in text
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "Reading a panel" in screen_text(app)
+        app.source_for_test.hang.set()
+
+
+async def test_source_that_cannot_be_opened_is_told(open_app, make_snapshot):
+    app = open_app([make_snapshot([])])
+
+    def refuse() -> None:
+        raise VramtopError("no NVIDIA driver was found")
+
+    app.source_for_test.open = refuse
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.2)
+        assert "no NVIDIA driver was found" in screen_text(app)
+
+
+async def test_banner_keeps_a_replay_from_looking_live(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])], banner="demo recording: no NVIDIA driver found here")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert "REPLAY  demo recording: no NVIDIA driver found here" in screen_text(app)
+
+
+async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu, make_process):
+    evil = make_process(1, 40, command="\x1b[31mrun [red]x[/red] [@click=app.quit]y\x07", user="[bold]eve")
+    app = open_app([make_snapshot([make_gpu(0, [evil], name="[blink]card\x1b]0;t")])])
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert "[red]x[/red] [@click=app.quit]y" in text
+        assert "[blink]card" in text
+        assert "\x1b" not in text
+        assert "\x07" not in text
+
+
+async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
+    gpus = [make_gpu(0, [make_process(1, 61), make_process(3, 4)]), make_gpu(1, [make_process(2, 74.5)])]
+    jobs = {"llama-8b-sft": [1], "qwen-7b-dpo": [2]}
+    app = open_app([make_snapshot(gpus)], jobs=jobs, pending=["big", "small"], ascii_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert text.isascii(), set(text) - set(map(chr, range(128)))
+        assert "^ OVER" in text
+        assert "x DOES NOT FIT" in text
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert screen_text(app).isascii()
+
+
+async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        assert not screen_text(app).isascii()
+        app.action_toggle_ascii()
+        await pilot.pause()
+        assert screen_text(app).isascii()
+
+
+async def test_space_pauses_and_says_so(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        await pilot.pause()
+        assert " paused " in screen_lines(app)[0]
+
+
+async def test_recording_can_be_started_and_holds_the_jobs(
+    open_app, make_snapshot, make_gpu, make_process, tmp_path, monkeypatch
+):
+    from vramtop.monitor.recording import read_recording
+
+    monkeypatch.chdir(tmp_path)
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], jobs={"qwen-7b-dpo": [1]}, pending=["small"])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        await pilot.pause(0.3)
+        assert "recording vramtop-" in screen_lines(app)[0]
+        await pilot.press("r")
+        await pilot.pause(0.1)
+    (path,) = tmp_path.iterdir()
+    first = next(iter(read_recording(path)))
+    assert [watched.job.name for watched in first.watched] == ["qwen-7b-dpo"]
+    assert [waiting.name for waiting in first.pending] == ["small"]
+
+
+async def test_enter_opens_the_process_and_escape_comes_back(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.screen.query_one(ProcessTable).focus()
+        await pilot.press("enter")
+        await pilot.pause(0.3)
+        assert type(app.screen).__name__ == "ProcessDetailScreen"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "0 H100" in screen_text(app)

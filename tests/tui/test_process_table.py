@@ -1,0 +1,149 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from vramtop.estimator.job import Job
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob
+from vramtop.monitor.watch import Board, Watchlist
+from vramtop.tui.table_rows import columns_for, in_order, matching, table_rows
+from vramtop.tui.widgets.process_table import ProcessTable
+
+
+@pytest.fixture
+def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
+    """A board of these GPUs; pid 2 runs a job of 20 GiB."""
+
+    def make(gpus: list[GpuReading]) -> Board:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+        watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
+        return watchlist.update(make_snapshot(gpus))
+
+    return make
+
+
+class TableApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield ProcessTable()
+
+
+def pids(table: ProcessTable) -> list[str]:
+    return [str(table.get_row_at(at)[0].text).strip() for at in range(table.row_count)]
+
+
+@pytest.fixture
+def three(make_process) -> list[GpuProcess]:
+    return [make_process(1, 10, user="ana"), make_process(2, 40, user="bob"), make_process(3, 20, user="cyd")]
+
+
+async def test_update_keeps_cursor_on_the_process_and_the_rows_themselves(make_board, make_gpu, make_process, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.sort_key = "VRAM"
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        assert pids(table)[:3] == ["2", "3", "1"]
+        table.move_cursor(row=2)
+        row_keys = {key.value: key for key in table.rows}
+        three[0] = make_process(1, 50, user="ana")
+        table.show_board(make_board([make_gpu(0, [*three, make_process(9, 5)])]), width=120)
+        assert pids(table)[:4] == ["1", "2", "3", "9"]
+        assert table.chosen.row.process.pid == 1
+        assert all(key in table.rows for key in row_keys.values())
+
+
+async def test_unchanged_figures_change_no_cell(make_board, make_gpu, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        board = make_board([make_gpu(0, three)])
+        table.show_board(board, width=120)
+        cells = [table.get_row_at(at) for at in range(table.row_count)]
+        table.show_board(board, width=120)
+        again = [table.get_row_at(at) for at in range(table.row_count)]
+        assert all(a is b for row, other in zip(cells, again, strict=True) for a, b in zip(row, other, strict=True))
+
+
+async def test_process_that_ends_leaves_and_pid_reuse_is_another_row(make_board, make_gpu, make_process, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        reused = make_process(1, 10, start_time=1_500.0)
+        table.show_board(make_board([make_gpu(0, [reused, *three[1:]])]), width=120)
+        assert "0/1/1500.0" in table.rows
+        assert "0/1/1000.0" not in table.rows
+
+
+async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.filter_by("bob")
+        assert pids(table) == ["2"]
+        table.filter_by("")
+        assert table.row_count == 4
+        assert table.sort_by_next() == "VRAM"
+        assert "VRAM↓" in [str(column.label).strip() for column in table.ordered_columns]
+
+
+async def test_many_processes_come_and_go_at_once(make_board, make_gpu, make_process):
+    app = TableApp()
+    async with app.run_test(size=(120, 40)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), width=120)
+        assert table.row_count == 501
+        table.filter_by("--seed 499")
+        assert table.row_count == 1
+
+
+async def test_narrow_table_drops_columns_but_shows_the_processes(make_board, make_gpu, three):
+    app = TableApp()
+    async with app.run_test(size=(40, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=40)
+        assert [column.key.value for column in table.ordered_columns] == ["PID", "GPU", "VRAM GiB", "STATUS"]
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        assert len(table.ordered_columns) == 9
+
+
+def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three):
+    rows = table_rows(make_board([make_gpu(0, three), make_gpu(1)]))
+    for gpu in (0, 1):
+        held = sum(float(row.cells["VRAM GiB"].text) for row in rows if row.gpu.index == gpu)
+        assert held == pytest.approx(rows[0].gpu.used_bytes / GIB if gpu == 0 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("on budget", [2])],
+)
+def test_filter_looks_into_every_field(make_board, make_gpu, make_process, three, words: str, found: list[int]):
+    others = {"command": "./serve", "name": "serve", "user": "dee"}
+    three[1] = make_process(2, 20, user="bob", command="./x", name="x")
+    three[0] = make_process(1, 10, user="ana", command="./y", name="y")
+    board = make_board([make_gpu(0, three), make_gpu(1, [make_process(4, 3, **others)], used_bytes=3 * GIB)])
+    rows = matching([row for row in table_rows(board) if row.row], words)
+    assert sorted(row.row.process.pid for row in rows if row.row) == found
+
+
+def test_sorting_puts_what_needs_a_look_first_and_what_is_unknown_last(make_board, make_gpu, make_process, three):
+    rows = table_rows(make_board([make_gpu(0, [*three, make_process(7, None)])]))
+
+    def order(by: Any) -> list[int | None]:
+        return [row.row.process.pid if row.row else None for row in in_order(rows, by)]
+
+    assert order("STATUS") == [2, 3, 1, 7, None]
+    assert order("VRAM") == [2, 3, 1, 7, None]
+    assert order("PID") == [1, 2, 3, 7, None]
+    assert order("DIFF")[0] == 2
+    assert order("USER") == [1, 7, 2, 3, None]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 78, 100, 118, 200])
+def test_columns_fill_the_width_and_never_exceed_it(width: int):
+    columns = columns_for(width)
+    assert sum(column.width + 2 for column in columns) == width
+    assert columns[0].name == "PID"

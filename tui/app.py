@@ -1,0 +1,258 @@
+"""The app: it owns the source's thread, the newest board and the screens; widgets only ever read boards."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
+from textual.message import Message
+from textual.screen import Screen
+from textual.theme import Theme
+from vramtop.estimator.errors import VramtopError
+from vramtop.monitor.sampler import Sampler
+from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.source import SnapshotSource
+from vramtop.monitor.watch import Board, ProcessRow, Watchlist
+
+from .ascii_filter import AsciiFilter
+from .header_text import STALE_INTERVALS, Feed
+from .recorder import Recorder
+from .screens.base import ShowsBoard
+from .screens.dashboard import DashboardScreen
+
+if TYPE_CHECKING:
+    from .screens.attach import Estimate
+
+_STOP_SECONDS = 0.1
+"""How long quitting waits for the source; a driver's call may hang."""
+
+
+class BoardUpdated(Message):
+    """New figures."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__()
+        self.board = board
+
+    def can_replace(self, message: Message) -> bool:
+        """A newer board makes an older one that still waits superfluous."""
+        return isinstance(message, BoardUpdated)
+
+
+class SourceFailed(Message):
+    """There are no new figures, and why."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__()
+        self.sentence = sentence
+
+
+class VramtopApp(App[None]):
+    """The dashboard and all that opens from it.
+
+    Args:
+        source: where snapshots come from; read on a thread of its own.
+        watchlist: knows the jobs, and turns snapshots into boards.
+        interval: seconds between readings.
+        ascii_only: draw with ASCII characters only.
+        banner: one line that says what sets this run apart, such as a recording being played.
+        pid: a process to attach to at once.
+        refine: a better and slower estimate than the watchlist's; None: there is none.
+        clock: seconds that never run backwards.
+    """
+
+    TITLE = "vramtop"
+    CSS_PATH = "vramtop.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("q", "quit", "Quit"),
+        Binding("space", "pause", "Pause", key_display="Space"),
+    ]
+
+    def __init__(
+        self,
+        source: SnapshotSource,
+        watchlist: Watchlist,
+        *,
+        interval: float = 1.0,
+        ascii_only: bool = False,
+        banner: str | None = None,
+        pid: int | None = None,
+        refine: "Estimate | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.watchlist = watchlist
+        self.board: Board | None = None
+        """The newest figures; None until the first reading."""
+        self._ascii = AsciiFilter(ascii_only)
+        self._banner = banner
+        self._pid = pid
+        self._refine = refine
+        self._clock = clock
+        self._arrived: float | None = None
+        self._failure: str | None = None
+        self._recorder: Recorder | None = None
+        self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
+
+    @property
+    def ascii_only(self) -> bool:
+        """Only ASCII characters are drawn."""
+        return self._ascii.enabled
+
+    @property
+    def feed(self) -> Feed:
+        """How the figures come in."""
+        age = None if self._arrived is None else self._clock() - self._arrived
+        stale = age is not None and age > STALE_INTERVALS * self._sampler.interval
+        return Feed(
+            interval=self._sampler.interval,
+            age_seconds=age if stale else None,
+            paused=self._sampler.paused,
+            recording=self._recorder.path.name if self._recorder else None,
+            failure=self._failure,
+            banner=self._banner,
+        )
+
+    def get_default_screen(self) -> Screen[None]:
+        """The dashboard."""
+        return DashboardScreen()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's own, and ASCII after them."""
+        return [*super().get_line_filters(), *([self._ascii] if self._ascii.enabled else [])]
+
+    def on_mount(self) -> None:
+        """Start reading."""
+        self.theme_changed_signal.subscribe(self, self._redraw)
+        self.set_interval(1.0, self._tick)
+        self._sampler.start()
+        if self._pid is not None:
+            self.action_attach(self._pid)
+
+    def on_unmount(self) -> None:
+        """Let the source go, without waiting for a driver that hangs."""
+        self._sampler.stop(_STOP_SECONDS)
+        if self._recorder:
+            self._recorder.stop()
+
+    def on_board_updated(self, message: BoardUpdated) -> None:
+        """Show the figures on what can be seen."""
+        if not self.is_running:  # the screens are being taken down
+            return
+        self.board = message.board
+        self._arrived = self._clock()
+        self._failure = None
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, ShowsBoard):
+                screen.show_board(message.board)
+            if not screen.is_modal:
+                break
+
+    def on_source_failed(self, message: SourceFailed) -> None:
+        """Say it where the figures would be; the rest of the app goes on."""
+        self._failure = message.sentence
+        if self.is_running:
+            self._tick()
+
+    def show_process(self, row: ProcessRow) -> None:
+        """Open the details of a process."""
+        from .screens.process_detail import ProcessDetailScreen
+
+        self._open(ProcessDetailScreen(self.watchlist, row))
+
+    def action_fit_check(self) -> None:
+        """Open the fit check."""
+        from .screens.fit_check import FitCheckScreen
+
+        self._open(FitCheckScreen(self.watchlist, estimate=self.watchlist.estimate, refine=self._refine))
+
+    def action_attach(self, pid: int | None = None) -> None:
+        """Attach to a running process."""
+        from .screens.attach import AttachScreen
+
+        self._open(AttachScreen(self.watchlist, refine=self._refine, pid=pid))
+
+    def action_help(self) -> None:
+        """Open the help."""
+        from .screens.help import HelpScreen
+
+        self.push_screen(HelpScreen())
+
+    def action_pause(self) -> None:
+        """Stop reading, or go on."""
+        if self._sampler.paused:
+            self._sampler.resume()
+        else:
+            self._sampler.pause()
+        self._tick()
+
+    def action_record(self) -> None:
+        """Start recording to a new file in the working directory, or stop."""
+        if self._recorder:
+            self._recorder.stop()
+            self.notify(f"recorded to {self._recorder.path}", markup=False)
+            self._recorder = None
+        else:
+            path = Path(time.strftime("vramtop-%Y%m%d-%H%M%S.jsonl.gz")).absolute()
+            self._recorder = Recorder(path, self._say_not_recorded)
+            self.notify(f"recording to {path}", markup=False)
+        self._tick()
+
+    def action_toggle_ascii(self) -> None:
+        """Draw with ASCII characters only, or with all."""
+        self._ascii.enabled = not self._ascii.enabled
+        for screen in self.screen_stack:
+            for widget in screen.walk_children(with_self=True):
+                widget.notify_style_update()
+                widget.refresh()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the command palette offers."""
+        yield SystemCommand("Fit check", "Would a job fit on these GPUs?", self.action_fit_check)
+        yield SystemCommand("Attach", "Hold a running job against its budget", self.action_attach)
+        yield SystemCommand("Pause", "Stop reading figures, or go on", self.action_pause)
+        yield SystemCommand("Record", "Record to a file, or stop recording", self.action_record)
+        yield SystemCommand("ASCII", "Draw with ASCII characters only, or with all", self.action_toggle_ascii)
+        yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
+        if isinstance(screen, DashboardScreen):
+            yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
+            yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
+        yield from super().get_system_commands(screen)
+
+    def _open(self, screen: Screen[None]) -> None:
+        async def show() -> None:
+            await self.push_screen(screen)
+            if self.board and isinstance(screen, ShowsBoard):
+                screen.show_board(self.board)
+
+        self.run_worker(show(), name="open screen")
+
+    def _take_in(self, snapshot: Snapshot) -> None:
+        """On the source's thread: estimates and comparisons happen here, off the UI thread."""
+        board = self.watchlist.update(snapshot)
+        if recorder := self._recorder:
+            recorder.add(replace(snapshot, watched=self.watchlist.watched(), pending=self.watchlist.pending()))
+        self.post_message(BoardUpdated(board))
+
+    def _say_failed(self, error: VramtopError) -> None:
+        self.post_message(SourceFailed(error.message))
+
+    def _say_not_recorded(self, error: VramtopError) -> None:
+        """On the recorder's thread."""
+        self._recorder = None
+        self.call_from_thread(self.notify, error.message, severity="error", markup=False)
+
+    def _tick(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, DashboardScreen) and screen.is_mounted:
+                screen.show_feed()
+
+    def _redraw(self, _: Theme) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, DashboardScreen):
+                screen.redraw()

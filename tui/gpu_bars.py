@@ -1,0 +1,90 @@
+"""The two bars of a GPU on one scale, its total memory: what is held now, and what its jobs should take."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from textual.content import Content
+from vramtop.monitor.watch import GpuRow, ProcessRow
+
+from .bars import Cell, Part, bar, component_parts, mark_range
+from .palette import STATUSES
+
+PROCESS = "█"
+UNATTRIBUTED = Part(0, "▓", "#94a3b8")
+RESERVED = Part(0, "░", "#94a3b8")
+SLACK = Part(0, "·", "#94a3b8")
+"""What the allocator keeps beyond the components."""
+NO_JOB = "#60a5fa"
+_SHADE = 0.72
+"""How dark every second process is, so that neighbours can be told apart."""
+BUDGET_LINE = "┈"
+_SEAM = "▊"
+_MARK = "┃"
+
+
+def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
+    """What is held now: by process, by nobody seen here, and by the driver. The GPU's total must be known."""
+    reading = gpu.reading
+    parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(gpu.rows)]
+    parts.append(Part(reading.unattributed_bytes or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour))
+    parts.append(Part(reading.reserved_bytes or 0, RESERVED.char, RESERVED.colour))
+    return _with_seams(bar(parts, scale_bytes=reading.total_bytes or 1, width=width))
+
+
+def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
+    """What its known jobs should take, by component, and the range of their sum; None when no job is known."""
+    components, expected = gpu.components, gpu.expected_bytes
+    if components is None or expected is None:
+        return None
+    scale = gpu.reading.total_bytes or 1
+    slack = Part(expected - components.total_bytes, SLACK.char, SLACK.colour)
+    cells = bar([*component_parts(components), slack], scale_bytes=scale, width=width)
+    low, high = gpu.low_bytes or expected, gpu.high_bytes or expected
+    return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=scale)
+
+
+def marked_cells(gpu: GpuRow, width: int) -> list[Cell]:
+    """The held bar with one mark where the budget expects it to end."""
+    cells = held_cells(gpu, width)
+    if gpu.expected_bytes is not None and cells:
+        at = round(gpu.expected_bytes * width / (gpu.reading.total_bytes or 1)) - 1
+        cells[min(width - 1, max(0, at))] = Cell(_MARK)
+    return cells
+
+
+def bar_content(cells: Sequence[Cell]) -> Content:
+    """The cells in colour: letters stand on their colour, blocks are drawn in it."""
+    line: list[tuple[str, str]] = []
+    for cell in cells:
+        style = _style(cell)
+        if line and line[-1][1] == style:
+            line[-1] = (line[-1][0] + cell.char, style)
+        else:
+            line.append((cell.char, style))
+    return Content.assemble(*line)
+
+
+def darker(colour: str) -> str:
+    """A darker shade of a hexadecimal colour."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"#{round(red * _SHADE):02x}{round(green * _SHADE):02x}{round(blue * _SHADE):02x}"
+
+
+def _style(cell: Cell) -> str:
+    if cell.colour is None:
+        return "bold" if cell.char == _MARK else ""
+    return f"#0b1220 on {cell.colour}" if cell.char.isalpha() or cell.char == BUDGET_LINE else cell.colour
+
+
+def _process_part(row: ProcessRow, *, dark: bool) -> Part:
+    colour = STATUSES[row.comparison.status].colour if row.comparison else NO_JOB
+    return Part(row.process.used_bytes or 0, PROCESS, darker(colour) if dark else colour)
+
+
+def _with_seams(cells: list[Cell]) -> list[Cell]:
+    """A seam where one process ends and the next begins: shades alone are lost without colour."""
+    drawn = list(cells)
+    for at, (cell, after) in enumerate(pairwise(cells)):
+        if cell.char == after.char == PROCESS and cell.colour != after.colour:
+            drawn[at] = Cell(_SEAM, cell.colour)
+    return drawn

@@ -1,0 +1,153 @@
+"""The lines above the GPUs: what machine this is, how all jobs and the next one stand, and what is wrong."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.content import Content
+from vramtop.monitor.compare import Status
+from vramtop.monitor.fit import Verdict
+from vramtop.monitor.watch import Board, PendingRow, ProcessRow
+
+from .palette import STATUSES, VERDICTS
+from .words import ALARM, MUTED, SEPARATOR, WORST_FIRST, badge, clean, joined, severity, shorten, span_words, spread
+
+STALE_INTERVALS = 3
+"""Figures older than so many intervals are worth a word."""
+_VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """How the figures come in."""
+
+    interval: float
+    """Seconds between readings."""
+    age_seconds: float | None = None
+    """How long ago the newest figures came, where that is worth saying."""
+    paused: bool = False
+    recording: str | None = None
+    """The file that is being recorded."""
+    failure: str | None = None
+    """Why there are no new figures."""
+    banner: str | None = None
+    """What sets this run apart, such as that a recording is played."""
+
+
+def header_line(board: Board | None, feed: Feed, width: int) -> Content:
+    """The machine at the left, the figures' pace and time at the right."""
+    left: list[Content | str] = [Content.styled("vramtop", "bold")]
+    right: list[Content | str] = []
+    if feed.recording:
+        right.append(Content.styled(f" ● recording {clean(feed.recording)} ", "bold #0b1220 on #ef4444"))
+    if feed.paused:
+        right.append(Content.styled(" paused ", ALARM))
+    if feed.age_seconds is not None:
+        right.append(Content.styled(f" ! figures are {span_words(feed.age_seconds)} old ", ALARM))
+    if board:
+        source = board.snapshot.source
+        left += [clean(source.host or "this machine")]
+        left += [f"driver {clean(source.driver_version)}"] if source.driver_version else []
+        left += [f"CUDA {clean(source.cuda_version)}"] if source.cuda_version else []
+        count = len(board.gpus)
+        right += [f"{count} GPU{'' if count == 1 else 's'}", f"every {feed.interval:g} s"]
+        right += [time.strftime("%H:%M:%S", time.localtime(board.snapshot.time))]
+    shown = joined(right, width)
+    while len(right) > 1 and shown.cell_length > width - 12:
+        del right[-2]
+        shown = joined(right, width)
+    return spread(joined(left, max(0, width - 3 - shown.cell_length)), shown, width)
+
+
+def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
+    """A line for each thing that sets this view apart or is wrong with it; usually none."""
+    lines = []
+    if feed.banner:
+        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #38bdf8"), f" {clean(feed.banner)}"))
+    if feed.failure:
+        lines.append(Content.assemble((" ! ", ALARM), f" {clean(feed.failure)}"))
+    elif board is None:
+        lines.append(Content.styled("waiting for the first figures …", MUTED))
+    if board:
+        lines += [Content.assemble((" ! ", ALARM), f" {clean(f.message)}") for f in board.snapshot.faults]
+        if not board.gpus and not board.snapshot.faults:
+            lines.append(Content.assemble((" ! ", ALARM), " no GPU is seen here"))
+    return [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def summary_line(board: Board, width: int) -> Content:
+    """All jobs in one line, the worst first, and whether the next one fits: what a glance is for."""
+    jobs = _by_job(board.processes)
+    if not jobs and not board.pending:
+        words = "no budgets yet: a attaches a running job, f checks whether one fits"
+        return Content.styled(words, MUTED).truncate(width, ellipsis=True)
+    parts = [_count(status, jobs) for status in WORST_FIRST if any(status == job.status for job in jobs)]
+    running = joined(parts, width) if parts else Content.styled("no running job has a budget", MUTED)
+    if not board.pending:
+        return running
+    for following in _next(board.pending):
+        line = Content.assemble(running, SEPARATOR, following)
+        if line.cell_length <= width:
+            return line
+    return Content.assemble(following, SEPARATOR, running).truncate(width, ellipsis=True)
+
+
+def pending_line(row: PendingRow, width: int) -> Content:
+    """A job that waits: its verdict now, and why."""
+    if row.fit is None:
+        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "it has no budget"
+    else:
+        verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
+    return Content.assemble(
+        ("pending ", MUTED), (clean(row.job.label), "bold"), " ", verdict, " ", clean(reason)
+    ).truncate(width, ellipsis=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A job over all its processes."""
+
+    status: Status
+    """The worst of them."""
+    gpus: tuple[int, ...]
+    """Where the worst ones run."""
+
+
+def _by_job(rows: Sequence[ProcessRow]) -> list[_Running]:
+    found: dict[int, list[ProcessRow]] = {}
+    for row in rows:
+        if row.job is not None and row.comparison is not None:
+            found.setdefault(id(row.job), []).append(row)  # processes of one job share the very same object
+    jobs = []
+    for ranks in found.values():
+        level = min(severity(row) for row in ranks)
+        gpus = sorted({row.gpu.index for row in ranks if severity(row) == level})
+        jobs.append(_Running(WORST_FIRST[level], tuple(gpus)))
+    return jobs
+
+
+def _count(status: Status, jobs: Sequence[_Running]) -> Content:
+    mark, those = STATUSES[status], [job for job in jobs if job.status == status]
+    words = f"{mark.letter} {len(those)} {mark.word}"
+    if status == "on_budget":
+        return Content.styled(words, "$text-success")
+    if status in ("loading", "warming_up"):
+        return Content.styled(words, MUTED)
+    gpus = sorted({gpu for job in those for gpu in job.gpus})
+    where = f"GPU {', '.join(map(str, gpus[:4]))}{' …' if len(gpus) > 4 else ''}"
+    return Content.assemble((f" {words} ", f"bold #0b1220 on {mark.colour}"), f" {where}")
+
+
+def _next(pending: Sequence[PendingRow]) -> list[Content]:
+    """The first job that waits and how those behind it stand; the same with fewer words, and with fewest."""
+    verdicts: list[Verdict] = [row.fit.verdict if row.fit else "unknown" for row in pending]
+    first = badge(VERDICTS[verdicts[0]], verdicts[0])
+    name = Content.styled(shorten(clean(pending[0].job.label), 32), "bold")
+    head = Content.assemble(("next: ", MUTED), name, " ", first)
+    behind = len(pending) - 1
+    if not behind:
+        return [head, Content.assemble(("next: ", MUTED), first)]
+    worst = max(verdicts[1:], key=_VERDICTS_WORST_LAST.index)
+    count = verdicts[1:].count(worst)
+    others = Content.assemble(f" then {behind} more: {count}", badge(VERDICTS[worst], worst))
+    return [Content.assemble(head, others), head, Content.assemble(("next: ", MUTED), first)]

@@ -1,0 +1,242 @@
+"""A GPU's panel as lines of text: what is held and what was predicted, one under the other on one scale.
+
+Pure: a row of the board and a size in, lines out. The widgets only put them on the screen.
+"""
+
+from dataclasses import dataclass
+
+from textual.content import Content
+from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.snapshot import GpuReading
+from vramtop.monitor.watch import GpuRow, ProcessRow
+
+from .bars import Cell
+from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, darker, held_cells
+from .palette import STATUSES
+from .widgets.memory_graph import Readings, graph_rows
+from .words import (
+    ALARM,
+    FAINT,
+    MUTED,
+    badge,
+    clean,
+    joined,
+    process_name,
+    severity,
+    shorten,
+    signed_gib,
+    span_words,
+    spread,
+    worst,
+)
+
+FRAME_LINES = 4
+"""Lines of a panel without a graph: both borders and both bars."""
+_LABEL_WIDTH = 8
+_SPANS = (60.0, 300.0, 900.0, 3600.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelShape:
+    """How large a panel is."""
+
+    width: int
+    graph_height: int
+
+    @property
+    def figures_width(self) -> int:
+        """Cells for the figures at the right of each bar."""
+        return min(46, max(22, round(self.width * 0.3)))
+
+    @property
+    def bar_width(self) -> int:
+        """Cells of each bar; 4 go to the frame, 1 to the bar's end, 1 to the gap before the figures."""
+        return max(8, self.width - 4 - _LABEL_WIDTH - self.figures_width - 2)
+
+
+def panel_lines(
+    gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None = None
+) -> list[Content]:
+    """The panel, border and all.
+
+    Args:
+        gpu: what to show.
+        history: the GPU's used memory over time.
+        shape: its size.
+        now: Unix seconds of the newest reading.
+        stale_seconds: how old the figures are, where that is worth saying.
+    """
+    frame = _frame_style(gpu, stale=stale_seconds is not None)
+    inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *_graph_lines(gpu, history, shape, now)]
+    side = Content.styled("│", frame)
+    room = shape.width - 4
+    return [
+        _border(
+            "┌┐", _name(gpu.reading), _figures(gpu.reading, shape.width // 2 + 8, stale_seconds), frame, shape.width
+        ),
+        *(Content.assemble(side, " ", spread(line, Content(), room), " ", side) for line in inside),
+        _border("└┘", _verdict(gpu, shape.width - 6), Content(), frame, shape.width),
+    ]
+
+
+def panel_height(graph_height: int) -> int:
+    """Lines of a panel with so many rows of graph."""
+    return FRAME_LINES + graph_height
+
+
+def graph_span(history: Readings, now: float) -> float:
+    """Seconds that a graph should show: the shortest usual span that holds all of the history."""
+    age = now - history[0][0] if history else 0.0
+    return next((span for span in _SPANS if age <= span), _SPANS[-1])
+
+
+def used_words(reading: GpuReading) -> str:
+    """Used and total in words, or why they are not known."""
+    if reading.used_bytes is None or reading.total_bytes is None:
+        reason = reading.reason("used_bytes") or reading.reason("total_bytes")
+        return f"memory n/a: {clean(reason)}" if reason else "memory n/a"
+    share = 100 * reading.used_bytes / reading.total_bytes
+    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %)"
+
+
+def _name(reading: GpuReading) -> Content:
+    name = clean(reading.name or "GPU").removeprefix("NVIDIA ")
+    return Content.assemble((f"{reading.index} ", "bold"), name)
+
+
+def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:
+    parts: list[Content | str] = [Content.styled(shorten(used_words(reading), width), "bold")]
+    if stale_seconds is not None:
+        parts.insert(0, Content.styled(f" ! {span_words(stale_seconds)} old ", ALARM))
+    parts.append(f"free {format_gib(reading.free_bytes)}")
+    parts.append("util " + _unit(reading.utilisation_percent, "%"))
+    parts.append(_unit(None if reading.power_w is None else round(reading.power_w), "W"))
+    parts.append(_unit(reading.temperature_c, "°C"))
+    return joined(parts, width)
+
+
+def _unit(figure: int | None, unit: str) -> str:
+    return f"{unit} n/a" if figure is None else f"{figure} {unit}"
+
+
+def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
+    if not gpu.reading.total_bytes:
+        reason = gpu.reading.reason("total_bytes") or "the card's total is not known"
+        known = gpu.reading.attributed_bytes
+        held = "" if known is None else f", processes hold {format_gib(known)} GiB"
+        return _line("held", Content.styled(f"n/a: {clean(reason)}{held}", MUTED), Content(), shape)
+    return _line("held", bar_content(held_cells(gpu, shape.bar_width)), _held_figures(gpu, shape.figures_width), shape)
+
+
+def _held_figures(gpu: GpuRow, width: int) -> Content:
+    reading = gpu.reading
+    parts: list[Content | str] = []
+    if reading.processes is None:
+        parts.append("processes n/a")
+    elif gpu.rows:
+        first, rest = gpu.rows[0], gpu.rows[1:]
+        size = f" {format_gib(first.process.used_bytes)}"
+        parts.append(shorten(process_name(first.process), min(16, width - len(size))) + size)
+        if rest:
+            parts.append(f"{len(rest)} more {format_gib(sum(row.process.used_bytes or 0 for row in rest))}")
+    parts.append(f"unattributed {format_gib(reading.unattributed_bytes)}")
+    parts.append(f"reserved {format_gib(reading.reserved_bytes)}")
+    return joined(parts, width)
+
+
+def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
+    if gpu.expected_bytes is None:
+        problem = next((row.problem for row in gpu.rows if row.problem), None)
+        words = f"n/a: {clean(problem)}" if problem else "no job known here" if gpu.rows else "nothing runs here"
+        return _line("budget", Content.styled(words, MUTED), Content(), shape)
+    range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
+    peaks = {row.budget.peak.phase for row in gpu.budgeted if row.budget}
+    figures = joined(
+        [f"{format_gib(gpu.expected_bytes)} GiB {range_words}", "peak in " + ", ".join(sorted(peaks))],
+        shape.figures_width,
+    )
+    cells = budget_cells(gpu, shape.bar_width) if gpu.reading.total_bytes else None
+    return _line("budget", Content() if cells is None else bar_content(cells), figures, shape)
+
+
+def _graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) -> list[Content]:
+    top = gpu.reading.total_bytes
+    if not top or shape.graph_height <= 0:
+        return [Content()] * max(0, shape.graph_height)
+    span = graph_span(history, now)
+    row = worst(gpu.rows)
+    colour = STATUSES[row.comparison.status].colour if row and row.comparison else NO_JOB
+    rows = graph_rows(
+        history,
+        width=shape.bar_width,
+        height=shape.graph_height,
+        top_bytes=top,
+        span_seconds=span,
+        now=now,
+        colour=darker(colour),
+    )
+    if gpu.expected_bytes is not None:
+        _draw_budget(rows, gpu.expected_bytes, top)
+    seen = max((size for _, size in history if size is not None), default=None)
+    notes = [f"peak seen {format_gib(seen)}", f"{BUDGET_LINE * 2} budget {format_gib(gpu.expected_bytes)}"]
+    notes = [*(notes if gpu.expected_bytes is not None else notes[:1]), *[""] * len(rows)]
+    labels = [f"{span / 60:.0f} min", *[""] * len(rows)]
+    return [
+        _line(label, bar_content(cells), Content.styled(note, MUTED), shape)
+        for label, cells, note in zip(labels, rows, notes, strict=False)
+    ]
+
+
+def _draw_budget(rows: list[list[Cell]], size_bytes: int, top_bytes: int) -> None:
+    """A dotted line at the budget's height, also across what is drawn there; where that just ends, both are seen."""
+    height = len(rows)
+    row = rows[height - 1 - min(height - 1, size_bytes * height // top_bytes)]
+    for at, cell in enumerate(row):
+        if cell.char in " █" or at % 2:
+            row[at] = Cell(BUDGET_LINE, cell.colour if cell.char == "█" else None)
+
+
+def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Content:
+    name = Content.styled(f"{label:{_LABEL_WIDTH}}", MUTED)
+    if not figures and drawn.cell_length != shape.bar_width:
+        return Content.assemble(name, drawn.truncate(shape.width - 4 - _LABEL_WIDTH, ellipsis=True))
+    gap = " " * (shape.bar_width - drawn.cell_length)
+    return Content.assemble(name, drawn, gap, ("▏", FAINT), " ", figures)
+
+
+def _verdict(gpu: GpuRow, width: int) -> Content:
+    """Each known job with its status, the worst first, and the worst one's sentence."""
+    judged = sorted(gpu.budgeted, key=severity)
+    if not judged or judged[0].comparison is None:
+        return Content()
+    first = judged[0].comparison
+    parts: list[Content | str] = [_job(judged[0])]
+    parts += [_job(row) for row in judged[1:]] if len(judged) < 3 else [f"{len(judged) - 1} more jobs"]
+    line = joined(parts, width)
+    room = width - line.cell_length - 3
+    return joined([line, shorten(first.sentence, room)], width) if room > 16 else line
+
+
+def _job(row: ProcessRow) -> Content:
+    if row.job is None or row.comparison is None:
+        return Content("?")
+    status = row.comparison.status
+    difference = f"{signed_gib(row.comparison.difference_bytes)} GiB"
+    return Content.assemble(shorten(clean(row.job.label), 24), badge(STATUSES[status], status), difference)
+
+
+def _frame_style(gpu: GpuRow, *, stale: bool) -> str:
+    row = worst(gpu.rows)
+    if stale or row is None or row.comparison is None or not row.comparison.diverges:
+        return FAINT
+    return f"bold {STATUSES[row.comparison.status].colour}"
+
+
+def _border(corners: str, left: Content, right: Content, style: str, width: int) -> Content:
+    room = width - 4
+    if right.cell_length > room:
+        right = right.truncate(room, ellipsis=True)
+    left = left.truncate(max(0, room - right.cell_length - 3), ellipsis=True)
+    parts = [Content.assemble(" ", part, " ") if part else Content() for part in (left, right)]
+    rule = "─" * (width - 4 - sum(part.cell_length for part in parts))
+    return Content.assemble((corners[0] + "─", style), parts[0], (rule, style), parts[1], ("─" + corners[1], style))

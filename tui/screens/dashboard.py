@@ -1,0 +1,223 @@
+"""The dashboard: every GPU beside its budget, the jobs that wait, and all processes."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.events import Resize, ScreenResume
+from textual.screen import Screen
+from textual.widgets import Footer, Input
+from vramtop.monitor.history import gpu_key
+from vramtop.monitor.watch import Board, GpuRow
+
+from ..arrange import Arrangement, arrange
+from ..header_text import STALE_INTERVALS, Feed, header_line, notices, summary_line
+from ..panel_text import PanelShape, panel_height
+from ..row_text import row_titles
+from ..table_rows import table_rows
+from ..widgets.gpu_panel import GpuPanel
+from ..widgets.gpu_rows import GpuRows
+from ..widgets.legend import Legend, legend_line
+from ..widgets.lines import Lines
+from ..widgets.pending_list import PendingList
+from ..widgets.process_table import ProcessTable
+from ..words import severity
+
+if TYPE_CHECKING:
+    from ..app import VramtopApp
+
+
+class DashboardScreen(Screen[None]):
+    """The first screen."""
+
+    app: "VramtopApp"
+    AUTO_FOCUS = "ProcessTable"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f", "app.fit_check", "Fit check"),
+        Binding("a", "app.attach", "Attach"),
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("s", "sort", "Sort"),
+        Binding("r", "app.record", "Rec"),
+        Binding("escape", "show_all", "Show all", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._panels: list[GpuPanel] = []
+        self._chosen: int | None = None
+        """Position of the GPU that the user has chosen; None: the one that needs a look."""
+
+    def compose(self) -> ComposeResult:
+        """From the most general to the most special."""
+        yield Lines(id="header")
+        yield Lines(id="notices")
+        yield Lines(id="summary")
+        yield Container(id="panels")
+        yield Lines(id="titles")
+        yield GpuRows(id="rows")
+        yield GpuPanel(id="open")
+        yield PendingList(id="pending")
+        yield Input(id="filter", placeholder="filter: pid, user, command, job, status, gpu3", compact=True)
+        yield ProcessTable(id="processes")
+        yield Legend(id="legend")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Nothing is known yet."""
+        self._show_head(self.app.board, self.app.feed)
+
+    @property
+    def table(self) -> ProcessTable:
+        """The process table."""
+        return self.query_one(ProcessTable)
+
+    def show_board(self, board: Board) -> None:
+        """Show these figures."""
+        with self.app.batch_update():
+            feed = self.app.feed
+            taken = self._show_head(board, feed)
+            plan = self._plan(board, self.size.height - taken)
+            self._show_gpus(board, plan, feed)
+            self.query_one(PendingList).show_pending(
+                board.pending, width=self.size.width - 2, height=plan.pending_height
+            )
+            self.table.show_board(board, width=self.size.width)
+            legend = self.query_one(Legend)
+            legend.display = plan.legend
+            legend.show(legend_line(self.size.width - 2))
+
+    def show_feed(self) -> None:
+        """Say how old the figures are, once a second, also when none come in."""
+        board = self.app.board
+        if board and self.app.feed.age_seconds is not None:
+            self.show_board(board)
+        else:
+            self._show_head(board, self.app.feed)
+
+    @on(Resize)
+    @on(ScreenResume)
+    def _arrange_again(self) -> None:
+        if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
+            self.show_board(self.app.board)
+
+    @on(GpuRows.Chosen)
+    def _choose_gpu(self, event: GpuRows.Chosen) -> None:
+        self._chosen = event.position
+        self._arrange_again()
+
+    @on(Input.Changed, "#filter")
+    def _filter(self, event: Input.Changed) -> None:
+        self.table.filter_by(event.value)
+
+    @on(Input.Submitted, "#filter")
+    def _to_table(self) -> None:
+        if not self.table.filter_words:
+            self.query_one("#filter").display = False
+        self.table.focus()
+
+    @on(ProcessTable.Chosen)
+    def _show_details(self, event: ProcessTable.Chosen) -> None:
+        self.app.show_process(event.row)
+
+    def action_filter(self) -> None:
+        """Open the filter."""
+        box = self.query_one("#filter", Input)
+        box.display = True
+        box.focus()
+        self.call_after_refresh(self._arrange_again)
+
+    def action_show_all(self) -> None:
+        """Drop the filter."""
+        box = self.query_one("#filter", Input)
+        box.value = ""
+        box.display = False
+        self.table.focus()
+        self.call_after_refresh(self._arrange_again)
+
+    def action_sort(self) -> None:
+        """Sort the processes by the next thing."""
+        self.table.sort_by_next()
+
+    def redraw(self) -> None:
+        """Draw everything again, because the theme has changed."""
+        self.table.redraw()
+        self._arrange_again()
+
+    def _show_head(self, board: Board | None, feed: Feed) -> int:
+        """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
+        width = self.size.width
+        self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
+        warnings = notices(board, feed, width - 2)
+        box = self.query_one("#notices", Lines)
+        box.display = bool(warnings)
+        box.show(Content("\n").join(warnings), layout=True)
+        summary = self.query_one("#summary", Lines)
+        summary.display = board is not None
+        if board:
+            summary.show(summary_line(board, width - 2))
+        return 3 + len(warnings) + bool(self.query_one("#filter").display)
+
+    def _plan(self, board: Board, height: int) -> Arrangement:
+        return arrange(
+            width=self.size.width,
+            height=height,
+            gpus=len(board.gpus),
+            processes=len(table_rows(board)),
+            pending=len(board.pending),
+            budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
+        )
+
+    def _show_gpus(self, board: Board, plan: Arrangement, feed: Feed) -> None:
+        panels, rows = self.query_one("#panels", Container), self.query_one(GpuRows)
+        titles, opened = self.query_one("#titles", Lines), self.query_one("#open", GpuPanel)
+        panels.display = plan.panels and bool(board.gpus)
+        rows.display = not plan.panels
+        titles.display = plan.titles
+        opened.display = plan.open_panel
+        if plan.panels:
+            self._show_panels(board, plan, feed, panels)
+            return
+        chosen = self._chosen_position(board)
+        width = self.size.width
+        rows.styles.height = plan.gpu_height
+        scrolls = plan.gpu_height < len(board.gpus)
+        titles.show(row_titles(width - scrolls))
+        rows.show_gpus(
+            board.gpus, width=width - scrolls, chosen=chosen, stale=lambda gpu: self._stale(gpu, board, feed)
+        )
+        if plan.open_panel:
+            shape = PanelShape(width=width, graph_height=plan.graph_height)
+            self._show_panel(opened, board.gpus[chosen], board, shape, feed)
+
+    def _show_panels(self, board: Board, plan: Arrangement, feed: Feed, container: Container) -> None:
+        while len(self._panels) > len(board.gpus):
+            self._panels.pop().remove()
+        while len(self._panels) < len(board.gpus):
+            self._panels.append(GpuPanel())
+            container.mount(self._panels[-1])
+        container.styles.grid_size_columns = plan.columns
+        container.styles.grid_rows = str(panel_height(plan.graph_height))
+        container.styles.height = plan.gpu_height
+        shape = PanelShape(width=self.size.width // plan.columns, graph_height=plan.graph_height)
+        for panel, gpu in zip(self._panels, board.gpus, strict=True):
+            self._show_panel(panel, gpu, board, shape, feed)
+
+    def _show_panel(self, panel: GpuPanel, gpu: GpuRow, board: Board, shape: PanelShape, feed: Feed) -> None:
+        history = self.app.watchlist.history.gpu(gpu_key(gpu.reading)) if shape.graph_height else ()
+        stale = self._stale(gpu, board, feed)
+        panel.show_gpu(gpu, history, shape, now=board.snapshot.time, stale_seconds=stale)
+
+    def _chosen_position(self, board: Board) -> int:
+        if self._chosen is not None:
+            return min(self._chosen, len(board.gpus) - 1)
+        worst = [min((severity(row) for row in gpu.rows), default=99) for gpu in board.gpus]
+        return worst.index(min(worst)) if worst else 0
+
+    def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:
+        if not gpu.reading.read_at:  # never read: its figures are n/a, not old
+            return None
+        age = board.snapshot.time - gpu.reading.read_at + (feed.age_seconds or 0.0)
+        return age if age > STALE_INTERVALS * feed.interval else None

@@ -1,0 +1,96 @@
+"""Help: the keys, and how to read the bars, letters, signs and statuses."""
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from ..palette import COMPONENTS, STATUSES, VERDICTS, Mark
+
+_KEYS = (
+    ("f", "fit check: would a job fit, before it is started; p there pins it as pending"),
+    ("a", "attach: read a running job's settings, and hold it against its budget"),
+    ("Enter", "details of the process under the cursor"),
+    ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
+    ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),
+    ("s", "sort the processes by the next column, marked ↓ in its title"),
+    ("space", "pause and go on"),
+    ("r", "record to a file, and stop recording"),
+    ("Ctrl+P", "all commands, and the themes"),
+    ("q", "quit"),
+)
+_BARS = (
+    ("held", "what is on the card now: each process, ▓ unattributed, ░ reserved by the driver"),
+    ("budget", "on the same scale, the whole card: what its jobs should hold, by component"),
+    ("├──┤", "the range of that budget: a job outside of it is over or under"),
+    ("·", "what the allocator's cache keeps beyond the components"),
+    ("┈", "the budget in the graph, whose floor is 0 and whose ceiling is the card"),
+    ("┃", "where the budget ends, on the one-line bars"),
+    ("n/a", "not known; details say why"),
+)
+_STATUS_HELP = {
+    "loading": "has not loaded all of its weights yet",
+    "warming_up": "has not reached its first full step yet",
+    "on_budget": "holds what was predicted",
+    "over": "holds more than the upper bound: settings differ, or a leak",
+    "under": "holds less than the lower bound, and does not grow",
+    "growing": "should be steady, and is not",
+    "unknown": "its memory cannot be read",
+}
+_VERDICT_HELP = {
+    "fits": "even its upper bound fits",
+    "tight": "the expected peak fits, the upper bound does not",
+    "does_not_fit": "the expected peak does not fit in what is free and not spoken for",
+    "unknown": "what the GPUs can give is not known",
+}
+
+
+class HelpScreen(ModalScreen[None]):
+    """The help."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark", "app.pop_screen", "Close"),
+    ]
+    DEFAULT_CSS = """
+    HelpScreen { align: center middle; }
+    HelpScreen VerticalScroll {
+        width: 92; max-width: 96%; height: auto; max-height: 94%;
+        background: $surface; border: solid $primary; padding: 0 1;
+    }
+    """
+
+    def compose(self) -> ComposeResult:
+        """One text to scroll through."""
+        with VerticalScroll(can_focus=True) as box:
+            box.border_title = "Help"
+            box.border_subtitle = "Esc closes"
+            yield Static(help_text())
+
+
+def help_text() -> Content:
+    """The whole help."""
+    lines = [_head("Keys"), *(_entry(key, text) for key, text in _KEYS)]
+    lines += [_head("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
+    lines += [_head("Components of a budget")]
+    lines += [_marked(f" {mark.letter} ", mark, mark.word) for mark in COMPONENTS.values()]
+    lines += [_head("A running job is")]
+    lines += [_marked(f" {mark.letter} {mark.word} ", mark, _STATUS_HELP[name]) for name, mark in STATUSES.items()]
+    lines += [_head("A pending job")]
+    lines += [_marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
+    return Content("\n").join(lines)
+
+
+def _head(words: str) -> Content:
+    return Content.styled(f"\n{words}", "bold underline")
+
+
+def _entry(key: str, text: str) -> Content:
+    return Content.assemble((f" {key:8}", "bold"), f" {text}")
+
+
+def _marked(words: str, mark: Mark, text: str) -> Content:
+    return Content.assemble(" ", (words, f"#0b1220 on {mark.colour}"), f"  {text}")

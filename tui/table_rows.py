@@ -1,0 +1,206 @@
+"""The rows of the process table as plain data: what they say, what is sorted and filtered, which columns there are.
+
+Every byte that a GPU uses is in some row: what no process accounts for has a row of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.snapshot import GpuReading
+from vramtop.monitor.watch import Board, GpuRow, ProcessRow
+
+from .palette import STATUSES
+from .words import WORST_FIRST, clean, severity, shorten, signed_gib, span_words
+
+ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
+Tone = Literal["plain", "muted", "good", "over", "under"]
+SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
+
+SORT_KEYS: tuple[SortKey, ...] = ("STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER")
+_SHOWN_BYTES = 54_000_000
+"""Less than this is 0.0 GiB to the eye, and no row of its own."""
+_COMMAND_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table."""
+
+    name: ColumnName
+    width: int
+    """Cells; the last column takes what is left."""
+    right: bool = False
+    """Figures stand at the right."""
+
+
+COLUMNS = (
+    Column("PID", 7, right=True),
+    Column("USER", 9),
+    Column("GPU", 3, right=True),
+    Column("VRAM GiB", 8, right=True),
+    Column("BUDGET", 6, right=True),
+    Column("DIFF", 6, right=True),
+    Column("STATUS", 12),
+    Column("UP", 7, right=True),
+    Column("COMMAND", _COMMAND_MIN),
+)
+_BY_IMPORTANCE: tuple[ColumnName, ...] = (
+    "PID", "GPU", "VRAM GiB", "STATUS", "COMMAND", "DIFF", "BUDGET", "USER", "UP",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CellText:
+    """What a cell says, and how it is meant."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """A line of the table; ``key`` stays the same for the same process on the same GPU."""
+
+    key: str
+    gpu: GpuReading
+    row: ProcessRow | None
+    """None: the memory that no process accounts for."""
+    cells: dict[ColumnName, CellText]
+
+
+def columns_for(width: int, gap: int = 2) -> list[Column]:
+    """The columns that fit, in their usual order; the least important give way, and the last one fills the width."""
+    chosen: set[ColumnName] = set()
+    left = width
+    widths = {column.name: column.width + gap for column in COLUMNS}
+    for name in _BY_IMPORTANCE:
+        if widths[name] > left and chosen:
+            break
+        chosen.add(name)
+        left -= widths[name]
+    shown = [column for column in COLUMNS if column.name in chosen]
+    last = shown[-1]
+    return [*shown[:-1], Column(last.name, max(1, last.width + left), last.right)]
+
+
+def table_rows(board: Board) -> list[TableRow]:
+    """All processes of all GPUs, and what is left over on each."""
+    rows = []
+    for gpu in board.gpus:
+        rows += [_process(row) for row in gpu.rows]
+        rows += _leftover(gpu)
+    return rows
+
+
+def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
+    """The rows in which every one of the words occurs: in pid, user, command, job, status or ``gpu3``."""
+    wanted = words.lower().split()
+    return [row for row in rows if all(word in _haystack(row) for word in wanted)] if wanted else list(rows)
+
+
+def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
+    """The rows sorted; what is not known comes last, and the larger of equals first."""
+    order = _ORDERS[by]
+    return sorted(rows, key=lambda row: (row.row is None, *order(row), -_used(row), row.key))
+
+
+def _process(row: ProcessRow) -> TableRow:
+    process, comparison = row.process, row.comparison
+    budget = CellText("-", "muted") if row.budget is None else CellText(format_gib(row.budget.steady_device_bytes))
+    command = clean(process.command or process.name or process.note or "n/a")
+    if process.note and process.command:
+        command = f"({clean(process.note)}) {command}"
+    if row.job:
+        command = f"{clean(row.job.label)}: {command}"
+    return TableRow(
+        key=f"{row.gpu.index}/{process.pid}/{process.start_time}",
+        gpu=row.gpu,
+        row=row,
+        cells={
+            "PID": CellText(str(process.pid)),
+            "USER": CellText(shorten(clean(process.user or "n/a"), 9)),
+            "GPU": CellText(str(row.gpu.index)),
+            "VRAM GiB": CellText(format_gib(process.used_bytes)),
+            "BUDGET": budget,
+            "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), _tone(row)),
+            "STATUS": _status(row),
+            "UP": CellText(span_words(row.elapsed_seconds)),
+            "COMMAND": CellText(command),
+        },
+    )
+
+
+def _leftover(gpu: GpuRow) -> list[TableRow]:
+    reading = gpu.reading
+    if reading.processes is None:
+        words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
+    else:
+        words, size = "unattributed: driver, display, other containers", reading.unattributed_bytes
+        if size is None or size < _SHOWN_BYTES:
+            return []
+    texts: dict[ColumnName, str] = {
+        "GPU": str(reading.index), "VRAM GiB": format_gib(size), "COMMAND": clean(words),
+    }  # fmt: skip
+    cells = {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
+    return [TableRow(key=f"{reading.index}/rest", gpu=reading, row=None, cells=cells)]
+
+
+def _tone(row: ProcessRow) -> Tone:
+    if row.comparison is None:
+        return "muted"
+    match row.comparison.status:
+        case "over" | "growing":
+            return "over"
+        case "under":
+            return "under"
+        case "on_budget":
+            return "good"
+    return "muted"
+
+
+def _status(row: ProcessRow) -> CellText:
+    if row.comparison:
+        mark = STATUSES[row.comparison.status]
+        return CellText(f"{mark.letter} {mark.word}", _tone(row))
+    return CellText("? no budget" if row.problem else "-", "muted")
+
+
+def _haystack(row: TableRow) -> str:
+    cells = " ".join(cell.text for cell in row.cells.values())
+    return f"{cells} gpu{row.gpu.index}".lower()
+
+
+def _used(row: TableRow) -> int:
+    size = row.row.process.used_bytes if row.row else row.gpu.unattributed_bytes
+    return -1 if size is None else size
+
+
+def _difference(row: TableRow) -> int | None:
+    return row.row.comparison.difference_bytes if row.row and row.row.comparison else None
+
+
+def _by_status(row: TableRow) -> tuple[float | str, ...]:
+    return (severity(row.row) if row.row else len(WORST_FIRST),)
+
+
+def _by_difference(row: TableRow) -> tuple[float | str, ...]:
+    difference = _difference(row)
+    return (difference is None, -(difference or 0))
+
+
+def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
+    elapsed = row.row.elapsed_seconds if row.row else None
+    return (elapsed is None, -(elapsed or 0))
+
+
+_ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str, ...]]] = {
+    "STATUS": _by_status,
+    "VRAM": lambda row: (-_used(row),),
+    "GPU": lambda row: (row.gpu.index,),
+    "DIFF": _by_difference,
+    "PID": lambda row: (row.row.process.pid if row.row else 0,),
+    "UP": _by_elapsed,
+    "USER": lambda row: (row.cells["USER"].text,),
+}

@@ -1,0 +1,37 @@
+"""What the letters of a budget bar mean, in one line."""
+
+from textual.content import Content
+from vramtop.estimator.budget import ComponentName
+
+from ..palette import COMPONENTS
+from ..words import MUTED
+from .lines import Lines
+
+_SHORT: dict[ComponentName, str] = {
+    "gradients": "grads",
+    "optimizer": "optim",
+    "activations": "activ",
+    "logits": "logits",
+    "temporary": "temp",
+    "communication": "comm",
+    "context": "CUDA",
+}
+
+
+def legend_line(width: int) -> Content:
+    """The legend; with short words where there is little room."""
+    for short, extra in ((False, "  · slack  ├─┤ range  ▓ unattributed  ░ reserved"), (False, ""), (True, "")):
+        parts = []
+        for name, mark in COMPONENTS.items():
+            word = _SHORT.get(name, mark.word) if short else mark.word
+            parts.append(Content.assemble((mark.letter, f"#0b1220 on {mark.colour}"), (f" {word}", MUTED)))
+        line = Content.assemble(Content("  ").join(parts), (extra, MUTED))
+        if line.cell_length <= width:
+            break
+    return line.truncate(width)
+
+
+class Legend(Lines):
+    """The legend of the budget bars."""
+
+    DEFAULT_CSS = "Legend { height: 1; }"
