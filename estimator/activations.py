@@ -244,11 +244,14 @@ def _experts_per_token(context: _Context) -> float:
 
 
 def _selective_per_token(context: _Context) -> float:
-    """Torchtitan's per-op choice: every second matrix product and the attention's output are kept."""
+    """The per-op choice of torchtitan: attention's output, and of the matrix products every second one.
+
+    These are the queries, the values, the MLP's first projection and its output.
+    """
     arch, c = context.arch, context.widths.compute
-    mlp = arch.mlp_size or arch.expert_mlp_size * arch.experts_per_token
-    products = arch.query_size + arch.key_size + arch.value_size + 2 * arch.hidden + (2 if arch.gated else 1) * mlp
-    return c * (products / 2 + arch.attention_output_size) / context.tensor + 4 * arch.heads / context.tensor
+    products = arch.query_size + arch.value_size + _mlp_size(context)
+    kept = c * (products + arch.attention_output_size) / context.tensor + 4 * arch.heads / context.tensor
+    return kept + c * arch.hidden / context.residual_split
 
 
 def _working_per_token(context: _Context) -> float:

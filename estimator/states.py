@@ -101,8 +101,8 @@ def state_bytes(job: Job, held: Held, widths: Widths) -> float:
     but the Trainer keeps embeddings' states in 32 bits; Adafactor keeps a row and a column per matrix.
     """
     optimizer = job.training.optimizer
-    if optimizer == "none":
-        return 0.0
+    if optimizer == "none" or optimizer.startswith("paged"):
+        return 0.0  # paged states are managed memory: NVML counts it to no process, and the driver moves it away
     width = widths.adapter if held.adapter else widths.state
     master = 0 if held.adapter else widths.master
     return held.elements * master + _moments(optimizer, held, width, job.training.framework == "transformers")
@@ -113,9 +113,7 @@ def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> flo
     match optimizer:
         case "adamw" | "adamw-fused":
             return n * 2 * width
-        case "paged-adamw":
-            return n * 8
-        case "adamw-8bit" | "paged-adamw-8bit":
+        case "adamw-8bit":
             full = prod(shape) < _SMALL_TENSOR or (trainer and held.group.role == "embedding")
             return n * 8 if full else n * 2 * (1 + 4 / _BLOCK)
         case "adafactor":
@@ -125,7 +123,7 @@ def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> flo
             return n * width
         case "muon":
             return n * width if len(shape) > 1 and held.group.layered else n * 2 * width
-        case "sgd" | "none":
+        case _:
             return 0.0
 
 

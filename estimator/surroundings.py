@@ -38,7 +38,7 @@ def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
     """Gathered weights, gradients on their way, and buckets.
 
     FSDP (torch.distributed.fsdp): the root's parameters stay gathered; two units and one flat buffer are alive; in
-    backward a unit's gradients and two reduce-scatter inputs besides.
+    backward a unit's gradients and one reduce-scatter input besides.
     """
     gathered = job.parallel.world_size > 1 and shards(job).weights > 1
     strategy = job.parallel.strategy
@@ -74,7 +74,7 @@ def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
     weights = root + unit + (_gathered_bytes(stage, widths, layered=True) if keeps else 2 * unit)
     layers = max(1, stage.layers)
     trainable = stage.elements(trainable=True, layered=True) // layers
-    reduced = trainable * (widths.compute + 2 * widths.reduce)
+    reduced = trainable * (widths.compute + widths.reduce)
     kept = 4 * unit if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
     return weights, weights + reduced, kept
 
