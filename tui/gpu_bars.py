@@ -23,9 +23,13 @@ _MARK = "┃"
 
 
 def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
-    """What is held now: by process, by nobody seen here, and by the driver. The GPU's total must be known."""
+    """What is held now: by process, by nobody seen here, and by the driver. The GPU's total must be known.
+
+    Processes that have a budget come first, so that they begin where the budget begins.
+    """
     reading = gpu.reading
-    parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(gpu.rows)]
+    rows = sorted(gpu.rows, key=lambda row: row.budget is None)
+    parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(rows)]
     parts.append(Part(reading.unattributed_bytes or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour))
     parts.append(Part(reading.reserved_bytes or 0, RESERVED.char, RESERVED.colour))
     return _with_seams(bar(parts, scale_bytes=reading.total_bytes or 1, width=width))

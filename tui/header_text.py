@@ -14,6 +14,8 @@ from .words import ALARM, MUTED, SEPARATOR, WORST_FIRST, badge, clean, joined, s
 
 STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""
+_GIVING_WAY = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
+"""In which order words about running jobs and about those that wait are left out where there is little room."""
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
@@ -81,15 +83,16 @@ def summary_line(board: Board, width: int) -> Content:
     if not jobs and not board.pending:
         words = "no budgets yet: a attaches a running job, f checks whether one fits"
         return Content.styled(words, MUTED).truncate(width, ellipsis=True)
-    parts = [_count(status, jobs) for status in WORST_FIRST if any(status == job.status for job in jobs)]
-    running = joined(parts, width) if parts else Content.styled("no running job has a budget", MUTED)
-    if not board.pending:
-        return running
-    for following in _next(board.pending):
-        line = Content.assemble(running, SEPARATOR, following)
-        if line.cell_length <= width:
-            return line
-    return Content.assemble(following, SEPARATOR, running).truncate(width, ellipsis=True)
+    present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
+    settled = [status for status in present if status not in ("loading", "warming_up")]
+    pressing = [status for status in settled if status != "on_budget"]
+    heads = [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
+    if not jobs:
+        heads[0] = [Content.styled("no running job has a budget", MUTED)]
+    tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
+    lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _GIVING_WAY]
+    fitting = (line for line in lines if line.cell_length <= width)
+    return next(fitting, lines[-1].truncate(width, ellipsis=True))
 
 
 def pending_line(row: PendingRow, width: int) -> Content:

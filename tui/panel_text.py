@@ -175,16 +175,25 @@ def _graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) 
         now=now,
         colour=darker(colour),
     )
-    if gpu.expected_bytes is not None:
-        _draw_budget(rows, gpu.expected_bytes, top)
+    expected = _expected_of_all(gpu)
+    if expected is not None:
+        _draw_budget(rows, expected, top)
     seen = max((size for _, size in history if size is not None), default=None)
-    notes = [f"peak seen {format_gib(seen)}", f"{BUDGET_LINE * 2} budget {format_gib(gpu.expected_bytes)}"]
-    notes = [*(notes if gpu.expected_bytes is not None else notes[:1]), *[""] * len(rows)]
+    notes = [f"peak seen {format_gib(seen)}", f"{BUDGET_LINE * 2} expected {format_gib(expected)}"]
+    notes = [*(notes if expected is not None else notes[:1]), *[""] * len(rows)]
     labels = [f"{span / 60:.0f} min", *[""] * len(rows)]
     return [
         _line(label, bar_content(cells), Content.styled(note, MUTED), shape)
         for label, cells, note in zip(labels, rows, notes, strict=False)
     ]
+
+
+def _expected_of_all(gpu: GpuRow) -> int | None:
+    """What the GPU will hold once its jobs hold their budgets, and all else stays as it is."""
+    if gpu.expected_bytes is None or gpu.reading.used_bytes is None:
+        return gpu.expected_bytes
+    held = sum(row.process.used_bytes or 0 for row in gpu.budgeted)
+    return gpu.expected_bytes + max(0, gpu.reading.used_bytes - held)
 
 
 def _draw_budget(rows: list[list[Cell]], size_bytes: int, top_bytes: int) -> None:
@@ -221,8 +230,8 @@ def _job(row: ProcessRow) -> Content:
     if row.job is None or row.comparison is None:
         return Content("?")
     status = row.comparison.status
-    difference = f"{signed_gib(row.comparison.difference_bytes)} GiB"
-    return Content.assemble(shorten(clean(row.job.label), 24), badge(STATUSES[status], status), difference)
+    difference = f" {signed_gib(row.comparison.difference_bytes)} GiB"
+    return Content.assemble(shorten(clean(row.job.label), 24), " ", badge(STATUSES[status], status), difference)
 
 
 def _frame_style(gpu: GpuRow, *, stale: bool) -> str:

@@ -86,7 +86,7 @@ async def test_job_over_its_budget_is_told_by_word_and_sign_in_panel_table_and_s
         await settle(pilot)
         lines = screen_lines(app)
         assert any("▲ 1 OVER  GPU 1" in line and "✓ 1 on budget" in line for line in lines)
-        assert any("qwen-7b-dpo ▲ OVER +22.5 GiB" in line for line in lines)
+        assert any("qwen-7b-dpo  ▲ OVER  +22.5 GiB" in line for line in lines)
         assert any(line.split()[:7] == ["2", "ana", "1", "74.5", "52.0", "+22.5", "▲"] for line in lines)
 
 

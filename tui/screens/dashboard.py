@@ -41,7 +41,7 @@ class DashboardScreen(Screen[None]):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "app.record", "Rec"),
-        Binding("escape", "show_all", "Show all", show=False),
+        Binding("escape", "show_all", "Show all"),
     ]
 
     def __init__(self) -> None:
@@ -116,17 +116,23 @@ class DashboardScreen(Screen[None]):
     def _to_table(self) -> None:
         if not self.table.filter_words:
             self.query_one("#filter").display = False
+            self.refresh_bindings()
         self.table.focus()
 
     @on(ProcessTable.Chosen)
     def _show_details(self, event: ProcessTable.Chosen) -> None:
         self.app.show_process(event.row)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Only a filter that is open can be dropped."""
+        return action != "show_all" or bool(self.query_one("#filter").display)
+
     def action_filter(self) -> None:
         """Open the filter."""
         box = self.query_one("#filter", Input)
         box.display = True
         box.focus()
+        self.refresh_bindings()
         self.call_after_refresh(self._arrange_again)
 
     def action_show_all(self) -> None:
@@ -135,6 +141,7 @@ class DashboardScreen(Screen[None]):
         box.value = ""
         box.display = False
         self.table.focus()
+        self.refresh_bindings()
         self.call_after_refresh(self._arrange_again)
 
     def action_sort(self) -> None:
