@@ -7,13 +7,11 @@ from vramtop.monitor.attach import Attachment
 from vramtop.monitor.watch import ProcessRow
 
 from .palette import STATUSES
-from .words import badge, clean, shorten, signed_gib, span_words, worst
-
-_COMMAND_CELLS = 400
+from .words import badge, clean, signed_gib, span_words, worst
 
 
 def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
-    """The run; ``rows`` are its processes on GPUs."""
+    """The run in one line, its command in another; ``rows`` are its processes on GPUs."""
     gpus = sorted({row.gpu.index for row in rows})
     versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
     facts = [
@@ -25,10 +23,14 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
     ]
     lines = [
         Content.assemble(_status(rows), (" · ".join(fact for fact in facts if fact), "bold")),
-        Content.styled(shorten(clean(attachment.command), _COMMAND_CELLS), "dim"),
-        *(Content.assemble(("! ", "bold #f59e0b"), clean(warning)) for warning in attachment.warnings),
+        Content.styled(clean(attachment.command), "dim"),
     ]
     return Content("\n").join(lines)
+
+
+def warnings_content(attachment: Attachment) -> Content:
+    """What could not be seen or understood."""
+    return Content("\n").join(Content.assemble(("! ", "bold #f59e0b"), clean(text)) for text in attachment.warnings)
 
 
 def _ranks(attachment: Attachment) -> str:

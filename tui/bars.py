@@ -27,6 +27,8 @@ class Cell:
 
     char: str
     colour: str | None = None
+    ground: str | None = None
+    """The colour behind the character."""
 
 
 def bar(parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " ") -> list[Cell]:

@@ -132,7 +132,9 @@ async def test_the_model_is_completed_while_it_is_typed(watchlist, estimate, boa
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.press(*"llama-3.1")
         await until(pilot, lambda: screen.query_one("#row-model-id Input", Input)._suggestion != "")
-        await until(pilot, lambda: any(MODEL in str(remark.render()) for remark in screen.query("#row-model-id .remark")))
+        await until(
+            pilot, lambda: any(MODEL in str(remark.render()) for remark in screen.query("#row-model-id .remark"))
+        )
         await pilot.press("right")
         await until(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         assert screen.job == START

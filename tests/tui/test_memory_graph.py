@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from vramtop.estimator.sizes import GIB
+from vramtop.tui.bars import Cell
 from vramtop.tui.widgets.memory_graph import Line, MemoryGraph, Readings, graph_rows
 
 CARD = 80 * GIB
@@ -62,10 +63,31 @@ def test_columns_do_not_change_while_time_passes_inside_one():
     assert draw(history, now=19.2) == draw(history, now=19.8)
 
 
-def test_the_line_lies_at_its_level_over_empty_and_full_columns():
-    empty, full = [], steady(CARD)
-    assert draw(empty, lines=[Line(CARD // 2, "-")])[4] == "-" * 20
-    assert draw(full, lines=[Line(CARD // 2, "-")])[4] == "█-" * 10
+@pytest.mark.parametrize("history", [[], steady(CARD)])
+def test_the_line_lies_at_its_level_over_empty_and_full_columns(history):
+    assert draw(history, lines=[Line(CARD // 2, "-")])[4] == "-" * 20
+
+
+def test_the_line_is_dashed_where_a_row_is_partly_full():
+    assert draw(steady(CARD // 2 + CARD // 20), lines=[Line(CARD // 2, "-")])[4] == "-▄▄▄" * 5
+
+
+def test_of_two_lines_in_one_row_the_last_one_is_drawn():
+    assert draw([], lines=[Line(CARD // 2, "-"), Line(CARD // 2 + 1, "=")])[4] == "=" * 20
+
+
+def test_the_line_keeps_the_colour_behind_it():
+    rows = graph_rows(
+        steady(CARD),
+        width=5,
+        height=2,
+        top_bytes=CARD,
+        lines=[Line(0, "-", "#ffffff")],
+        span_seconds=5.0,
+        now=19.0,
+        colour="#22c55e",
+    )
+    assert rows[1] == [Cell("-", "#ffffff", "#22c55e")] * 5
 
 
 def test_a_line_beyond_the_card_lies_at_the_top():

@@ -21,7 +21,7 @@ from vramtop.monitor.compare import compare
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Board, ProcessRow, Watchlist
 
-from ..attach_text import run_content
+from ..attach_text import run_content, warnings_content
 from ..job_fields import model_names
 from ..newest import Newest
 from ..widgets.job_form import JobForm
@@ -62,7 +62,8 @@ class AttachScreen(Screen[None]):
     ]
     DEFAULT_CSS = """
     AttachScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
-    AttachScreen #run { height: auto; max-height: 7; padding: 0 1; overflow-y: auto; scrollbar-size-vertical: 1; }
+    AttachScreen #run { padding: 0 1; text-overflow: ellipsis; }
+    AttachScreen #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
     AttachScreen #attached { height: 1fr; }
     AttachScreen #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
     AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
@@ -119,6 +120,7 @@ class AttachScreen(Screen[None]):
         yield PidChooser(id="choose")
         with Vertical(id="attached"):
             yield Lines(id="run")
+            yield Lines(id="warnings")
             yield Static(id="doubt", markup=False)
             with Horizontal(id="halves"):
                 yield Vertical(id="settings")
@@ -164,6 +166,9 @@ class AttachScreen(Screen[None]):
             self._choose(error.message)
             return
         self._attachment, self._budget = attachment, None
+        warnings = self.query_one("#warnings", Lines)
+        warnings.show(warnings_content(attachment), layout=True)
+        warnings.display = bool(attachment.warnings)
         form = JobForm(
             base, origins=attachment.reading.evidence(), missing=attachment.reading.missing, models=model_names()
         )

@@ -135,8 +135,9 @@ class FitCheckScreen(Screen[None]):
 
     @on(MachinePicker.Picked)
     def machine_picked(self) -> None:
-        """Hold the same budget against other cards."""
+        """Hold the budget against other cards at once, and estimate for them: a card's libraries count too."""
         self._judge()
+        self._ask_soon()
 
     @on(Estimated)
     def estimated(self, event: Estimated) -> None:

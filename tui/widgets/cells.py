@@ -1,19 +1,14 @@
-"""Cells of drawn bars and graphs as what Textual shows: a strip for ``render_line``, content for a ``Static``."""
+"""Cells of drawn graphs as a strip, which is what a widget's ``render_line`` gives to Textual."""
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import groupby
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.content import Content
 from textual.strip import Strip
 
-from ..bars import Cell, runs
-
-
-def cells_content(cells: Sequence[Cell]) -> Content:
-    """The cells as one line of content, to be assembled with words around it."""
-    return Content.assemble(*(text if colour is None else (text, colour) for text, colour in runs(cells)))
+from ..bars import Cell
 
 
 def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:
@@ -24,10 +19,11 @@ def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:
         ground: the widget's own style, under the cells' colours.
     """
     base = ground or Style.null()
-    segments = (Segment(text, base if colour is None else base + _foreground(colour)) for text, colour in runs(cells))
+    runs = groupby(cells, key=lambda cell: (cell.colour, cell.ground))
+    segments = (Segment("".join(cell.char for cell in run), base + _style(*colours)) for colours, run in runs)
     return Strip(segments, len(cells))
 
 
 @lru_cache(maxsize=64)
-def _foreground(colour: str) -> Style:
-    return Style(color=colour)
+def _style(colour: str | None, ground: str | None) -> Style:
+    return Style(color=colour, bgcolor=ground)

@@ -17,6 +17,9 @@ Readings = Sequence[tuple[float, int | None]]
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _THIRDS = " .:#"
+_FULL = "█#"
+_DASH = 4
+"""A cell that is partly full cannot show a line as well: so many cells share one."""
 _HELD_INTERVALS = 3
 """A reading stands for so many usual intervals when none follows; after that nobody knows."""
 
@@ -45,7 +48,7 @@ def graph_rows(
     """Draw the graph; the newest column is at the right.
 
     Each column shows the most that was seen in its stretch of time. A stretch that only holds readings of None, or
-    none at all, stays empty. Lines go all through empty columns, and through every other one where something is drawn,
+    none at all, stays empty. Lines are drawn over empty and full cells, and over a few of those that are partly full,
     so that both can be seen.
 
     Args:
@@ -68,9 +71,11 @@ def graph_rows(
     for floor in range((height - 1) * steps, -1, -steps):
         filled = (min(steps, max(0, level - floor)) for level in levels)
         rows.append([Cell(ramp[fill], colour if fill else None) for fill in filled])
+    drawn = [list(row) for row in rows]
     for line in lines:
-        _draw_line(rows, line, top_bytes)
-    return rows
+        at = height - 1 - min(height - 1, line.size_bytes * height // top_bytes)
+        drawn[at] = _with_line(rows[at], line)
+    return drawn
 
 
 def _columns(history: Readings, width: int, span_seconds: float, now: float) -> list[int | None]:
@@ -99,12 +104,14 @@ def _level(size: int | None, full: int, top_bytes: int) -> int:
     return 0 if not size else min(full, max(1, round(size * full / top_bytes)))
 
 
-def _draw_line(rows: list[list[Cell]], line: Line, top_bytes: int) -> None:
-    height = len(rows)
-    row = rows[height - 1 - min(height - 1, line.size_bytes * height // top_bytes)]
+def _with_line(row: Sequence[Cell], line: Line) -> list[Cell]:
+    drawn = list(row)
     for column, cell in enumerate(row):
-        if cell.char == " " or column % 2:
-            row[column] = Cell(line.char, line.colour)
+        if cell.char in _FULL:
+            drawn[column] = Cell(line.char, line.colour, cell.colour)
+        elif cell.char == " " or column % _DASH == 0:
+            drawn[column] = Cell(line.char, line.colour)
+    return drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,7 @@ from textual.widgets.option_list import Option
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.watch import Board, ProcessRow
 
-from ..words import clean, shorten
-
-_COMMAND_CELLS = 120
+from ..words import clean
 
 
 class PidChooser(Vertical):
@@ -26,7 +24,7 @@ class PidChooser(Vertical):
     PidChooser #say { height: auto; display: none; margin: 0 0 1 0; }
     PidChooser #say.-told { display: block; }
     PidChooser #say.-failure { color: $text-error; }
-    PidChooser OptionList { height: auto; max-height: 1fr; }
+    PidChooser OptionList { height: auto; max-height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
     @dataclass
@@ -99,5 +97,5 @@ class PidChooser(Vertical):
 def _line(row: ProcessRow) -> str:
     process = row.process
     size = f"{format_gib(process.used_bytes)} GiB"
-    command = shorten(clean(process.command or process.name or "?"), _COMMAND_CELLS)
+    command = clean(process.command or process.name or "?")
     return f"{process.pid:>8}  {process.user or '?':<9} GPU {row.gpu.index:<3} {size:>10}  {command}"

@@ -1,10 +1,12 @@
 """A run held against its budget: bars on the card's scale, memory over time with the budget's lines, and the phases."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.events import Resize
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.watch import ProcessRow
@@ -12,7 +14,7 @@ from vramtop.monitor.watch import ProcessRow
 from ..bars import Part, bar
 from ..gpu_bars import bar_content
 from ..palette import STATUSES
-from ..words import badge, signed_gib, span_words
+from ..words import badge, signed_gib, span_words, worst
 from .budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_name
 from .lines import Lines
 from .memory_graph import Line, MemoryGraph, Readings
@@ -32,6 +34,10 @@ class RunView(VerticalScroll):
     RunView MemoryGraph { height: 1fr; min-height: 6; max-height: 16; margin: 1 0 0 0; }
     """
 
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id)
+        self._again: Callable[[], None] | None = None
+
     def compose(self) -> ComposeResult:
         """Bars, graph, its legend, and what the budget says."""
         yield Lines(id="bars")
@@ -41,14 +47,14 @@ class RunView(VerticalScroll):
 
     def show(self, rows: Sequence[ProcessRow], *, history_of: Callable[[ProcessRow], Readings], now: float) -> None:
         """Show these processes; the first one's memory is drawn over time."""
-        graph = self.query_one(MemoryGraph)
-        graph.display = bool(rows)
+        self._again = partial(self.show, rows, history_of=history_of, now=now)
         if not rows:
-            self._write(Content("It holds no memory on a GPU yet."), Content(), Content())
+            self._show_nothing(Content("It holds no memory on a GPU yet."), Content())
             return
-        first = rows[0]
+        first, graph = rows[0], self.query_one(MemoryGraph)
         history = history_of(first)
         span = max(_LEAST_SPAN_SECONDS, now - history[0][0]) if history else _LEAST_SPAN_SECONDS
+        graph.display = True
         graph.show(
             history,
             top_bytes=_scale(first),
@@ -57,16 +63,27 @@ class RunView(VerticalScroll):
             now=now,
             colour=STATUSES[first.comparison.status].colour if first.comparison else _PLAIN,
         )
-        width = max(40, self.scrollable_content_region.width)
-        self._write(_bars(rows, width), _legend(first, span), _budget(first))
+        self._write(_bars(rows, self._width), _legend(first, span), _budget(first))
 
     def show_budget(self, budget: Budget) -> None:
         """Show a budget alone: the run holds nothing on a GPU yet."""
+        self._again = partial(self.show_budget, budget)
+        parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=self._width - _LABEL)
+        line = Content.assemble("It holds no memory on a GPU yet.\n", f"{'budget':<{_LABEL}}", bar_content(parts))
+        self._show_nothing(line, _budget_text(budget))
+
+    def on_resize(self, _: Resize) -> None:
+        """Draw for the new width."""
+        if self._again is not None:
+            self._again()
+
+    @property
+    def _width(self) -> int:
+        return max(_LABEL + _TAIL + 8, self.scrollable_content_region.width)
+
+    def _show_nothing(self, bars: Content, budget: Content) -> None:
         self.query_one(MemoryGraph).display = False
-        width = max(40, self.scrollable_content_region.width)
-        parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=width - _LABEL)
-        bars = Content.assemble("It holds no memory on a GPU yet.\n", f"{'budget':<{_LABEL}}", bar_content(parts))
-        self._write(bars, Content(), _budget_text(budget))
+        self._write(bars, Content(), budget)
 
     def _write(self, *contents: Content) -> None:
         for name, content in zip(("bars", "legend", "budget"), contents, strict=True):
@@ -86,7 +103,7 @@ def _bars(rows: Sequence[ProcessRow], width: int) -> Content:
         cells = budget_bar(first.budget, scale_bytes=_scale(first), width=width - _LABEL - _TAIL)
         tail = f"│ {format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
         lines.append(Content.assemble(f"{'budget':<{_LABEL}}", bar_content(cells), tail))
-    lines += [_status_line(row, several=len(rows) > 1) for row in rows]
+    lines.append(_status_line(worst(rows) or first, several=len(rows) > 1))
     return Content("\n").join(lines)
 
 

@@ -1,0 +1,183 @@
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input, OptionList
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.job import Job
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.watch import Watchlist
+from vramtop.tui.screens.attach import AttachScreen
+from vramtop.tui.widgets.memory_graph import MemoryGraph
+
+
+class Host(App[None]):
+    """Shows one screen."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        super().__init__()
+        self.shown = screen
+
+    async def on_mount(self) -> None:
+        await self.push_screen(self.shown)
+
+
+@pytest.fixture
+def estimate_forty(make_budget) -> Callable[..., Budget]:
+    """Forty GiB for every job that is no dinosaur."""
+
+    def estimate(job: Job, *, environ: Mapping[str, str] | None = None) -> Budget:
+        if job.model.id == "dinosaur":
+            raise InputError("model 'dinosaur' is not known")
+        return make_budget(job, device=40)
+
+    return estimate
+
+
+@pytest.fixture
+def watchlist(estimate_forty) -> Watchlist:
+    return Watchlist(estimate=estimate_forty)
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[psutil.Process]:
+    """A real process, started as a person would, that says everything but the sequence length."""
+    script = tmp_path / "train.py"
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    flags = ["--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--bf16", "True"]
+    with subprocess.Popen([sys.executable, str(script), *flags], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield psutil.Process(child.pid)
+        child.kill()
+
+
+@pytest.fixture
+def board(training, watchlist, make_snapshot, make_gpu, make_process):
+    """The training process holds 41 GiB on GPU 0."""
+    process = make_process(pid=training.pid, start_time=training.create_time(), used=41)
+    return watchlist.update(make_snapshot([make_gpu(0, [process]), make_gpu(1)]))
+
+
+def text_of(screen: Screen[None], selector: str) -> str:
+    return " ".join(str(found.render()) for found in screen.query(selector) if found.is_mounted)
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it did not happen within four seconds")
+
+
+async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_watched(
+    training, watchlist, estimate_forty, board
+):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        assert f"pid {training.pid}" in text_of(screen, "#run")
+        assert "GPU 0" in text_of(screen, "#run")
+        assert "--per_device_train_batch_size on the command line" in text_of(
+            screen, "#row-training-micro_batch .remark"
+        )
+        assert watchlist.watched() == ()
+        await pilot.press(*"4096")
+        await until(pilot, lambda: bool(watchlist.watched()))
+        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
+        assert text_of(screen, "#doubt") == ""
+    watched = watchlist.watched()[0]
+    assert watched.pids == ((training.pid, training.create_time()),)
+    assert watched.job.training.sequence_length == 4096
+    assert watched.job.training.micro_batch == 2
+    row = watchlist.update(board.snapshot).processes[0]
+    assert row.budget is not None
+
+
+async def test_a_found_value_can_be_corrected(training, watchlist, estimate_forty, board):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: bool(watchlist.watched()))
+        screen.query_one("#row-training-micro_batch Input", Input).focus()
+        await pilot.press("end", "ctrl+u", "7")
+        await until(pilot, lambda: watchlist.watched()[0].job.training.micro_batch == 7)
+        assert len(watchlist.watched()) == 1
+
+
+async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(training, watchlist, estimate_forty):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: bool(watchlist.watched()))
+        await pilot.press("x")
+        await until(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
+        await until(pilot, lambda: "last settings count" in text_of(screen, "#doubt"))
+        await pilot.press("backspace")
+        await until(pilot, lambda: text_of(screen, "#doubt") == "")
+        screen.query_one("#row-model-id Input", Input).focus()
+        await pilot.press("end", "ctrl+u", *"dinosaur")
+        await until(pilot, lambda: "not known" in text_of(screen, "#row-model-id .error"))
+        assert watchlist.watched()[0].job.model.id == "meta-llama/Llama-3.1-8B"
+
+
+async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchlist, estimate_forty, board):
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        assert screen.query_one(OptionList).option_count == 1
+        await pilot.press("tab", "down", "enter")
+        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        await pilot.press("f3")
+        assert not screen.query_one("#attached").display
+
+
+async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_forty):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test() as pilot:
+        await pilot.press(*str(ended.pid), "enter")
+        await until(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#say"))
+        assert screen.query_one(Input).has_focus
+
+
+async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimate_forty):
+    def attach(pid: int) -> Attachment:
+        raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
+
+    screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
+    async with Host(screen).run_test() as pilot:
+        await until(pilot, lambda: "hidden from this user" in text_of(screen, "#say"))
+
+
+@pytest.mark.parametrize("typed", ["abc", "-1", ""])
+async def test_a_pid_that_is_none_is_one_sentence(watchlist, estimate_forty, typed):
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test() as pilot:
+        await pilot.press(*typed, "enter")
+        assert "pid" in text_of(screen, "#say")
+
+
+async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchlist, estimate_forty):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
+        assert "no memory on a GPU yet" in text_of(screen, "#bars")
+        assert not screen.query_one(MemoryGraph).display
