@@ -243,9 +243,9 @@ def _frame_style(gpu: GpuRow, *, stale: bool) -> str:
 
 def _border(corners: str, left: Content, right: Content, style: str, width: int) -> Content:
     room = width - 4
-    if right.cell_length > room:
-        right = right.truncate(room, ellipsis=True)
-    left = left.truncate(max(0, room - right.cell_length - 3), ellipsis=True)
+    if right.cell_length > room - 2:
+        right = right.truncate(room - 2, ellipsis=True)
+    left = left.truncate(max(0, room - right.cell_length - 4), ellipsis=True)
     parts = [Content.assemble(" ", part, " ") if part else Content() for part in (left, right)]
     rule = "─" * (width - 4 - sum(part.cell_length for part in parts))
     return Content.assemble((corners[0] + "─", style), parts[0], (rule, style), parts[1], ("─" + corners[1], style))

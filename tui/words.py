@@ -1,6 +1,7 @@
 """How a process, a span of time or a state is said in few words, the same on every part of the dashboard."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from rich.cells import cell_len, set_cell_size
@@ -21,6 +22,7 @@ _CALM = {"on_budget": "$text-success", "fits": "bold $text-success"}
 _BADGES = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
 
 
+@lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """The text without what a terminal could take for a command, in one line."""
     return "".join(char if char.isprintable() else " " for char in text)

@@ -316,3 +316,47 @@ async def test_enter_opens_the_process_and_escape_comes_back(open_app, make_snap
         await pilot.press("escape")
         await pilot.pause()
         assert "0 H100" in screen_text(app)
+
+
+@pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen")])
+async def test_key_opens_the_screen_and_figures_go_on_behind_it(open_app, make_snapshot, make_gpu, key, screen):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press(key)
+        await pilot.pause(0.3)
+        assert type(app.screen).__name__ == screen
+        reads = app.source_for_test.reads
+        await pilot.pause(0.2)
+        assert app.source_for_test.reads > reads
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "0 H100" in screen_text(app)
+
+
+async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
+    processes = [make_process(1, 10, user="ana"), make_process(2, 20, user="bob")]
+    app = open_app([make_snapshot([make_gpu(0, processes)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"bob")
+        await pilot.pause()
+        table = app.screen.query_one(ProcessTable)
+        assert table.row_count == 1
+        await pilot.press("escape")
+        await pilot.pause()
+        assert table.row_count == 3
+        assert table.has_focus
+
+
+async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 60)])])], jobs={"qwen-7b-dpo": [1]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        table = app.screen.query_one(ProcessTable)
+        dark = table.get_row_at(0)
+        app.theme = "textual-light"
+        await pilot.pause(0.2)
+        light = table.get_row_at(0)
+        assert [cell.text for cell in dark] == [cell.text for cell in light]
+        assert [cell.style for cell in dark] != [cell.style for cell in light]

@@ -17,7 +17,6 @@ from ..arrange import Arrangement, arrange
 from ..header_text import STALE_INTERVALS, Feed, header_line, notices, summary_line
 from ..panel_text import PanelShape, panel_height
 from ..row_text import row_titles
-from ..table_rows import table_rows
 from ..widgets.gpu_panel import GpuPanel
 from ..widgets.gpu_rows import GpuRows
 from ..widgets.legend import Legend, legend_line
@@ -172,7 +171,7 @@ class DashboardScreen(Screen[None]):
             width=self.size.width,
             height=height,
             gpus=len(board.gpus),
-            processes=len(table_rows(board)),
+            processes=len(board.processes) + len(board.gpus),
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
         )

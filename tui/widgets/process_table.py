@@ -82,8 +82,8 @@ class ProcessTable(DataTable[_Drawn]):
         self._all: list[TableRow] = []
         self._shown: dict[str, TableRow] = {}
         self._drawn: dict[str, dict[ColumnName, _Drawn]] = {}
+        self._said: dict[str, dict[ColumnName, CellText]] = {}
         self._columns: list[Column] = []
-        self._order: list[str] = []
 
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
@@ -145,31 +145,32 @@ class ProcessTable(DataTable[_Drawn]):
         else:
             for key in gone:
                 self.remove_row(key)
-                del self._drawn[key]
+                del self._drawn[key], self._said[key]
             for row in rows:
                 self._put(row)
             self._put_in_order([row.key for row in rows])
-        self._order = [row.key for row in rows]
         self._follow(at_cursor)
 
     def _fill(self, rows: Sequence[TableRow]) -> None:
         self.clear()
         self._drawn.clear()
+        self._said.clear()
         for row in rows:
             self._put(row)
 
     def _put(self, row: TableRow) -> None:
         """Add the row, or change those of its cells that say something else now."""
-        cells = {column.name: self._draw(row.cells[column.name], column) for column in self._columns}
-        before = self._drawn.get(row.key)
-        if before is None:
+        drawn, said = self._drawn.get(row.key), self._said.get(row.key)
+        self._said[row.key] = row.cells
+        if drawn is None or said is None:
+            cells = {column.name: self._draw(row.cells[column.name], column) for column in self._columns}
             self._drawn[row.key] = cells
             self.add_row(*cells.values(), key=row.key)
-            return
-        for name, cell in cells.items():
-            if cell != before[name]:
-                before[name] = cell
-                self.update_cell(row.key, name, cell)
+        elif said != row.cells:
+            for column in self._columns:
+                if said[column.name] != row.cells[column.name]:
+                    cell = drawn[column.name] = self._draw(row.cells[column.name], column)
+                    self.update_cell(row.key, column.name, cell)
 
     def _put_in_order(self, keys: list[str]) -> None:
         if [row.key.value for row in self.ordered_rows] == keys:

@@ -1,0 +1,101 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from vramtop.estimator.job import Job
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.snapshot import GpuReading, WatchedJob
+from vramtop.monitor.watch import GpuRow, Watchlist
+from vramtop.tui.header_text import Feed, header_line, summary_line
+from vramtop.tui.panel_text import PanelShape, panel_lines
+from vramtop.tui.row_text import row_line, row_titles
+
+SHAPE = PanelShape(width=120, graph_height=3)
+
+
+@pytest.fixture
+def make_row(make_budget, make_snapshot) -> Callable[..., GpuRow]:
+    """The row of one GPU; pid 1 runs a job of ``need`` GiB."""
+
+    def make(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
+        if need is not None:
+            watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
+        return watchlist.update(make_snapshot([gpu])).gpus[0]
+
+    return make
+
+
+def drawn(row: GpuRow, shape: PanelShape = SHAPE, **options: Any) -> list[str]:
+    return [line.plain for line in panel_lines(row, options.pop("history", ()), shape, now=2_000.0, **options)]
+
+
+@pytest.mark.parametrize("width", [60, 78, 100, 120, 200])
+@pytest.mark.parametrize("need", [None, 10, 30, 200])
+def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, width: int, need: float | None):
+    gpu = make_gpu(0, [make_process(1, 30), make_process(2, 5)], name="NVIDIA 演算 " + "long name " * 9)
+    row = make_row(gpu, need=need)
+    lines = drawn(row, PanelShape(width=width, graph_height=2), history=[(1_990.0, 30 * GIB), (1_999.0, None)])
+    assert [cell_len(line) for line in lines] == [width] * 6
+    assert cell_len(row_line(row, width, chosen=True).plain) == width
+    assert cell_len(row_titles(width).plain) == width
+
+
+def test_budget_beyond_the_card_ends_in_an_arrow(make_row, make_gpu, make_process):
+    lines = drawn(make_row(make_gpu(0, [make_process(1, 30)]), need=100))
+    assert "▶▏" in lines[2]
+
+
+def test_job_with_a_budget_is_drawn_first_so_that_both_bars_begin_together(make_row, make_gpu, make_process):
+    row = make_row(make_gpu(0, [make_process(2, 50), make_process(1, 20)]), need=20)
+    held, budget = drawn(row)[1:3]
+    seam = held.index("▊")
+    assert abs(seam + 1 - budget.index("├")) <= 3
+
+
+def test_graph_line_counts_what_other_processes_hold(make_row, make_gpu, make_process):
+    lines = drawn(make_row(make_gpu(0, [make_process(1, 20), make_process(2, 30)]), need=25))
+    assert any("expected 56.0" in line for line in lines)
+
+
+def test_unknown_total_shows_reason_and_what_processes_hold(make_row, make_gpu, make_process):
+    gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
+    lines = drawn(make_row(gpu, need=30))
+    assert "n/a: the card's total is not known, processes hold 30.0 GiB" in lines[1]
+    assert "30.0 GiB (28.1 to 31.9)" in lines[2]
+    assert "free n/a" in lines[0]
+
+
+def test_idle_gpu_and_unknown_job_say_so(make_row, make_gpu, make_process):
+    assert "nothing runs here" in drawn(make_row(make_gpu(0)))[2]
+    assert "no job known here" in drawn(make_row(make_gpu(0, [make_process(1, 3)])))[2]
+
+
+def test_summary_names_each_gpu_of_the_job_that_is_over_once(make_budget, make_snapshot, make_gpu, make_process):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    watchlist.watch(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
+    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
+    assert summary_line(board, 100).plain.split() == ["▲", "1", "OVER", "GPU", "0,", "1"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_summary_gives_way_but_keeps_the_word_for_the_next_job(
+    make_budget, make_snapshot, make_gpu, make_process, width: int
+):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
+    watchlist.watch(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
+    watchlist.pend(Job(name="a-rather-long-name-of-a-job"))
+    watchlist.pend(Job(name="another"))
+    line = summary_line(watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])])), width).plain
+    assert cell_len(line) <= width
+    assert width < 40 or "DOES NOT FIT" in line
+
+
+@pytest.mark.parametrize("width", [30, 60, 78, 118])
+def test_header_keeps_its_width_and_says_how_old_the_figures_are(make_snapshot, make_gpu, width: int):
+    board = Watchlist(estimate=lambda job: None).update(make_snapshot([make_gpu(0)]))  # type: ignore[arg-type,return-value]
+    line = header_line(board, Feed(interval=1.0, age_seconds=75.0), width).plain
+    assert cell_len(line) == width
+    assert "! figures are 1 min old" in line or width < 40
