@@ -11,6 +11,7 @@ from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, ModelSpec, Target, Training
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.screens.fit_check import FitCheckScreen
+from vramtop.tui.widgets.choice import Choice
 from vramtop.tui.widgets.job_form import FieldRow
 from vramtop.tui.widgets.verdict import VerdictView
 
@@ -171,7 +172,7 @@ async def test_choices_and_boxes_reach_the_job(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         assert not row(screen, "lora.rank").display
-        row(screen, "lora").query_one(Select).focus()
+        row(screen, "lora").query_one(Choice).focus()
         await pilot.press("enter", "down", "down", "enter")
         await until(pilot, lambda: row(screen, "lora.quantization").display)
         row(screen, "training.compile").query_one(Checkbox).focus()

@@ -177,7 +177,7 @@ class AttachScreen(Screen[None]):
         await settings.mount(form)
         self.query_one(PidChooser).display = False
         self.query_one("#attached").display = True
-        form.query("Input, Select").first().focus()
+        form.query("Input, Choice").first().focus()
         self._show_run()
         self._ask()
 

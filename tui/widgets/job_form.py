@@ -11,11 +11,12 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
-from textual.widgets import Checkbox, Input, Label, Select, Static
+from textual.widgets import Checkbox, Input, Label, Static
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job
 
 from ..job_fields import TUNING, JobField, build_job, field_value, job_fields, parse_text, shown_fields, value_text
+from .choice import Choice
 
 _MODEL = "model.id"
 _SUGGESTIONS = 6
@@ -74,9 +75,9 @@ class FieldRow(Widget):
             self.complain(self.error)
             self.post_message(self.Edited(self.field.key))
 
-    @on(Select.Changed)
+    @on(Choice.Changed)
     @on(Checkbox.Changed)
-    def chosen(self, event: Select.Changed | Checkbox.Changed) -> None:
+    def chosen(self, event: Choice.Changed | Checkbox.Changed) -> None:
         """Take in what was chosen."""
         event.stop()
         if isinstance(event, Checkbox.Changed):
@@ -94,8 +95,7 @@ class FieldRow(Widget):
             case "flag":
                 return Checkbox(_yes_no(bool(self.value)), value=bool(self.value), compact=True, classes="control")
             case "choice":
-                options = [(choice, choice) for choice in self.field.choices]
-                return Select(options, value=self.value, allow_blank=False, compact=True, classes="control")
+                return Choice(self.field.choices, self.value, classes="control")
             case _:
                 suggester = SuggestFromList(self._models, case_sensitive=False) if self._models else None
                 return Input(

@@ -1,0 +1,82 @@
+import pytest
+from textual.app import App, ComposeResult
+from vramtop.tui.widgets.choice import Choice
+
+WORDS = ("none", "full", "selective")
+
+
+class Host(App[None]):
+    """Three lines, a choice at each end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield Choice(WORDS, "full", id="first")
+        yield Choice(tuple(f"word {number}" for number in range(30)), "word 20", id="long")
+
+    def on_choice_changed(self, event: Choice.Changed) -> None:
+        self.heard.append(event.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        (["right"], ["selective"]),
+        (["right", "right"], ["selective", "none"]),
+        (["left"], ["none"]),
+        (["enter", "down", "enter"], ["selective"]),
+        (["space", "up", "enter"], ["none"]),
+        (["enter", "down", "escape"], []),
+        (["enter", "enter"], []),
+    ],
+)
+async def test_keys_choose(keys, chosen):
+    app = Host()
+    async with app.run_test(size=(40, 12)) as pilot:
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert app.heard == chosen
+        assert app.query_one("#first", Choice).value == (chosen or ["full"])[-1]
+
+
+async def test_the_mouse_chooses():
+    app = Host()
+    async with app.run_test(size=(40, 12)) as pilot:
+        await pilot.click("#first")
+        await pilot.click("OptionList", offset=(2, 2))
+        await pilot.pause()
+        assert app.heard == ["selective"]
+
+
+async def test_a_click_beside_the_list_changes_nothing():
+    app = Host()
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.click("#first")
+        await pilot.click(offset=(50, 19))
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+        assert app.heard == []
+
+
+async def test_a_list_at_the_end_of_the_screen_stays_on_it():
+    app = Host()
+    async with app.run_test(size=(40, 13)) as pilot:
+        app.query_one("#long").styles.margin = (11, 0, 0, 0)
+        app.query_one("#long").focus()
+        await pilot.pause()
+        await pilot.press("enter")
+        await pilot.pause()
+        listed = app.screen.query_one("OptionList").region
+        assert listed.y >= 0
+        assert listed.bottom <= 13
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert app.heard == ["word 21"]
+
+
+async def test_the_word_is_drawn_with_a_sign_that_there_are_others():
+    app = Host()
+    async with app.run_test(size=(20, 12)):
+        assert str(app.query_one("#first", Choice).render()).split() == ["full", "▾"]

@@ -1,0 +1,126 @@
+"""One of a few words, on one line and in one widget: Textual's ``Select`` is six, which a form of thirty feels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Click
+from textual.geometry import Offset
+from textual.message import Message
+from textual.reactive import reactive
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import OptionList
+
+
+class Choice(Widget, can_focus=True):
+    """Shows the chosen word; left and right step through the choices, Enter or a click lists them.
+
+    Args:
+        choices: what can be chosen.
+        value: what is chosen to begin with.
+        id: the widget's id in the DOM.
+        classes: its CSS classes.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "list", "Choose"),
+        Binding("left", "step(-1)", show=False),
+        Binding("right", "step(1)", show=False),
+    ]
+    DEFAULT_CSS = """
+    Choice { height: 1; width: 1fr; background: $surface; pointer: pointer; }
+    Choice:focus { background: $primary; color: $text; }
+    """
+
+    value: reactive[str] = reactive("", init=False)
+    """The chosen word."""
+
+    @dataclass
+    class Changed(Message):
+        """Another word was chosen."""
+
+        value: str
+
+    def __init__(
+        self,
+        choices: Sequence[str],
+        value: str,
+        *,
+        id: str | None = None,  # noqa: A002 - Textual's own name for it
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self.choices = tuple(choices)
+        self.set_reactive(Choice.value, value)
+
+    def render(self) -> Content:
+        """The word, and a sign that there are others."""
+        room = max(0, self.size.width - 2)
+        return Content.assemble(f"{self.value[:room]:<{room}}", ("▾", "dim"))
+
+    def watch_value(self, value: str) -> None:
+        """Tell the form."""
+        self.post_message(self.Changed(value))
+
+    def on_click(self) -> None:
+        """List the choices."""
+        self.action_list()
+
+    def action_step(self, by: int) -> None:
+        """Choose the next word, or the one before."""
+        self.value = self.choices[(self.choices.index(self.value) + by) % len(self.choices)]
+
+    def action_list(self) -> None:
+        """List the choices below the word."""
+        place = self.region
+
+        def choose(chosen: str | None) -> None:
+            if chosen is not None:
+                self.value = chosen
+
+        self.app.push_screen(_Menu(self.choices, self.value, Offset(place.x, place.bottom), place.width), choose)
+
+
+class _Menu(ModalScreen[str | None]):
+    """The choices; Escape or a click beside them changes nothing."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
+    DEFAULT_CSS = """
+    _Menu { background: transparent; }
+    _Menu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }
+    """
+
+    def __init__(self, choices: Sequence[str], value: str, place: Offset, width: int) -> None:
+        super().__init__()
+        self._words = tuple(choices)
+        self._value = value
+        self._place = place
+        self._width = width
+
+    def compose(self) -> ComposeResult:
+        """The list, with the chosen word marked."""
+        yield OptionList(*self._words, compact=True, markup=False)
+
+    def on_mount(self) -> None:
+        """Put the list below the word, or above it where the screen ends."""
+        options = self.query_one(OptionList)
+        options.highlighted = self._words.index(self._value)
+        height = min(12, len(self._words))
+        y = self._place.y if self._place.y + height <= self.app.size.height else max(0, self._place.y - 1 - height)
+        options.styles.width = max(self._width, max(map(len, self._words)) + 3)
+        options.styles.offset = (self._place.x, y)
+
+    def on_click(self, event: Click) -> None:
+        """A click beside the list."""
+        if event.widget is self:
+            self.dismiss(None)
+
+    @on(OptionList.OptionSelected)
+    def selected(self, event: OptionList.OptionSelected) -> None:
+        """Take the word."""
+        self.dismiss(self._words[event.option_index])
