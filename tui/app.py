@@ -148,7 +148,7 @@ class VramtopApp(App[None]):
         self._arrived = self._clock()
         self._failure = None
         for screen in reversed(self.screen_stack):
-            if isinstance(screen, ShowsBoard):
+            if screen.is_mounted and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
             if not screen.is_modal:
                 break

@@ -64,15 +64,20 @@ def header_line(board: Board | None, feed: Feed, width: int) -> Content:
 def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
     """A line for each thing that sets this view apart or is wrong with it; usually none."""
     lines = []
-    if feed.banner:
-        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #38bdf8"), f" {clean(feed.banner)}"))
+    faults = board.snapshot.faults if board else ()
+    banner = feed.banner
+    if board and not banner and board.snapshot.source.kind != "nvml":
+        banner = next((fault.message for fault in faults if fault.code == "DEMO"), "a recording, not this machine now")
+        faults = tuple(fault for fault in faults if fault.code != "DEMO")
+    if banner:
+        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #38bdf8"), f" {clean(banner)}"))
     if feed.failure:
         lines.append(Content.assemble((" ! ", ALARM), f" {clean(feed.failure)}"))
     elif board is None:
         lines.append(Content.styled("waiting for the first figures …", MUTED))
     if board:
-        lines += [Content.assemble((" ! ", ALARM), f" {clean(f.message)}") for f in board.snapshot.faults]
-        if not board.gpus and not board.snapshot.faults:
+        lines += [Content.assemble((" ! ", ALARM), f" {clean(fault.message)}") for fault in faults]
+        if not board.gpus and not faults:
             lines.append(Content.assemble((" ! ", ALARM), " no GPU is seen here"))
     return [line.truncate(width, ellipsis=True) for line in lines]
 

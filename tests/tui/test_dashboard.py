@@ -8,7 +8,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.snapshot import Fault, Snapshot, WatchedJob
+from vramtop.monitor.snapshot import Fault, Snapshot, Source, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import SourceFailed, VramtopApp
 from vramtop.tui.widgets.gpu_panel import GpuPanel
@@ -237,6 +237,15 @@ async def test_banner_keeps_a_replay_from_looking_live(open_app, make_snapshot, 
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         assert "REPLAY  demo recording: no NVIDIA driver found here" in screen_text(app)
+
+
+async def test_demo_in_place_of_a_driver_says_why(open_app, make_snapshot, make_gpu):
+    fault = Fault(field=None, code="DEMO", message="demo recording, not this machine: no NVIDIA driver was found")
+    app = open_app([make_snapshot([make_gpu(0)], source=Source(kind="demo"), faults=(fault,))])
+    async with app.run_test(size=(100, 24)) as pilot:
+        await settle(pilot)
+        (line,) = (line for line in screen_lines(app) if "demo recording" in line)
+        assert "REPLAY  demo recording, not this machine: no NVIDIA driver was found" in line
 
 
 async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu, make_process):
