@@ -30,7 +30,7 @@ def _assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> Iterator[str]
     if training.optimizer == "adamw" and training.mode == "train":
         yield "AdamW is torch's with foreach, which copies what it steps; the fused one (adamw-fused) does not."
     if training.optimizer.startswith("paged"):
-        yield "Paged optimizer states are managed memory and not counted: the driver moves them away when room is short."
+        yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
     if training.loss == "full" and arch.has_vocab_head:
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
     if job.lora and job.lora.quantization != "none":

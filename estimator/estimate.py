@@ -47,25 +47,20 @@ def estimate(
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
     arch = read_architecture(model.config, job.model.task, where=model.where)
-    counted = _exact(job, model, method, python, progress) if method != "formula" else None
-    if counted is None:
-        return closed_form(job, arch, inventory_of(arch), gpu=gpu)
-    return closed_form(job, arch, counted, method="exact", gpu=gpu)
+    if method != "formula":
+        if progress:
+            progress(f"counting the parameters of {model.label} on the built model")
+        counted = _exact(job, model, insist=method == "exact" or python is not None, python=python)
+        if counted is not None:
+            return closed_form(job, arch, counted, method="exact", gpu=gpu)
+    return closed_form(job, arch, inventory_of(arch), gpu=gpu)
 
 
-def _exact(
-    job: Job,
-    model: ResolvedModel,
-    method: MethodChoice,
-    python: str | None,
-    progress: Callable[[str], None] | None,
-) -> Inventory | None:
-    """The exact inventory; None where it cannot be had and was not insisted on."""
-    if progress:
-        progress(f"counting the parameters of {model.label} on the built model")
+def _exact(job: Job, model: ResolvedModel, *, insist: bool, python: str | None) -> Inventory | None:
+    """The exact inventory; None where it cannot be had and nobody insists on it."""
     try:
         return exact_inventory(model, job.model.task, python=python)
     except CannotTellError:
-        if method == "exact" or python is not None:
+        if insist:
             raise
         return None

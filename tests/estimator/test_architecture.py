@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+
 from vramtop.estimator.architecture import complete_config, read_architecture, usual_task
 from vramtop.estimator.errors import InputError
 

@@ -1,6 +1,7 @@
 from collections import Counter
 
 import pytest
+
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.gpus import Gpu, catalogue, find_gpu, match_nvml_name
 from vramtop.estimator.sizes import GIB, MIB

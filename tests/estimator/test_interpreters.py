@@ -2,6 +2,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.interpreters import choose_interpreter, find_interpreters, probe
 

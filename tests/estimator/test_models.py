@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.job import ModelSpec
 from vramtop.estimator.models import built_in_models, find_built_in, hub_cache, resolve_model

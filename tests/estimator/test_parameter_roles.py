@@ -1,4 +1,5 @@
 import pytest
+
 from vramtop.estimator.parameter_roles import Kind, NamedShape, classify
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.readers.evidence import JobReading
 from vramtop.estimator.readers.launch_line import read_launch

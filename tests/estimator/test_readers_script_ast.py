@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from vramtop.estimator.readers.evidence import JobReading
 from vramtop.estimator.readers.launch_line import read_launch
 

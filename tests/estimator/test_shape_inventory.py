@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+
 from vramtop.estimator.architecture import read_architecture
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.families import FAMILIES

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.models import ResolvedModel
 from vramtop.estimator.shape_inventory import inventory_from_shape

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.worker_process import INVENTORY_PROGRAM, Worker
 

@@ -1,0 +1,55 @@
+# make run     make a virtual environment, install, open the dashboard (the demo recording where there is no driver)
+# make test    install what the tests need, run all of them
+# make check   lint, types, import contracts
+# make picture draw the pictures in docs/ anew, from the demo recording
+# make demo    make the demo recording anew
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TYPING := build/typing/vramtop
+
+.PHONY: run test check lint types imports picture demo clean
+
+run: $(VENV)/installed
+	$(BIN)/vramtop $(ARGS)
+
+test: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint types imports
+
+lint: $(VENV)/installed-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed-for-tests $(TYPING)
+	MYPYPATH=build/typing $(BIN)/mypy -p vramtop.estimator -p vramtop.monitor -p vramtop.tui
+
+imports: $(VENV)/installed-for-tests $(TYPING)
+	PYTHONPATH=build/typing $(BIN)/lint-imports
+
+picture: $(VENV)/installed-for-tests
+	$(BIN)/python docs/make_pictures.py
+
+demo: $(VENV)/installed
+	$(BIN)/python docs/make_demo.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/installed-for-tests: pyproject.toml tests/constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[torch,dev]'
+	touch $@ $(VENV)/installed
+
+# The folders under their installed names, for tools that look for sources rather than import.
+$(TYPING):
+	mkdir -p $@
+	for folder in estimator monitor tui; do ln -sfn ../../../$$folder $@/$$folder; done

@@ -1,0 +1,146 @@
+"""Writes the demo recording: a story of two GPUs, told with figures from the estimator itself.
+
+A full fine-tuning loads, takes its first step and runs on budget. A second job starts on the other GPU, runs on budget
+for a while, then outgrows its budget up to the end of the card. A third job waits: at first it fits beside the second,
+then it does not.
+"""
+
+import math
+import random
+
+from vramtop.estimator.estimate import estimate
+from vramtop.estimator.gpus import find_gpu
+from vramtop.estimator.job import Job, Lora, ModelSpec, Target, Training
+from vramtop.estimator.sizes import GIB, MIB
+from vramtop.monitor.demo import demo_path
+from vramtop.monitor.recording import RecordingWriter
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
+
+SECONDS = 180
+START = 1_780_000_000.0
+CARD = find_gpu("h100-80gb")
+SFT = Job(
+    name="llama-8b-sft",
+    model=ModelSpec(id="meta-llama/Llama-3.1-8B"),
+    training=Training(precision="bf16", optimizer="adamw-fused", sequence_length=4096, activation_checkpointing="full"),
+    target=Target(gpu=CARD.name),
+)
+DPO = Job(
+    name="qwen-7b-dpo",
+    model=ModelSpec(id="Qwen/Qwen2.5-7B-Instruct", attention="flash_attention_2"),
+    training=Training(
+        precision="bf16",
+        optimizer="adamw-fused",
+        micro_batch=2,
+        sequence_length=2048,
+        activation_checkpointing="full",
+    ),
+    lora=Lora(rank=32, targets="all-linear"),
+    target=Target(gpu=CARD.name),
+)
+WAITING = Job(
+    name="qwen-14b-lora",
+    model=ModelSpec(id="Qwen/Qwen2.5-14B"),
+    training=Training(precision="bf16", optimizer="adamw-fused", sequence_length=2048, activation_checkpointing="full"),
+    lora=Lora(rank=16, targets="all-linear"),
+    target=Target(gpu=CARD.name),
+)
+
+
+def main() -> None:
+    """Write the recording to where the package looks for it."""
+    noise = random.Random(7)  # noqa: S311 - a demo, not a secret
+    path = demo_path()
+    with RecordingWriter(path, overwrite=True) as writer:
+        for second in range(SECONDS):
+            writer.write(snapshot(second, noise))
+    print(f"{path}: {SECONDS} snapshots, {path.stat().st_size} bytes")
+
+
+def snapshot(second: int, noise: random.Random) -> Snapshot:
+    """The machine at that second of the story."""
+    sft_peak, dpo_peak = estimate(SFT).peak, estimate(DPO).peak
+    sft = grown(second - 4, context=0.6, weights=16.0, first=0.55, peak=sft_peak.device_bytes - 300 * MIB)
+    dpo = grown(second - 38, context=0.6, weights=15.4, first=0.9, peak=dpo_peak.device_bytes - 150 * MIB)
+    dpo += outgrown(second - 78, until=round(75.2 * GIB) - dpo_peak.device_bytes)
+    notebook = process(
+        2114, START - 86_400, "bo", "/usr/bin/python3 -m ipykernel_launcher -f kernel-8c1.json", 1.1 * GIB
+    )
+    first = [process(48213, START + 4, "ana", "python train.py --config sft.yaml", sft)] if sft else []
+    second_job = [process(48977, START + 38, "cho", "python dpo.py --model qwen2.5-7b --beta 0.1", dpo)] if dpo else []
+    watched = []
+    if sft:
+        watched.append(WatchedJob(job=SFT, pids=((48213, START + 4),)))
+    if dpo:
+        watched.append(WatchedJob(job=DPO, pids=((48977, START + 38),)))
+    return Snapshot(
+        time=START + second,
+        source=Source(kind="demo", host="gpubox-3", driver_version="580.95.05", cuda_version="13.0"),
+        gpus=(
+            gpu(0, first, second, noise, busy=second > 30),
+            gpu(1, [*second_job, notebook], second, noise, busy=second > 60),
+        ),
+        watched=tuple(watched),
+        pending=(WAITING,) if second >= 10 else (),
+    )
+
+
+def grown(age: int, *, context: float, weights: float, first: float, peak: int) -> int:
+    """Bytes that a job holds so many seconds after its start: context, weights, a first step, then steady."""
+    if age < 0:
+        return 0
+    if age < 4:
+        return round(context * GIB * (age + 1) / 4)
+    if age < 20:
+        return round((context + (weights - context) * (age - 4) / 16) * GIB)
+    if age < 25:
+        return round(weights * GIB)
+    if age < 31:
+        return max(round(weights * GIB), round(peak * first))
+    return peak
+
+
+def outgrown(age: int, *, until: int) -> int:
+    """Bytes beyond the budget: longer and longer sequences, in steps, as an allocator's cache grows."""
+    if age < 0:
+        return 0
+    return round(until * min(1.0, math.floor(age / 7 + 1) / 8))
+
+
+def process(pid: int, start: float, user: str, command: str, used: float) -> GpuProcess:
+    """A compute process."""
+    return GpuProcess(
+        pid=pid,
+        start_time=start,
+        used_bytes=int(used) // MIB * MIB,
+        kinds=("compute",),
+        user=user,
+        name="python",
+        command=command,
+    )
+
+
+def gpu(index: int, processes: list[GpuProcess], second: int, noise: random.Random, *, busy: bool) -> GpuReading:
+    """An H100 that holds these processes."""
+    reserved = CARD.reserved_bytes or 0
+    used = sum(each.used_bytes or 0 for each in processes) + 18 * MIB
+    load = noise.randint(93, 99) if busy else (noise.randint(0, 6) if processes else 0)
+    return GpuReading(
+        index=index,
+        uuid=f"GPU-5b1d8c3e-0000-4000-8000-00000000000{index}",
+        name="NVIDIA H100 80GB HBM3",
+        total_bytes=CARD.total_bytes,
+        reserved_bytes=reserved,
+        used_bytes=used,
+        free_bytes=CARD.total_bytes - reserved - used,
+        utilisation_percent=load,
+        temperature_c=34 + load * 30 // 100 + index,
+        power_w=round(75 + 5.6 * load + noise.random() * 4, 1),
+        power_limit_w=700.0,
+        processes=tuple(sorted(processes, key=lambda each: -(each.used_bytes or 0))),
+        read_at=START + second,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Small models of many families, and a counter of every allocation that torch makes on fake tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.architecture import read_architecture
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.closed_form import closed_form
+from vramtop.estimator.jobfile import job_from_mapping
+from vramtop.estimator.shape_inventory import inventory_of
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 2000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture
+def tiny_llama() -> dict[str, Any]:
+    """A Llama of four layers with grouped-query attention."""
+    return dict(LLAMA)
+
+
+@pytest.fixture
+def budget_of() -> Callable[..., Budget]:
+    """The closed form of a config with these settings: ``budget_of(config, {"training.precision": "bf16"})``."""
+
+    def make(config: dict[str, Any], settings: dict[str, Any] | None = None) -> Budget:
+        tables: dict[str, dict[str, Any]] = {"model": {"config": config}}
+        for dotted, value in (settings or {}).items():
+            table, _, key = dotted.partition(".")
+            tables.setdefault(table, {})[key] = value
+        job = job_from_mapping(tables, where="test")
+        arch = read_architecture(config, job.model.task)
+        return closed_form(job, arch, inventory_of(arch))
+
+    return make

@@ -1,0 +1,164 @@
+"""The command line: parses, runs one command, and turns failures into one sentence and an exit code."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
+
+from vramtop.estimator.errors import VramtopError
+
+from .job_argument import add_job_arguments
+
+_COMMANDS = {
+    "estimate": "what a training job will take, by phase and component",
+    "fit": "whether a job fits on these GPUs as they are now (exit code 0 yes, 1 no, 3 cannot tell, 4 tight)",
+    "attach": "read a running training process and hold it against its budget",
+    "record": "record the GPUs to a file that --replay plays",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run vramtop; the exit code of the process."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    launch = None
+    if "--" in words:
+        at = words.index("--")
+        words, launch = words[:at], words[at + 1 :]
+    parser = build_parser()
+    try:
+        options = parser.parse_args(words)
+        return _run(options, launch)
+    except VramtopError as error:
+        print(f"vramtop: {error.message}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; say nothing more
+        return 141
+
+
+def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    if options.command:
+        return int(importlib.import_module(f".commands.{options.command}", __package__).run(options, launch))
+    if launch is not None:
+        raise _usage("a launch line after -- goes with a command, such as vramtop fit -- torchrun train.py ...")
+    if options.json and not options.once:
+        raise _usage("--json goes with --once or with a command")
+    name = "once" if options.once else "dashboard"
+    return int(importlib.import_module(f".commands.{name}", __package__).run(options))
+
+
+def _usage(sentence: str) -> VramtopError:
+    error = VramtopError(sentence)
+    error.exit_code = 2
+    return error
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one sentence, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands and options."""
+    parser = _Parser(
+        prog="vramtop",
+        description="Live GPU memory beside a predicted training budget. Without a command: the dashboard.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"vramtop {_version()}")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--demo", action="store_true", help="play the demo recording")
+    source.add_argument("--replay", metavar="FILE", help="play a recording")
+    parser.add_argument("--pid", type=int, help="attach to this process")
+    parser.add_argument("--job", action="append", default=[], metavar="FILE", help="a job that waits (repeatable)")
+    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between readings")
+    parser.add_argument("--once", action="store_true", help="print one reading and exit")
+    _add_common(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    for name, words in _COMMANDS.items():
+        command = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
+        globals()[f"_{name}_arguments"](command)
+        _add_common(command)
+    return parser
+
+
+def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    _machine_arguments(parser)
+    _method_argument(parser)
+
+
+_fit_arguments = _estimate_arguments
+
+
+def _attach_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("process", type=int, metavar="PID", help="any process of the run: a rank or its launcher")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="fill in or correct a setting")
+    _method_argument(parser)
+
+
+def _record_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the recording, such as run.jsonl.gz")
+    parser.add_argument("--seconds", type=_seconds, default=None, help="end after so many seconds")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
+    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between readings")
+
+
+def _machine_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the machine (this one when left out)")
+    card = group.add_mutually_exclusive_group()
+    card.add_argument("--gpu-type", metavar="NAME", help="a card of the catalogue, such as h100-80gb")
+    card.add_argument("--gpu-memory", metavar="SIZE", help="a card of this size, such as 80GiB or 81559MiB")
+    card.add_argument("--gpu", metavar="INDEX[,INDEX]", help="these GPUs of this machine only")
+    group.add_argument("--gpus", type=_count, metavar="N", help="so many of them (as many as the job has ranks)")
+
+
+def _method_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--method",
+        choices=("auto", "formula", "exact", "traced"),
+        default="auto",
+        help="formula: from the shape; exact: parameters counted on the built model; auto: the deepest that can be had",
+    )
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    # a command's own default would overwrite what was said before the command
+    flag, path = (False, None) if parser.prog == "vramtop" else (argparse.SUPPRESS, argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", default=flag, help="print JSON")
+    parser.add_argument("--ascii", action="store_true", default=flag, help="ASCII characters only")
+    words = "interpreter with torch and transformers, for exact counts"
+    parser.add_argument("--python", metavar="PATH", default=path, help=words)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of GPUs")
+    return count
+
+
+def _version() -> str:
+    try:
+        return version("vramtop-budget")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,60 @@
+"""``vramtop``: open the dashboard, live where there is a driver, else on the demo recording, saying so."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import InputError
+from vramtop.estimator.estimate import estimate
+from vramtop.estimator.job import Job
+from vramtop.estimator.jobfile import load_job
+from vramtop.monitor.demo import LiveOrDemo, demo_source
+from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.replay import ReplaySource
+from vramtop.monitor.source import SnapshotSource
+from vramtop.monitor.watch import Watchlist
+
+from ..terminal import look
+
+
+def run(options: argparse.Namespace) -> int:
+    """Open the dashboard and stay until it is quit; exit code 0."""
+    jobs = [load_job(Path(path)) for path in options.job]
+    source, banner = _source(options)
+    if not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
+        raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
+    from ..app import VramtopApp
+
+    watchlist = Watchlist(estimate)
+    for job in jobs:
+        watchlist.pend(job)
+
+    def refine(job: Job, *, environ: Mapping[str, str] | None = None) -> Budget:
+        return estimate(job, method="auto", python=options.python, environ=environ)
+
+    app = VramtopApp(
+        source,
+        watchlist,
+        interval=options.interval,
+        ascii_only=look(ascii_only=options.ascii).ascii_only,
+        banner=banner,
+        pid=options.pid,
+        refine=refine,
+    )
+    app.run()
+    return app.return_code or 0
+
+
+def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
+    """Where snapshots come from, and the line that says so when it is not this machine."""
+    if options.replay:
+        path = Path(options.replay)
+        source = ReplaySource(path, rebase=True)
+        source.open()  # a file that cannot be played is said before the screen opens
+        return source, f"the recording {path.name}, not this machine now"
+    if options.demo:
+        return demo_source(), "the demo recording, not this machine"
+    return LiveOrDemo(NvmlSource()), None

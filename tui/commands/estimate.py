@@ -1,0 +1,45 @@
+"""``vramtop estimate JOB``: what a job will take."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from vramtop.estimator.estimate import estimate
+from vramtop.estimator.gpus import Gpu, find_gpu
+from vramtop.estimator.job import Job
+from vramtop.estimator.sizes import parse_size
+
+from ..job_argument import read_job
+from ..report import budget_lines
+from ..terminal import look
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Print the budget; exit code 0."""
+    job, notes = read_job(options, launch)
+    gpu, memory = elsewhere(options, job)
+    budget = estimate(job, method=options.method, gpu=gpu, python=options.python, progress=progress(options))
+    if options.json:
+        print(json.dumps(budget.to_json() | ({"notes": list(notes)} if notes else {}), indent=2))
+        return 0
+    terminal = look(ascii_only=options.ascii)
+    scale = memory if memory and memory > budget.peak.device_bytes else None
+    print("\n".join(budget_lines(budget, terminal, scale_bytes=scale)))
+    for note in notes:
+        print(terminal.text(f"note: {note}"))
+    return 0
+
+
+def elsewhere(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | None]:
+    """The card of another machine that the user named, and its total; Nones for this machine."""
+    name = options.gpu_type or (job.target.gpu if not options.gpu_memory and not options.gpu else None)
+    gpu = find_gpu(name) if name else None
+    return gpu, parse_size(options.gpu_memory) if options.gpu_memory else gpu.total_bytes if gpu else None
+
+
+def progress(options: argparse.Namespace) -> Callable[[str], None] | None:
+    """Says on standard error what takes its time, where somebody looks."""
+    if options.json or not sys.stderr.isatty():
+        return None
+    return lambda words: print(f"{words} ...", file=sys.stderr)

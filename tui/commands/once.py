@@ -1,0 +1,171 @@
+"""``vramtop --once``: the GPUs now, as text or JSON."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from vramtop.estimator.estimate import estimate
+from vramtop.estimator.jobfile import load_job
+from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.compare import STATUS_WORDS
+from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.snapshot import WatchedJob
+from vramtop.monitor.watch import Board, GpuRow, ProcessRow, Watchlist
+
+from ..palette import VERDICTS
+from ..terminal import Terminal, look, table
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one reading; exit code 0."""
+    board = _read(options)
+    if options.json:
+        print(json.dumps(_to_json(board), indent=2))
+    else:
+        print("\n".join(_lines(board, look(ascii_only=options.ascii))))
+    return 0
+
+
+def _read(options: argparse.Namespace) -> Board:
+    watchlist = Watchlist(estimate)
+    for path in options.job:
+        watchlist.pend(load_job(Path(path)))
+    if options.pid is not None:
+        _watch(options.pid, watchlist)
+    source = NvmlSource()
+    source.open()
+    try:
+        return watchlist.update(source.read())
+    finally:
+        source.close()
+
+
+def _watch(pid: int, watchlist: Watchlist) -> None:
+    from .attach import complete_job
+
+    attachment, job, _ = complete_job(pid, {})
+    if job is not None:
+        watchlist.refine(estimate(job, environ=attachment.environ_hf))
+        ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
+        watchlist.watch(WatchedJob(job=job, pids=ranks))
+
+
+def _to_json(board: Board) -> dict[str, Any]:
+    snapshot = board.snapshot
+    return {
+        "schema": 1,
+        "time": datetime.fromtimestamp(snapshot.time, timezone.utc).isoformat(),
+        "source": {
+            "kind": snapshot.source.kind,
+            "host": snapshot.source.host,
+            "driver_version": snapshot.source.driver_version,
+            "cuda_version": snapshot.source.cuda_version,
+        },
+        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in snapshot.faults],
+        "gpus": [_gpu_json(row) for row in board.gpus],
+        "pending": [
+            {
+                "job": row.job.label,
+                "verdict": row.fit.verdict if row.fit else "unknown",
+                "device_bytes": row.budget.peak.device_bytes if row.budget else None,
+                "sentence": row.fit.sentence if row.fit else row.problem,
+            }
+            for row in board.pending
+        ],
+    }
+
+
+def _gpu_json(row: GpuRow) -> dict[str, Any]:
+    gpu = row.reading
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "total_bytes": gpu.total_bytes,
+        "used_bytes": gpu.used_bytes,
+        "reserved_bytes": gpu.reserved_bytes,
+        "free_bytes": gpu.free_bytes,
+        "unattributed_bytes": gpu.unattributed_bytes,
+        "utilisation_percent": gpu.utilisation_percent,
+        "temperature_c": gpu.temperature_c,
+        "power_w": gpu.power_w,
+        "processes": None if gpu.processes is None else [_process_json(process) for process in row.rows],
+        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in gpu.faults],
+    }
+
+
+def _process_json(row: ProcessRow) -> dict[str, Any]:
+    process = row.process
+    return {
+        "pid": process.pid,
+        "used_bytes": process.used_bytes,
+        "user": process.user,
+        "command": process.command,
+        "elapsed_seconds": row.elapsed_seconds,
+        "note": process.note,
+        "job": row.job.label if row.job else None,
+        "budget_bytes": row.budget.steady_device_bytes if row.budget else None,
+        "status": row.comparison.status if row.comparison else None,
+    }
+
+
+def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
+    source = board.snapshot.source
+    count = len(board.gpus)
+    facts = [f"driver {source.driver_version}", f"CUDA {source.cuda_version}", f"{count} GPU{'s' * (count != 1)}"]
+    yield terminal.text(f"{source.host or os.uname().nodename} · " + " · ".join(facts))
+    rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(r) for r in board.gpus)]
+    yield from (terminal.text(line) for line in table(rows, "><>>>>>>"))
+    yield ""
+    yield from _process_lines(board, terminal)
+    for row in board.pending:
+        mark = VERDICTS[row.fit.verdict if row.fit else "unknown"]
+        yield terminal.text(f"pending {row.job.label}: {mark.letter} {mark.word}: ") + terminal.text(
+            row.fit.sentence if row.fit else row.problem or ""
+        )
+    yield from (terminal.text(fault.message) for fault in board.snapshot.faults)
+    for gpu in board.gpus:
+        for message in dict.fromkeys(fault.message for fault in gpu.reading.faults):
+            yield terminal.text(f"GPU {gpu.reading.index}: {message}")
+
+
+def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("PID", "USER", "GPU", "VRAM", "BUDGET", "STATUS", "COMMAND")]
+    for gpu in board.gpus:
+        rows += [_process_cells(row) for row in gpu.rows]
+        if gpu.reading.unattributed_bytes:
+            rest = format_gib(gpu.reading.unattributed_bytes)
+            rows.append(("-", "-", str(gpu.reading.index), rest, "", "", "(unattributed)"))
+    if len(rows) > 1:
+        yield from (terminal.text(line)[: terminal.width] for line in table(rows, "><>>><<"))
+
+
+def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
+    gpu = row.reading
+    return (
+        str(gpu.index),
+        gpu.name or "n/a",
+        format_gib(gpu.used_bytes),
+        format_gib(gpu.total_bytes),
+        format_gib(gpu.free_bytes),
+        "n/a" if gpu.utilisation_percent is None else f"{gpu.utilisation_percent} %",
+        "n/a" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        "n/a" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
+    )
+
+
+def _process_cells(row: ProcessRow) -> tuple[str, ...]:
+    process = row.process
+    return (
+        str(process.pid),
+        process.user or "n/a",
+        str(row.gpu.index),
+        format_gib(process.used_bytes),
+        format_gib(row.budget.steady_device_bytes) if row.budget else "",
+        STATUS_WORDS[row.comparison.status] if row.comparison else "",
+        process.command or process.note or process.name or "n/a",
+    )

@@ -1,0 +1,58 @@
+"""``vramtop record FILE``: write snapshots to a file that ``--replay`` plays."""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from vramtop.estimator.errors import VramtopError
+from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.recording import RecordingWriter
+from vramtop.monitor.sampler import Sampler
+from vramtop.monitor.snapshot import Snapshot
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Record until interrupted, or for ``--seconds``; exit code 0."""
+    del launch
+    path = Path(options.file)
+    done = threading.Event()
+    failed: list[VramtopError] = []
+    written = 0
+
+    def keep(snapshot: Snapshot) -> None:
+        nonlocal written
+        try:
+            writer.write(snapshot)
+            written += 1
+        except OSError as error:
+            fail(VramtopError(f"{path}: cannot be written: {error.strerror or error}"))
+
+    def fail(error: VramtopError) -> None:
+        failed.append(error)
+        done.set()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        done.set()
+
+    source = NvmlSource()
+    source.open()  # without a driver there is nothing to record, and no file to leave behind
+    source.close()
+    with RecordingWriter(path, overwrite=options.overwrite) as writer:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, end)
+        sampler = Sampler(NvmlSource(), options.interval, keep, fail, retry_seconds=None)
+        sampler.start()
+        if sys.stderr.isatty():
+            print(f"recording to {path}, Ctrl-C ends it", file=sys.stderr)
+        done.wait(options.seconds)
+        sampler.stop()
+    if failed:
+        raise failed[0]
+    print(json.dumps({"file": str(path), "snapshots": written}) if options.json else f"{path}: {written} snapshots")
+    return 0

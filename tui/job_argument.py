@@ -1,0 +1,98 @@
+"""From what a user wrote on the command line to a Job: a job file, a model with flags, or a launch line."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vramtop.estimator.architecture import usual_task
+from vramtop.estimator.errors import InputError
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.jobfile import job_keys, load_job, parse_assignment, with_changes
+from vramtop.estimator.models import resolve_model
+
+_NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
+_OTHER_TOOLS = (".yaml", ".yml", ".json")
+
+
+def job_flags() -> dict[str, str]:
+    """A flag for each job key: ``--micro-batch`` for ``training.micro_batch``; those of ``[lora]`` begin with it."""
+    flags = {}
+    for key in job_keys():
+        table, _, name = key.partition(".")
+        if key not in _NO_FLAG:
+            flags[f"--{'lora-' if table == 'lora' else ''}{name.replace('_', '-')}"] = key
+    return flags
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """The JOB argument, a flag for each of its settings, and ``--set``."""
+    parser.add_argument(
+        "job",
+        nargs="?",
+        metavar="JOB",
+        help="job file (TOML), model (built-in name, hub id in the local cache, folder with config.json), "
+        "or a launch line after --",
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any key of the job file")
+    group = parser.add_argument_group("settings of the job (as in a job file)")
+    for flag, key in job_flags().items():
+        group.add_argument(flag, dest=key, metavar="VALUE", help=f"{key}", default=None)
+
+
+def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
+    """The job that the arguments describe, and warnings about what was not understood.
+
+    Args:
+        options: parsed by a parser with ``add_job_arguments``.
+        launch: the launch line that stood after ``--``; None: there was none.
+
+    Raises:
+        InputError: there is none, it cannot be read, or something that matters is missing.
+    """
+    changes = dict(_given(options))
+    if launch is not None:
+        if options.job:
+            raise InputError(f"both a job ({options.job}) and a launch line after -- were given; give one")
+        return _from_launch_line(launch, changes)
+    if not options.job:
+        raise InputError("no job is given: a job file, a model, or a launch line after --")
+    job = load_job(Path(options.job)) if options.job.endswith(".toml") else _from_model(options.job, changes)
+    return with_changes(job, changes, where="the command line"), ()
+
+
+def _given(options: argparse.Namespace) -> Mapping[str, Any]:
+    flags = {key: getattr(options, key) for key in job_flags().values() if getattr(options, key) is not None}
+    assignments = [f"{key}={value}" for key, value in flags.items()] + list(options.set)
+    return dict(parse_assignment(text) for text in assignments)
+
+
+def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
+    path = Path(name)
+    if path.suffix in _OTHER_TOOLS and path.name != "config.json":
+        if not path.is_file():
+            raise InputError(f"{name}: no such file")
+        raise InputError(
+            f"{name}: a configuration of another tool is read through its launch line, "
+            f"such as vramtop fit -- trl sft --config {path.name}"
+        )
+    spec = ModelSpec(id=str(path.resolve().parent) if path.name == "config.json" else name)
+    if "model.task" not in changes:
+        model = resolve_model(spec)
+        return Job(model=ModelSpec(id=spec.id, task=usual_task(model.config, where=model.where)))
+    return Job(model=spec)
+
+
+def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
+    from vramtop.estimator.readers.launch_line import read_launch
+
+    reading = read_launch(launch)
+    missing = reading.still_missing(changes)
+    if missing:
+        example = "meta-llama/Llama-3.1-8B" if missing[0] == "model.id" else "1"
+        raise InputError(
+            f"the launch line does not say {', '.join(missing)}; add --set {missing[0]}={example} before the --"
+        )
+    guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
+    notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
+    return reading.job(changes), (*reading.warnings, *notes)

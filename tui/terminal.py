@@ -1,0 +1,70 @@
+"""Plain-terminal output: colour where there is colour, ASCII where there is nothing else, and aligned tables."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from .bars import Cell, runs
+from .palette import ASCII_SIGNS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """What the output can show."""
+
+    colour: bool
+    ascii_only: bool
+    width: int
+
+    def text(self, text: str) -> str:
+        """The text as this terminal can show it."""
+        return text.translate(ASCII_SIGNS).encode("ascii", "replace").decode() if self.ascii_only else text
+
+    def paint(self, text: str, colour: str | None, *, bold: bool = False) -> str:
+        """The text in a colour (``#rrggbb``) where there is colour."""
+        text = self.text(text)
+        if not self.colour or (colour is None and not bold):
+            return text
+        codes = ["1"] if bold else []
+        if colour:
+            codes.append("38;2;" + ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5)))
+        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m"
+
+    def bar(self, cells: Sequence[Cell]) -> str:
+        """A drawn bar: coloured ground with the letters on it, or the letters alone."""
+        return "".join(self._stretch(text, colour) for text, colour in runs(cells))
+
+    def _stretch(self, text: str, colour: str | None) -> str:
+        text = self.text(text)
+        if not self.colour or colour is None:
+            return text
+        ground = ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))
+        return f"\x1b[30;48;2;{ground}m{text}\x1b[0m"
+
+
+def look(stream: TextIO | None = None, *, ascii_only: bool = False) -> Terminal:
+    """What a stream can show: NO_COLOR, TERM=dumb, pipes and encodings without UTF-8 are respected."""
+    stream = stream or sys.stdout
+    tty = stream.isatty() and os.environ.get("TERM") != "dumb"
+    encoding = (stream.encoding or "ascii").lower().replace("-", "")
+    width = 100
+    if tty:
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(stream.fileno()).columns
+    return Terminal(
+        colour=tty and not os.environ.get("NO_COLOR"),
+        ascii_only=ascii_only or not encoding.startswith("utf"),
+        width=max(60, min(width, 160)),
+    )
+
+
+def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Lines of a table: ``align`` has ``<`` or ``>`` for each column; columns are as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(align))] if rows else []
+    return [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
+        for row in rows
+    ]
