@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from textual.content import Content
+
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.watch import ProcessRow
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
+
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, Lora, ModelSpec, Parallel, Training
 from vramtop.estimator.jobfile import with_changes

@@ -9,6 +9,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, OptionList
+
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.job import Job

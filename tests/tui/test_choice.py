@@ -1,5 +1,6 @@
 import pytest
 from textual.app import App, ComposeResult
+
 from vramtop.tui.widgets.choice import Choice
 
 WORDS = ("none", "full", "selective")
@@ -41,6 +42,18 @@ async def test_keys_choose(keys, chosen):
         assert app.query_one("#first", Choice).value == (chosen or ["full"])[-1]
 
 
+async def test_of_two_words_enter_takes_the_other():
+    class TwoWords(Host):
+        def compose(self) -> ComposeResult:
+            yield Choice(("no", "yes"), "no")
+
+    app = TwoWords()
+    async with app.run_test() as pilot:
+        await pilot.press("enter", "enter", "space")
+        await pilot.pause()
+        assert app.heard == ["yes", "no", "yes"]
+
+
 async def test_the_mouse_chooses():
     app = Host()
     async with app.run_test(size=(40, 12)) as pilot:
@@ -79,4 +92,4 @@ async def test_a_list_at_the_end_of_the_screen_stays_on_it():
 async def test_the_word_is_drawn_with_a_sign_that_there_are_others():
     app = Host()
     async with app.run_test(size=(20, 12)):
-        assert str(app.query_one("#first", Choice).render()).split() == ["full", "▾"]
+        assert str(app.query_one("#first", Choice).render()).split() == ["full", "▼"]

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
+
 from vramtop.estimator.sizes import GIB
 from vramtop.tui.bars import Cell
 from vramtop.tui.widgets.memory_graph import Line, MemoryGraph, Readings, graph_rows

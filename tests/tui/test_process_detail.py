@@ -1,6 +1,7 @@
 import pytest
 from textual.app import App
 from textual.screen import Screen
+
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Board, Watchlist

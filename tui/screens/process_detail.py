@@ -7,6 +7,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer
+
 from vramtop.monitor.watch import Board, ProcessRow, Watchlist
 
 from ..widgets.budget_view import short_name

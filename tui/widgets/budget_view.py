@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from textual.content import Content
+
 from vramtop.estimator.budget import Budget, Method
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.fit import Fit, GpuVerdict
@@ -67,7 +68,7 @@ def phase_table(budget: Budget) -> list[Content]:
     """GiB by component (rows, which are the bar's legend too) and phase (columns); the peak's phase is marked."""
     heads = [_PHASE_HEADS.get(phase.name, phase.name) for phase in budget.phases]
     marked = [
-        f"{head}◂" if phase.name == budget.peak.phase else head
+        f"{head}◀" if phase.name == budget.peak.phase else head
         for head, phase in zip(heads, budget.phases, strict=True)
     ]
     lines = [Content.assemble((f"{'GiB':<17}" + "".join(f"{head:>11}" for head in marked), "dim"))]
@@ -118,7 +119,7 @@ def short_name(name: str | None) -> str:
 
 def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
     room = gpu.room
-    label = f"{'▸' if placed else ' '}{room.index:>2} {short_name(room.name)}"[: _LABEL - 1]
+    label = f"{'▶' if placed else ' '}{room.index:>2} {short_name(room.name)}"[: _LABEL - 1]
     room_for_bar = max(8, width - _LABEL - _TAIL - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(

@@ -61,7 +61,7 @@ class Choice(Widget, can_focus=True):
     def render(self) -> Content:
         """The word, and a sign that there are others."""
         room = max(0, self.size.width - 2)
-        return Content.assemble(f"{self.value[:room]:<{room}}", ("▾", "dim"))
+        return Content.assemble(f"{self.value[:room]:<{room}}", ("▼", "dim"))
 
     def watch_value(self, value: str) -> None:
         """Tell the form."""
@@ -76,7 +76,10 @@ class Choice(Widget, can_focus=True):
         self.value = self.choices[(self.choices.index(self.value) + by) % len(self.choices)]
 
     def action_list(self) -> None:
-        """List the choices below the word."""
+        """List the choices below the word; of two, take the other one."""
+        if len(self.choices) == 2:
+            self.action_step(1)
+            return
         place = self.region
 
         def choose(chosen: str | None) -> None:

@@ -11,7 +11,8 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
-from textual.widgets import Checkbox, Input, Label, Static
+from textual.widgets import Input, Label, Static
+
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job
 
@@ -20,6 +21,7 @@ from .choice import Choice
 
 _MODEL = "model.id"
 _SUGGESTIONS = 6
+_NO, _YES = "no", "yes"
 
 
 class FieldRow(Widget):
@@ -76,14 +78,10 @@ class FieldRow(Widget):
             self.post_message(self.Edited(self.field.key))
 
     @on(Choice.Changed)
-    @on(Checkbox.Changed)
-    def chosen(self, event: Choice.Changed | Checkbox.Changed) -> None:
+    def chosen(self, event: Choice.Changed) -> None:
         """Take in what was chosen."""
         event.stop()
-        if isinstance(event, Checkbox.Changed):
-            event.checkbox.label = _yes_no(event.value)
-        if event.value != self.value:
-            self._take(event.value)
+        self._take(event.value == _YES if self.field.kind == "flag" else event.value)
 
     def _take(self, value: Any) -> None:
         self.value, self.error = value, None
@@ -93,7 +91,7 @@ class FieldRow(Widget):
     def _control(self) -> Widget:
         match self.field.kind:
             case "flag":
-                return Checkbox(_yes_no(bool(self.value)), value=bool(self.value), compact=True, classes="control")
+                return Choice((_NO, _YES), _YES if self.value else _NO, classes="control")
             case "choice":
                 return Choice(self.field.choices, self.value, classes="control")
             case _:
@@ -107,9 +105,10 @@ class FieldRow(Widget):
                 )
 
     def _suggest(self, text: str) -> None:
-        near = [name for name in self._models if text.strip().lower() in name.lower()][:_SUGGESTIONS]
-        told = bool(near) and text.strip() not in self._models
-        self._tell("remark", " · ".join(near) if told else self._remark)
+        typed = text.strip().lower()
+        near = [name for name in self._models if typed in name.lower()]
+        told = bool(near) and all(typed != name.lower() for name in near)
+        self._tell("remark", " · ".join(near[:_SUGGESTIONS]) if told else self._remark)
 
     def _tell(self, kind: str, text: str) -> None:
         """Write a line below the control; it only exists while there is something to write: forms are large."""
@@ -254,8 +253,3 @@ class JobForm(VerticalScroll):
 def row_id(key: str) -> str:
     """The DOM id of a setting's row."""
     return "row-" + key.replace(".", "-")
-
-
-def _yes_no(value: bool) -> str:
-    """The box's colour alone does not tell everybody."""
-    return "yes" if value else "no"

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label, Select
+
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.gpus import catalogue, find_gpu
 from vramtop.estimator.job import Job, Target

@@ -7,6 +7,7 @@ from itertools import pairwise
 from textual.events import Resize
 from textual.strip import Strip
 from textual.widget import Widget
+
 from vramtop.estimator.sizes import GIB
 
 from ..bars import Cell

@@ -8,6 +8,7 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
+
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.watch import Board, ProcessRow
 

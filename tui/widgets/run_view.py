@@ -7,6 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
+
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.watch import ProcessRow

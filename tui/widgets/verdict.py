@@ -7,6 +7,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
 from textual.widgets import Static
+
 from vramtop.estimator.budget import Budget
 from vramtop.monitor.fit import Room, fit
 
@@ -76,9 +77,10 @@ def verdict_content(budget: Budget, rooms: Sequence[Room], *, width: int) -> Con
     lines: list[Content] = []
     if rooms:
         found = fit(budget, rooms)
-        lines += [headline(found), Content(), *gpu_lines(found, budget, width=width), gpu_legend()]
+        lines += [headline(found), peak_line(budget), Content()]
+        lines += [*gpu_lines(found, budget, width=width), gpu_legend()]
     else:
-        lines += [Content(_NO_GPUS)]
-    lines += [Content(), peak_line(budget), *model_lines(budget), Content(), *phase_table(budget)]
+        lines += [Content(_NO_GPUS), peak_line(budget)]
+    lines += [Content(), *model_lines(budget), Content(), *phase_table(budget)]
     remarks = remark_lines(budget)
     return Content("\n").join([*lines, Content(), *remarks] if remarks else lines)
