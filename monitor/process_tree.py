@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launchers import Launch, parse_launch
 

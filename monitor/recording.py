@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+
 from vramtop.estimator.errors import InputError, VramtopError
 
 from .snapshot import Fault, Snapshot

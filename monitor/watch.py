@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import msgspec
+
 from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job

@@ -12,6 +12,7 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
+
 from vramtop.estimator.errors import VramtopError
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import Snapshot

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from textual.content import Content
+
 from vramtop.monitor.watch import GpuRow, ProcessRow
 
 from .bars import Cell, Part, bar, component_parts, mark_range

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
+
 from vramtop.monitor.compare import Status
 from vramtop.monitor.fit import Verdict
 from vramtop.monitor.watch import Board, PendingRow, ProcessRow

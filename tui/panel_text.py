@@ -6,6 +6,7 @@ Pure: a row of the board and a size in, lines out. The widgets only put them on 
 from dataclasses import dataclass
 
 from textual.content import Content
+
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.snapshot import GpuReading
 from vramtop.monitor.watch import GpuRow, ProcessRow

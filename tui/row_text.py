@@ -1,6 +1,7 @@
 """A GPU in one line: what is held with the budget's mark on it, the figures, and the status in a word."""
 
 from textual.content import Content
+
 from vramtop.estimator.sizes import GIB, format_gib
 from vramtop.monitor.watch import GpuRow
 

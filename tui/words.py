@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
+
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.compare import Status
 from vramtop.monitor.snapshot import GpuProcess

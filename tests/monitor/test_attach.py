@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.monitor.attach import attach
 

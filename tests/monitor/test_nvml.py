@@ -6,6 +6,7 @@ import pynvml
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from vramtop.monitor import nvml_errors
 from vramtop.monitor.nvml import COUNT_AGAIN_SECONDS, NvmlSource
 from vramtop.monitor.nvml_ask import ASK_AGAIN_SECONDS

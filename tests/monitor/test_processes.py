@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from vramtop.monitor.processes import ENDED, GONE, STATE_EVERY, ZOMBIE, ProcessDirectory, one_line
 
 NO_SUCH_PID = 2**22 - 1

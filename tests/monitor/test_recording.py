@@ -4,6 +4,7 @@ import gzip
 from dataclasses import replace
 
 import pytest
+
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.recording import CUT, RecordingWriter, read_recording

@@ -3,6 +3,7 @@
 import queue
 
 import pytest
+
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job
 from vramtop.monitor.demo import demo_path

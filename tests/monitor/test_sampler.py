@@ -4,6 +4,7 @@ import queue
 import threading
 
 import pytest
+
 from vramtop.estimator.errors import CannotTellError, VramtopError
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.source import EndOfRecording

@@ -1,6 +1,7 @@
 from math import ceil
 
 import pytest
+
 from vramtop.tui.arrange import arrange
 from vramtop.tui.panel_text import panel_height
 

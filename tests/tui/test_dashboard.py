@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.snapshot import GpuReading, WatchedJob

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob

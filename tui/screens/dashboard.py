@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.screen import Screen
 from textual.widgets import Footer, Input
+
 from vramtop.monitor.history import gpu_key
 from vramtop.monitor.watch import Board, GpuRow
 

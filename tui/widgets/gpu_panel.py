@@ -1,6 +1,7 @@
 """One GPU as a panel: held and predicted on one scale, and how it came to be."""
 
 from textual.content import Content
+
 from vramtop.monitor.watch import GpuRow
 
 from ..panel_text import PanelShape, panel_height, panel_lines

@@ -8,6 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.events import Click
 from textual.message import Message
+
 from vramtop.monitor.watch import GpuRow
 
 from ..row_text import row_line

@@ -1,6 +1,7 @@
 """What the letters of a budget bar mean, in one line."""
 
 from textual.content import Content
+
 from vramtop.estimator.budget import ComponentName
 
 from ..palette import COMPONENTS

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from textual.content import Content
+
 from vramtop.monitor.watch import PendingRow
 
 from ..header_text import pending_line

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable
+
 from vramtop.monitor.watch import Board, ProcessRow
 
 from ..table_rows import (
