@@ -154,7 +154,17 @@ def _layer_per_token(context: _Context, *, moe: bool) -> float:
     if arch.parallel_residual and arch.norms_per_layer > 1:
         norms -= (arch.norms_per_layer - 1) * context.widths.residual * arch.hidden  # they read one and the same input
     masks = 2 * arch.hidden if arch.hidden_dropout else 0
-    return norms / context.residual_split + reads + attention + mlp + cross + masks / context.residual_split
+    everywhere = (norms + masks) / context.residual_split
+    return everywhere + reads + attention + mlp + cross + _between_adapters(context)
+
+
+def _between_adapters(context: _Context) -> float:
+    """What lies between an adapter's two matrices: rank-sized."""
+    lora, widths = context.job.lora, context.widths
+    if lora is None:
+        return 0.0
+    adapted = sum(needing for _, needing in context.consumers.values())
+    return adapted * lora.rank * (widths.compute if widths.autocast else widths.adapter)
 
 
 def _norm(context: _Context, size: float) -> float:
@@ -192,6 +202,8 @@ def _attention_per_token(context: _Context) -> float:
     if uses_eager_attention(context.job, arch):
         keys, values = arch.heads * arch.head_dim, arch.heads * arch.value_head_dim
         probabilities = arch.heads * length * (4 + (c if c != 4 else 0))
+        if arch.attention_softcap:
+            probabilities += arch.heads * length * c  # what tanh gave
         if arch.attention_dropout:
             probabilities += arch.heads * length * (1 + c)
         core = c * (arch.query_size + keys + values) + probabilities
@@ -203,8 +215,9 @@ def _attention_per_token(context: _Context) -> float:
     needing = context.consumers.get("attention_out", (1, 1))[1]
     if uses_eager_attention(context.job, arch) and (needing or context.full):
         core += c * arch.attention_output_size
-    elif needing and not context.full and not widths.autocast and widths.adapter != c:
-        core += widths.adapter * arch.attention_output_size  # the adapter's own cast
+    elif needing and not context.full and widths.adapter != c:
+        # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
+        core += (c if widths.autocast else widths.adapter) * arch.attention_output_size
     return (core + _query_norms(context) + _latents(context)) / split
 
 

@@ -42,7 +42,12 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     copy = wide if c != wide else 0
     match job.training.loss:
         case "full":
-            return LossBytes(forward=(c + copy + wide) * logits, saved=wide * logits, backward=3 * wide * logits)
+            capped = c * logits if arch.logit_softcap else 0  # what tanh gave
+            return LossBytes(
+                forward=(c + copy + wide) * logits + capped,
+                saved=wide * logits + capped,
+                backward=3 * wide * logits + capped,
+            )
         case "chunked":
             # the logits and their gradients in c bytes, one of eight chunks in fp32
             chunk = -(-logits // 8)
