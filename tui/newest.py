@@ -24,26 +24,35 @@ class Newest:
         with self._lock:
             self._waiting = task
             if not self._running:
-                self._running = True
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                self._start()
 
     def forget(self) -> None:
         """Drop the task that waits; the one that runs goes on."""
         with self._lock:
             self._waiting = None
 
+    def _start(self) -> None:
+        self._running = True
+        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+
     def _work(self) -> None:
-        while task := self._take():
-            done = False
-            try:
+        done = False
+        try:
+            while task := self._take():
                 task()
-                done = True
-            finally:
-                if not done:  # a bug in the task ends this thread; the next task gets a new one
-                    self._running = False
+            done = True
+        finally:
+            if not done:  # a bug in a task ends its thread; what waits gets a new one
+                self._recover()
 
     def _take(self) -> Task | None:
         with self._lock:
             task, self._waiting = self._waiting, None
             self._running = task is not None
             return task
+
+    def _recover(self) -> None:
+        with self._lock:
+            self._running = False
+            if self._waiting:
+                self._start()

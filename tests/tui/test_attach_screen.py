@@ -118,6 +118,19 @@ async def test_a_found_value_can_be_corrected(training, watchlist, estimate_fort
         assert len(watchlist.watched()) == 1
 
 
+async def test_what_the_user_filled_in_is_still_there_the_next_time(training, watchlist, estimate_forty):
+    app = Host(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await pilot.press("escape")
+        again = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+        await app.push_screen(again)
+        await until(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
+        assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
+
+
 async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:

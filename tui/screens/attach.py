@@ -161,8 +161,9 @@ class AttachScreen(Screen[None]):
             self._choose(event.answer)
             return
         attachment = event.answer
+        known = self._known_job(attachment)
         try:
-            base = attachment.reading.job()
+            base = known or attachment.reading.job()
         except VramtopError as error:
             self._choose(error.message)
             return
@@ -170,9 +171,8 @@ class AttachScreen(Screen[None]):
         warnings = self.query_one("#warnings", Lines)
         warnings.show(warnings_content(attachment), layout=True)
         warnings.display = bool(attachment.warnings)
-        form = JobForm(
-            base, origins=attachment.reading.evidence(), missing=attachment.reading.missing, models=model_names()
-        )
+        missing = () if known else attachment.reading.missing
+        form = JobForm(base, origins=attachment.reading.evidence(), missing=missing, models=model_names())
         settings = self.query_one("#settings")
         await settings.remove_children()
         await settings.mount(form)
@@ -279,6 +279,11 @@ class AttachScreen(Screen[None]):
         else:
             view.show_budget(self._budget)
         self.query_one("#run", Lines).show(run_content(attachment, rows), layout=True)
+
+    def _known_job(self, attachment: Attachment) -> Job | None:
+        """The job that the user has completed for this run before."""
+        keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
+        return next((known.job for known in self._watchlist.watched() if keys & set(known.pids)), None)
 
     def _rows(self, attachment: Attachment) -> list[ProcessRow]:
         keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}

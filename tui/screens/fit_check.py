@@ -93,7 +93,6 @@ class FitCheckScreen(Screen[None]):
         self._edited = "model.id"
         self._due: list[Timer] = []
         self._gone = threading.Event()
-        self._pinned: Job | None = None
 
     def compose(self) -> ComposeResult:
         """The form, the verdict, and what can be done with it."""
@@ -131,7 +130,6 @@ class FitCheckScreen(Screen[None]):
     def settings_edited(self, event: JobForm.Edited) -> None:
         """Estimate again once the typing pauses."""
         self._edited = event.key
-        self._pinned = None
         self._ask_soon()
 
     @on(MachinePicker.Picked)
@@ -165,7 +163,6 @@ class FitCheckScreen(Screen[None]):
         self._watchlist.pend(job)
         if budget.method != "formula" and budget.job == job:
             self._watchlist.refine(budget)
-        self._pinned = job
         self.notify(f"{job.label} waits: the dashboard shows whether it fits.")
 
     def action_focus_machine(self) -> None:
