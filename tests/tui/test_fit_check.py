@@ -228,6 +228,17 @@ async def test_a_slow_answer_does_not_overwrite_a_newer_one(watchlist, board, ma
     assert budget.job.training.micro_batch == 2
 
 
+async def test_a_quick_answer_that_comes_late_does_not_replace_the_exact_one(watchlist, board, make_budget):
+    exact = dataclasses.replace(make_budget(START, device=12), method="exact")
+    screen = FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: screen.query_one(VerdictView).budget is not None)
+        view = screen.query_one(VerdictView)
+        view.take(exact)
+        view.take(make_budget(START, device=10))
+        assert view.budget == exact
+
+
 async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with Host(screen).run_test(size=(120, 40)) as pilot:

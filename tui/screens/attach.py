@@ -25,6 +25,7 @@ from vramtop.monitor.watch import Board, ProcessRow, Watchlist
 from ..attach_text import run_content, warnings_content
 from ..job_fields import model_names
 from ..newest import Newest
+from ..widgets.budget_view import deeper
 from ..widgets.job_form import JobForm
 from ..widgets.lines import Lines
 from ..widgets.pid_chooser import PidChooser
@@ -201,12 +202,14 @@ class AttachScreen(Screen[None]):
             self.query_one(JobForm).complain(self._edited, event.answer)
             self._doubt(event.answer)
             return
-        self._budget = event.answer
+        if deeper(event.answer, self._budget):
+            self._budget = event.answer
         self.query_one(JobForm).settle()
         self._doubt(None)
-        self._watchlist.refine(self._budget)
+        budget = self._budget or event.answer
+        self._watchlist.refine(budget)
         pids = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
-        self._watchlist.watch(WatchedJob(job=self._budget.job, pids=pids))
+        self._watchlist.watch(WatchedJob(job=budget.job, pids=pids))
         self._show_run()
 
     def action_choose(self) -> None:

@@ -25,6 +25,11 @@ _PHASE_HEADS = {"optimizer step": "optimizer"}
 _LABEL, _TAIL = 22, 20
 
 
+def deeper(new: Budget, old: Budget | None) -> bool:
+    """Whether a budget is worth more than the one before: another job's is, a quick one after an exact one is not."""
+    return old is None or old.job != new.job or new.method != "formula" or old.method == "formula"
+
+
 def headline(fit: Fit) -> Content:
     """The verdict: its sign and word in colour, and the sentence."""
     return Content.assemble(badge(VERDICTS[fit.verdict], fit.verdict), f" {fit.sentence}")

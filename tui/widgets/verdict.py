@@ -11,7 +11,7 @@ from textual.widgets import Static
 from vramtop.estimator.budget import Budget
 from vramtop.monitor.fit import Room, fit
 
-from .budget_view import gpu_legend, gpu_lines, headline, model_lines, peak_line, phase_table, remark_lines
+from .budget_view import deeper, gpu_legend, gpu_lines, headline, model_lines, peak_line, phase_table, remark_lines
 from .lines import Lines
 
 _NO_GPUS = "There is no GPU here to hold it against: choose a card below (F3)."
@@ -46,8 +46,9 @@ class VerdictView(VerticalScroll):
         yield Lines(id="answer")
 
     def take(self, budget: Budget) -> None:
-        """This is the budget from now on."""
-        self.budget = budget
+        """This is the budget from now on, unless there is a better one of the same job already."""
+        if deeper(budget, self.budget):
+            self.budget = budget
         self.remove_class("-doubtful")
 
     def doubt(self, sentence: str) -> None:
