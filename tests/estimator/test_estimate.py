@@ -1,0 +1,73 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.estimate import estimate
+from vramtop.estimator.gpus import find_gpu
+from vramtop.estimator.job import Job, ModelSpec, Target, Training
+from vramtop.estimator.jobfile import with_changes
+from vramtop.estimator.suggestions import suggest
+
+JOB = Job(model=ModelSpec(id="Qwen/Qwen2.5-0.5B"), training=Training(sequence_length=512))
+
+
+def test_the_formula_answers_without_torch() -> None:
+    budget = estimate(JOB)
+    assert (budget.method, budget.model.count, budget.model.parameters) == ("formula", "exact", 494_032_768)
+
+
+def test_exact_and_formula_agree_on_a_known_family() -> None:
+    exact = estimate(JOB, method="exact", python=sys.executable)
+    assert exact.method == "exact"
+    assert exact.peak == estimate(JOB).peak
+
+
+def test_auto_falls_back_to_the_formula_and_exact_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert estimate(JOB, method="auto").method == "formula"
+    with pytest.raises(CannotTellError, match="torch"):
+        estimate(JOB, method="exact")
+
+
+def test_a_python_that_is_not_there_is_said_even_by_auto(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such program"):
+        estimate(JOB, method="auto", python=str(tmp_path / "python"))
+
+
+def test_the_method_that_is_not_there_is_said_to_be_not_there() -> None:
+    with pytest.raises(CannotTellError, match="traced"):
+        estimate(JOB, method="traced")
+
+
+def test_the_target_card_decides_what_cuda_takes() -> None:
+    hopper = estimate(with_changes(JOB, {"target.gpu": "h100-80gb"}))
+    volta = estimate(with_changes(JOB, {"target.gpu": "v100-16gb"}))
+    assert volta.peak.components.context < hopper.peak.components.context
+    assert estimate(JOB, gpu=find_gpu("v100-16gb")).peak.components == volta.peak.components
+    with pytest.raises(InputError, match="no GPU"):
+        estimate(with_changes(JOB, {"target.gpu": "h1000"}))
+
+
+def test_suggestions_take_less_and_leave_out_what_is_already_so() -> None:
+    job = with_changes(JOB, {"training.micro_batch": 4, "model.attention": "eager"})
+    current = estimate(job)
+    found = suggest(job, current, estimate)
+    assert found
+    assert all(s.budget.peak.device_bytes < current.peak.device_bytes for s in found)
+    keys = [tuple(s.changes) for s in found]
+    assert ("model.attention",) in keys
+    assert keys.index(("model.attention",)) < keys.index(("training.activation_checkpointing",))
+    halved = next(s for s in found if "training.micro_batch" in s.changes)
+    assert halved.budget.job.global_batch == job.global_batch
+    again = suggest(halved.budget.job, halved.budget, estimate)
+    assert all(s.changes != {"training.micro_batch": 4} for s in again)
+
+
+def test_a_card_by_target_needs_no_gpu_here() -> None:
+    job = Job(model=JOB.model, training=JOB.training, target=Target(gpu="rtx-4090"))
+    assert any("RTX 4090" in sentence for sentence in estimate(job).assumptions)

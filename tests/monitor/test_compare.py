@@ -1,0 +1,45 @@
+from collections.abc import Callable
+
+import pytest
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.compare import compare
+
+
+def readings(*sizes: float | None, every: float = 1.0) -> list[tuple[float, int | None]]:
+    return [(1_000 + every * n, None if size is None else round(size * GIB)) for n, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("held", "status"),
+    [(5, "loading"), (20, "warming_up"), (39, "on_budget"), (42, "on_budget"), (46, "over")],
+)
+def test_status_by_what_is_held_now(make_budget: Callable[..., Budget], held: float, status: str) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)  # loading ends at 4/16 of 37.65 GiB
+    assert compare(budget, readings(1, held)).status == status
+
+
+def test_a_job_that_stays_small_is_under_only_after_a_while(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(low=38, high=44)
+    assert compare(budget, readings(*[20.0] * 60)).status == "warming_up"
+    assert compare(budget, readings(*[20.0] * 130)).status == "under"
+    assert compare(budget, readings(*[20.0] * 15), elapsed_seconds=7_200).status == "under"
+    growing = [10 + n * 0.5 for n in range(40)]
+    assert compare(budget, readings(*growing, every=10), elapsed_seconds=400).status == "warming_up"
+
+
+def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Budget]) -> None:
+    found = compare(make_budget(), readings(40, None))
+    assert (found.status, found.observed_bytes, found.difference_bytes) == ("unknown", None, None)
+    assert found.peak_bytes == 40 * GIB
+    assert compare(make_budget(), []).status == "unknown"
+
+
+def test_the_difference_is_to_what_is_expected(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget()
+    found = compare(budget, readings(60, 50))
+    assert found.difference_bytes == 50 * GIB - budget.steady_device_bytes
+    assert found.peak_bytes == 60 * GIB
+    assert found.diverges
+    assert "more than the budget's upper bound" in found.sentence

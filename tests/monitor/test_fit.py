@@ -1,0 +1,80 @@
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job, ModelSpec, Parallel
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.fit import Room, fit, rooms_of
+from vramtop.monitor.snapshot import GpuReading, Snapshot
+
+FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
+
+
+def room(index: int, free: float | None, committed: float = 0) -> Room:
+    size = None if free is None else round(free * GIB)
+    return Room(
+        index=index,
+        uuid=None,
+        name="card",
+        total_bytes=80 * GIB,
+        free_bytes=size,
+        committed_bytes=round(committed * GIB),
+    )
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(50, "fits"), (41, "tight"), (30, "does_not_fit"), (None, "unknown")])
+def test_verdicts_by_range(make_budget: Callable[..., Budget], free: float | None, verdict: str) -> None:
+    budget = make_budget(device=37.65, low=36, high=44)  # expected: 16/16 of 37.65 GiB and less than 41
+    assert budget.peak.device_bytes < 41 * GIB
+    found = fit(budget, [room(0, free)])
+    assert (found.verdict, found.gpus[0].verdict) == (verdict, verdict)
+
+
+def test_the_roomiest_gpu_is_taken_and_the_margin_is_its(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(high=41)
+    found = fit(budget, [room(0, 45), room(1, 70), room(2, 60, committed=30)])
+    assert found.placement == (1,)
+    assert found.margin_bytes == 70 * GIB - budget.peak.device_bytes
+    assert "GPU 1" in found.sentence
+
+
+def test_committed_memory_is_not_available(make_budget: Callable[..., Budget]) -> None:
+    found = fit(make_budget(), [room(0, 70, committed=40)])
+    assert found.verdict == "does_not_fit"
+    assert found.gpus[0].room.available_bytes == 30 * GIB
+    assert found.margin_bytes < 0
+
+
+def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(FOUR, high=41)
+    assert fit(budget, [room(n, 70) for n in range(4)]).verdict == "fits"
+    assert fit(budget, [room(0, 70), room(1, 70), room(2, 70), room(3, 20)]).verdict == "does_not_fit"
+    few = fit(budget, [room(0, 70), room(1, 70)])
+    assert few.verdict == "does_not_fit"
+    assert "needs 4 GPUs" in few.sentence
+    assert fit(budget, [room(0, 70), room(1, 70), room(2, 70), room(3, None)]).verdict == "unknown"
+
+
+def test_rooms_are_what_nvml_calls_free(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    snapshot = make_snapshot([make_gpu(0), make_gpu(1, free_bytes=None)])
+    rooms = rooms_of(snapshot, {0: GIB}, only=[0])
+    assert [(r.index, r.free_bytes, r.committed_bytes) for r in rooms] == [(0, snapshot.gpus[0].free_bytes, GIB)]
+    assert rooms_of(snapshot, {})[1].available_bytes is None
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))
+def test_a_job_that_fits_has_room_for_its_upper_bound_on_each_gpu(free: list[int | None], ranks: int) -> None:
+    from vramtop.estimator.estimate import estimate
+
+    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
+    budget = estimate(job)
+    found = fit(budget, [room(n, size) for n, size in enumerate(free)])
+    if found.verdict == "fits":
+        assert len(set(found.placement)) == ranks
+        assert all((free[index] or 0) * GIB >= budget.peak.high_bytes for index in found.placement)
+        assert found.margin_bytes >= 0

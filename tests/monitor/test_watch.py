@@ -1,0 +1,134 @@
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import InputError
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
+from vramtop.monitor.watch import Watchlist
+
+JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
+OTHER = Job(name="other", model=ModelSpec(id="gpt2"))
+Make = Callable[..., GpuProcess]
+
+
+@pytest.fixture
+def machine(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Make
+) -> Snapshot:
+    """GPU 0 with a job of 30 GiB and a stranger, GPU 1 idle."""
+    return make_snapshot([make_gpu(0, [make_process(1, 30), make_process(2, 5)]), make_gpu(1)])
+
+
+def test_a_watched_process_is_held_against_its_jobs_budget(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
+    watchlist = Watchlist(make_budget)
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    board = watchlist.update(machine)
+    mine, stranger = board.processes
+    assert mine.job == JOB
+    assert mine.comparison is not None
+    assert mine.comparison.status == "warming_up"
+    assert mine.elapsed_seconds == 1_000
+    assert stranger.job is stranger.budget is stranger.comparison is None
+    gpu = board.gpus[0]
+    assert mine.budget is not None
+    assert gpu.expected_bytes == mine.budget.steady_device_bytes
+    assert gpu.components == mine.budget.peak.components
+    assert board.gpus[1].expected_bytes is None
+
+
+def test_a_pid_that_was_reused_is_another_process(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+    watchlist = Watchlist(make_budget)
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 555.0),)))
+    assert watchlist.update(machine).processes[0].job is None
+
+
+def test_pending_jobs_reckon_with_what_running_jobs_will_still_take(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
+    watchlist = Watchlist(make_budget)
+    watchlist.pend(OTHER)
+    alone = watchlist.update(machine).pending[0]
+    assert alone.fit is not None
+    assert [gpu.room.committed_bytes for gpu in alone.fit.gpus] == [0, 0]
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    beside = watchlist.update(machine).pending[0]
+    assert beside.fit is not None
+    expected = make_budget().steady_device_bytes - 30 * GIB
+    assert [gpu.room.committed_bytes for gpu in beside.fit.gpus] == [expected, 0]
+
+
+def test_pending_jobs_are_placed_one_after_the_other(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+    watchlist = Watchlist(make_budget)
+    for name in ("first", "second", "third"):
+        watchlist.pend(Job(name=name, model=ModelSpec(id="gpt2")))
+    verdicts = [row.fit.verdict for row in watchlist.update(machine).pending if row.fit]
+    assert verdicts == ["fits", "fits", "does_not_fit"]  # on GPU 1, then on GPU 0, then nowhere
+    watchlist.pend(watchlist.pending()[0])
+    assert [job.name for job in watchlist.pending()] == ["first", "second", "third"]
+    watchlist.unpend(watchlist.pending()[0])
+    assert [job.name for job in watchlist.pending()] == ["second", "third"]
+
+
+def test_a_job_without_an_estimate_says_why_and_is_asked_once(machine: Snapshot) -> None:
+    asked: list[Job] = []
+
+    def refuse(job: Job) -> Budget:
+        asked.append(job)
+        raise InputError("no such model")
+
+    watchlist = Watchlist(refuse)
+    watchlist.pend(OTHER)
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    for _ in range(3):
+        board = watchlist.update(machine)
+    assert board.pending[0].problem == board.processes[0].problem == "no such model"
+    assert len(asked) == 2
+
+
+def test_a_better_budget_takes_the_place_of_the_quick_one(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
+    watchlist = Watchlist(make_budget)
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.update(machine)
+    watchlist.refine(make_budget(JOB, device=20))
+    budget = watchlist.update(machine).processes[0].budget
+    assert budget is not None
+    assert budget.peak.device_bytes < 25 * GIB
+
+
+def test_jobs_of_a_recording_are_shown_with_ones_own(
+    machine: Snapshot, make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot]
+) -> None:
+    recorded = make_snapshot(machine.gpus, watched=(WatchedJob(job=JOB, pids=((1, 1_000.0),)),), pending=(OTHER,))
+    watchlist = Watchlist(make_budget)
+    watchlist.pend(OTHER)
+    board = watchlist.update(recorded)
+    assert board.processes[0].job == JOB
+    assert [row.job for row in board.pending] == [OTHER]
+    assert watchlist.update(machine).processes[0].job is None
+
+
+def test_watching_goes_on_from_another_thread(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+    watchlist = Watchlist(make_budget)
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+            watchlist.unwatch([(1, 1_000.0)])
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(200):
+            assert len(watchlist.update(machine).processes) == 2
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,64 @@
+"""The distribution: every folder with Python files is in pyproject's list and in the built wheel, with its data."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = msgspec.toml.decode((ROOT / "pyproject.toml").read_bytes())
+ROOMS = ("estimator", "monitor", "tui")
+
+
+def folders_with_python() -> set[str]:
+    """Installed names of the folders with Python files below the three rooms."""
+    found = {path.parent for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    return {".".join(("vramtop", *folder.relative_to(ROOT).parts)) for folder in found}
+
+
+def data_files() -> set[str]:
+    """Files of the rooms that are no Python, as they are called in the wheel."""
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
+    return {
+        f"vramtop/{path.relative_to(ROOT)}"
+        for path in files
+        if path.suffix not in (".py", ".pyc") and "__pycache__" not in path.parts
+    }
+
+
+def test_every_folder_with_python_files_is_listed() -> None:
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == folders_with_python()
+
+
+def test_each_room_says_that_it_is_typed() -> None:
+    assert all((ROOT / room / "py.typed").is_file() for room in ROOMS)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names of the files in a wheel built from this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (built,) = folder.glob("vramtop_budget-*.whl")
+    return set(zipfile.ZipFile(built).namelist())
+
+
+def test_the_wheel_has_every_module_and_every_data_file(wheel: set[str]) -> None:
+    modules = {f"vramtop/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    assert modules | data_files() <= wheel
+    assert "vramtop/monitor/demo.jsonl.gz" in wheel
+    assert "vramtop/estimator/models.toml" in wheel
+
+
+def test_the_wheel_puts_nothing_but_vramtop_into_site_packages(wheel: set[str]) -> None:
+    assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"vramtop", "vramtop_budget"}
+
+
+def test_the_readme_never_installs_somebody_elses_package() -> None:
+    assert "pip install vramtop" not in (ROOT / "README.md").read_text()
+    assert PYPROJECT["project"]["name"] == "vramtop-budget"

@@ -1,0 +1,271 @@
+"""The command line as a user has it: real processes, exit codes, what goes to which stream."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.job import Job
+from vramtop.monitor.demo import demo_path
+from vramtop.tui.job_argument import job_flags
+
+JOB = """
+name = "check"
+[model]
+id = "Qwen/Qwen2.5-0.5B"
+[training]
+micro_batch = 2
+sequence_length = 512
+"""
+COMPONENTS = {"weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"}
+
+Vramtop = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def vramtop(tmp_path: Path) -> Vramtop:
+    """Runs the command in an empty folder, without colour."""
+    (tmp_path / "job.toml").write_text(JOB)
+
+    def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "vramtop.tui.cli", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUTF8": "1", **environ},
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_estimate_prints_the_contracts_json(vramtop: Vramtop) -> None:
+    done = vramtop("estimate", "job.toml", "--json", "--method", "formula")
+    assert (done.returncode, done.stderr) == (0, "")
+    budget = json.loads(done.stdout)
+    assert budget["schema"] == 1
+    assert budget["model"] == {"parameters": 494032768, "trainable_parameters": 494032768, "count": "exact"}
+    assert [phase["name"] for phase in budget["phases"]] == ["loading", "forward", "backward", "optimizer step"]
+    assert all(set(phase["components"]) == COMPONENTS for phase in budget["phases"])
+    assert budget["peak"]["allocated_bytes"] < budget["peak"]["reserved_bytes"] < budget["peak"]["device_bytes"]
+    assert budget["job"]["training"]["micro_batch"] == 2
+
+
+def test_estimate_prints_a_table_and_a_bar_of_letters(vramtop: Vramtop) -> None:
+    done = vramtop("estimate", "job.toml", "--method", "formula")
+    assert done.returncode == 0
+    assert "494,032,768 parameters" in done.stdout
+    bar = next(line for line in done.stdout.splitlines() if line.startswith("WW"))
+    assert "O" in bar
+    assert "├" in bar
+    assert "\x1b" not in done.stdout
+
+
+def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
+    assert vramtop("fit", "job.toml", "--ascii", "--gpu-memory", "80GiB", "--method", "formula").stdout.isascii()
+    plain = vramtop("estimate", "job.toml", "--method", "formula", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert (plain.returncode, plain.stdout.isascii()) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("bound", "code", "verdict"), [("high_bytes", 0, "fits"), ("device_bytes", 4, "tight"), (None, 1, "does_not_fit")]
+)
+def test_fit_answers_for_a_described_machine(vramtop: Vramtop, bound: str | None, code: int, verdict: str) -> None:
+    peak = json.loads(vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
+    size = peak[bound] if bound else peak["device_bytes"] - 1
+    done = vramtop("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (code, verdict)
+    assert found["gpus"][0]["available_bytes"] == found["gpus"][0]["free_bytes"] == size
+    assert found["margin_bytes"] == size - found["budget"]["peak"]["device_bytes"]
+    for suggestion in found["suggestions"]:
+        assert suggestion["device_bytes"] < found["budget"]["peak"]["device_bytes"]
+    assert bool(found["suggestions"]) == (verdict != "fits")
+
+
+def test_fit_takes_as_many_cards_as_the_job_has_ranks(vramtop: Vramtop) -> None:
+    words = ("fit", "job.toml", "--json", "--gpu-type", "rtx-4090", "--strategy", "fsdp2", "--data-shard", "4")
+    found = json.loads(vramtop(*words, "--method", "formula").stdout)
+    assert found["placement"] == [0, 1, 2, 3]
+    assert {"4090" in gpu["name"] for gpu in found["gpus"]} == {True}
+    few = vramtop(*words, "--gpus", "2", "--method", "formula")
+    assert few.returncode == 1
+    assert "needs 4 GPUs" in json.loads(few.stdout)["sentence"]
+
+
+def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vramtop) -> None:
+    done = vramtop("fit", "job.toml", "--method", "formula", "--json")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "--gpu-type" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (("estimate",), 2, "no job"),
+        (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
+        (("estimate", "no-such/model"), 2, "no-such/model"),
+        (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
+        (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
+        (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),
+        (("estimate", "job.toml", "--method", "traced"), 3, "traced"),
+        (("fit", "job.toml", "--gpu-memory", "much"), 2, "size 'much'"),
+        (("fit", "job.toml", "--gpu-type", "h1000"), 2, "h100"),
+        (("fit", "job.toml", "--gpu-type", "h100-80gb", "--gpu-memory", "1GiB"), 2, "not allowed with"),
+        (("fit", "job.toml", "--", "torchrun", "train.py"), 2, "give one"),
+        (("attach", "999999999"), 2, "999999999"),
+        (("attach", "one"), 2, "invalid int"),
+        (("--json",), 2, "--json goes with"),
+        (("--", "torchrun"), 2, "launch line"),
+        (("--once",), 3, "NVIDIA"),
+        (("--job", "absent.toml", "--once"), 2, "absent.toml"),
+        (("--replay", "job.toml"), 2, "job.toml"),
+        (("--replay", "absent.jsonl.gz"), 2, "absent.jsonl.gz"),
+        (("--demo",), 2, "--once"),  # no terminal here
+        (("record", "run.jsonl.gz"), 3, "NVIDIA"),
+        (("nonsense",), 2, "nonsense"),
+        (("--interval", "0", "--once"), 2, "0.1"),
+    ],
+)
+def test_every_mistake_is_one_sentence_on_standard_error(
+    vramtop: Vramtop, words: tuple[str, ...], code: int, hint: str
+) -> None:
+    done = vramtop(*words)
+    assert done.returncode == code
+    assert hint in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_failed_recording_leaves_no_file_behind(vramtop: Vramtop, tmp_path: Path) -> None:
+    vramtop("record", "run.jsonl.gz")
+    assert not (tmp_path / "run.jsonl.gz").exists()
+
+
+def test_each_key_of_the_job_file_has_a_flag(vramtop: Vramtop) -> None:
+    flags = job_flags()
+    assert flags["--micro-batch"] == "training.micro_batch"
+    assert flags["--lora-rank"] == "lora.rank"
+    assert len(set(flags)) == len(flags.values())
+    help_text = vramtop("estimate", "--help").stdout
+    assert all(flag in help_text for flag in flags)
+
+
+def test_a_model_with_flags_is_a_job(vramtop: Vramtop) -> None:
+    words = ("estimate", "google-bert/bert-base-uncased", "--json", "--method", "formula", "--sequence-length", "128")
+    budget = json.loads(vramtop(*words).stdout)
+    assert budget["job"]["model"]["task"] == "masked-lm"  # what such a model is usually trained for
+    assert budget["job"]["training"]["sequence_length"] == 128
+
+
+def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config))
+    for name in ("tiny", "./tiny/config.json"):
+        done = vramtop("estimate", name, "--json", "--method", "formula")
+        assert done.returncode == 0, done.stderr
+        assert (
+            json.loads(done.stdout)["model"]["parameters"] == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 128 + 128) + 64
+        )
+
+
+def test_a_launch_line_is_a_job(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    launch = ("torchrun", "--nproc-per-node", "2", "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B")
+    step = ("--per_device_train_batch_size", "4", "--max_length", "256", "--bf16", "--output_dir", "out")
+    words = ("fit", "--json", "--method", "formula", "--gpu-memory", "80GiB")
+    found = json.loads(vramtop(*words, "--", *launch, *step).stdout)
+    job = found["budget"]["job"]
+    assert (job["training"]["micro_batch"], job["training"]["sequence_length"]) == (4, 256)
+    assert job["parallel"]["data_replicate"] == 2
+    assert len(found["placement"]) == 2
+    missing = vramtop(*words, "--", *launch)
+    assert missing.returncode == 2
+    assert "training.sequence_length" in missing.stderr
+    filled = vramtop(*words, "--sequence-length", "128", "--", *launch, *step[:2])
+    assert json.loads(filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
+
+
+def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4", "--output_dir", "out"]
+    with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
+        try:
+            time.sleep(0.3)
+            short = vramtop("attach", str(process.pid), "--json", "--method", "formula")
+            assert short.returncode == 3
+            told = json.loads(short.stdout)
+            assert told["missing"] == ["training.sequence_length"]
+            assert told["budget"] is None
+            sequence = "training.sequence_length=512"
+            full = vramtop("attach", str(process.pid), "--json", "--method", "formula", "--set", sequence)
+            assert full.returncode == 0
+            report = json.loads(full.stdout)
+            text = vramtop("attach", str(process.pid), "--method", "formula", "--set", sequence).stdout
+        finally:
+            process.kill()
+    assert report["pid"] == process.pid
+    assert report["job"]["training"]["micro_batch"] == 4
+    assert "--per_device_train_batch_size" in report["evidence"]["training.micro_batch"]
+    assert (report["status"], report["observed_bytes"]) == ("unknown", None)  # no GPU here to look at
+    assert report["budget"]["model"]["parameters"] == 494032768
+    assert "--per_device_train_batch_size" in text
+
+
+def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
+    line = f"{sys.executable} -m vramtop.tui.cli estimate job.toml --method formula | head -n 1"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607
+    assert done.stdout.startswith("check:")
+    assert done.stderr == ""
+
+
+def test_the_demo_ships_and_opens_in_a_terminal(tmp_path: Path) -> None:
+    """The real program on a pseudo-terminal: it draws the demo, and q ends it with the terminal as it was."""
+    import pty
+    import select
+
+    assert demo_path().is_file()
+    child, master = pty.fork()
+    if child == 0:  # pragma: no cover - the child becomes vramtop
+        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+        os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli", "--demo"])  # noqa: S606 - meant
+    seen, deadline, asked = b"", time.monotonic() + 60, False
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([master], [], [], 0.2)
+        try:
+            seen += os.read(master, 65536) if ready else b""
+        except OSError:
+            break
+        if not asked and b"gpubox-3" in seen:
+            os.write(master, b"q")
+            asked = True
+    os.close(master)
+    _, status = os.waitpid(child, 0)
+    assert asked, seen[-500:]
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGHUP)
+    assert b"\x1b[?1049l" in seen  # the alternate screen was left
+
+
+def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
+    """A flag that is not given changes nothing: the job's own defaults stand in one place."""
+    import argparse
+
+    from vramtop.tui.job_argument import add_job_arguments
+
+    parser = argparse.ArgumentParser()
+    add_job_arguments(parser)
+    options: dict[str, Any] = vars(parser.parse_args(["x"]))
+    assert {options[key] for key in job_flags().values()} == {None}
+    assert Job().training.sequence_length == 2048
