@@ -50,7 +50,7 @@ def estimate(
     if method != "formula":
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
-        counted = _exact(job, model, insist=method == "exact" or python is not None, python=python)
+        counted = _exact(job, model, insist=method == "exact", python=python)
         if counted is not None:
             return closed_form(job, arch, counted, method="exact", gpu=gpu)
     return closed_form(job, arch, inventory_of(arch), gpu=gpu)

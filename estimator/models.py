@@ -97,7 +97,13 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
 
 
 def _from_folder(name: str) -> ResolvedModel | None:
-    path = Path(name).expanduser()
+    try:
+        return _read_folder(name, Path(name).expanduser())
+    except PermissionError as error:
+        raise InputError(f"{error.filename or name}: not allowed to read it") from None
+
+
+def _read_folder(name: str, path: Path) -> ResolvedModel | None:
     if path.is_file():
         return ResolvedModel(
             config=read_config(path), source="folder", where=str(path), label=path.resolve().parent.name

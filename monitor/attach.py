@@ -4,6 +4,7 @@ Only what the operating system shows of a process is used (command line, environ
 name); nothing is injected, traced or executed.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ class Attachment:
     command: str
     """The command line of the training program."""
     interpreter: Path | None
+    worker_python: str | None
+    """The interpreter, where running it is harmless: the process is this user's own and not in a container."""
     versions: Mapping[str, str]
     """Installed frameworks, by name."""
     environ_hf: Mapping[str, str]
@@ -110,10 +113,19 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         cwd=cwd,
         command=" ".join(program.argv),
         interpreter=interpreter,
+        worker_python=str(interpreter) if interpreter and root is None and _is_ours(program.pid) else None,
         versions=versions,
         environ_hf=_cache_folders(environ),
         warnings=(*_unseen(family), *reading.warnings),
     )
+
+
+def _is_ours(pid: int) -> bool:
+    """The process runs under this very user: another user's interpreter must never be run, least of all by root."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def still_there(pid: int, start_time: float) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 
 from .compare import Comparison, compare
@@ -113,6 +114,8 @@ class Watchlist:
 
     estimate: Callable[[Job], Budget]
     history: History = field(default_factory=History)
+    card: Gpu | None = None
+    """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
     _running: dict[ProcessKey, Job] = field(default_factory=dict)
     _pending: list[Job] = field(default_factory=list)
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
@@ -163,6 +166,8 @@ class Watchlist:
         """Take a snapshot in and say how everything stands now."""
         with self._lock:
             self.history.add(snapshot)
+            first = next((gpu for gpu in snapshot.gpus if gpu.name), None)
+            self.card = match_nvml_name(first.name, first.total_bytes) if first and first.name else None
             running = {key: w.job for w in snapshot.watched for key in w.pids} | self._running
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)

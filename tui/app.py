@@ -14,6 +14,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.estimate import estimate
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.source import SnapshotSource
@@ -62,6 +63,7 @@ class VramtopApp(App[None]):
         ascii_only: draw with ASCII characters only.
         banner: one line that says what sets this run apart, such as a recording being played.
         pid: a process to attach to at once.
+        estimate: a quick estimate that takes no screen long; the closed form as of anywhere when left out.
         refine: a better and slower estimate than the watchlist's; None: there is none.
         clock: seconds that never run backwards.
     """
@@ -83,6 +85,7 @@ class VramtopApp(App[None]):
         ascii_only: bool = False,
         banner: str | None = None,
         pid: int | None = None,
+        estimate: "Estimate" = estimate,
         refine: "Estimate | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,6 +96,7 @@ class VramtopApp(App[None]):
         self._ascii = AsciiFilter(ascii_only)
         self._banner = banner
         self._pid = pid
+        self._estimate = estimate
         self._refine = refine
         self._clock = clock
         self._arrived: float | None = None
@@ -176,7 +180,7 @@ class VramtopApp(App[None]):
         """Attach to a running process."""
         from .screens.attach import AttachScreen
 
-        self._open(AttachScreen(self.watchlist, refine=self._refine, pid=pid))
+        self._open(AttachScreen(self.watchlist, estimate=self._estimate, refine=self._refine, pid=pid))
 
     def action_help(self) -> None:
         """Open the help."""

@@ -31,17 +31,21 @@ class Cell:
     """The colour behind the character."""
 
 
-def bar(parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " ") -> list[Cell]:
+def bar(
+    parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " ", keep_small: bool = True
+) -> list[Cell]:
     """Draw the parts end to end.
 
-    Each part ends where the sum so far ends on the scale, rounded to a cell, so the error never adds up; a part that
-    is not nothing gets at least one cell where there is room. What goes beyond the scale is cut at its end.
+    Each part ends where the sum so far ends on the scale, rounded to a cell, so the error never adds up. What goes
+    beyond the scale is cut at its end.
 
     Args:
         parts: from left to right.
         scale_bytes: what the full width stands for.
         width: cells.
         empty: the character of the cells after the last part.
+        keep_small: a part that is not nothing gets at least one cell, which moves the ends of those after it; without
+            it the bar's length is true and parts of less than half a cell are not seen.
     """
     cells: list[Cell] = []
     total = 0
@@ -49,7 +53,8 @@ def bar(parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " "
         if part.size_bytes <= 0:
             continue
         total += part.size_bytes
-        end = min(width, max(len(cells) + 1, round(total * width / scale_bytes)))
+        least = len(cells) + 1 if keep_small else 0
+        end = min(width, max(least, round(total * width / scale_bytes)))
         cells.extend(Cell(part.char, part.colour) for _ in range(end - len(cells)))
     cells.extend(Cell(empty) for _ in range(width - len(cells)))
     return cells

@@ -43,7 +43,7 @@ def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
         return None
     scale = gpu.reading.total_bytes or 1
     slack = Part(expected - components.total_bytes, SLACK.char, SLACK.colour)
-    cells = bar([*component_parts(components), slack], scale_bytes=scale, width=width)
+    cells = bar([*component_parts(components), slack], scale_bytes=scale, width=width, keep_small=False)
     low, high = gpu.low_bytes or expected, gpu.high_bytes or expected
     return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=scale)
 

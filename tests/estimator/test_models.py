@@ -160,3 +160,20 @@ def test_output_folder_does_not_hide_a_built_in_model(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
 
     assert resolve_model(ModelSpec(id="gpt2"), environ={"HF_HOME": str(tmp_path)}).source == "built-in"
+
+
+def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path) -> None:
+    model = tmp_path / "closed" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    model.parent.chmod(0)
+    root = os.geteuid() == 0
+    if root:  # whom nothing is closed to
+        os.seteuid(65534)
+    try:
+        with pytest.raises(InputError, match="not allowed"):
+            resolve_model(ModelSpec(id=str(model)))
+    finally:
+        if root:
+            os.seteuid(0)
+        model.parent.chmod(0o700)

@@ -34,7 +34,7 @@ class Host(App[None]):
 def estimate_forty(make_budget) -> Callable[..., Budget]:
     """Forty GiB for every job that is no dinosaur."""
 
-    def estimate(job: Job, *, environ: Mapping[str, str] | None = None) -> Budget:
+    def estimate(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         if job.model.id == "dinosaur":
             raise InputError("model 'dinosaur' is not known")
         return make_budget(job, device=40)

@@ -16,6 +16,13 @@ def test_parts_end_where_their_sum_ends_on_the_scale() -> None:
     assert drawn(Part(0, "a"), Part(50, "b")) == "b" * 10 + " " * 10
 
 
+def test_small_parts_are_kept_or_the_length_is_true() -> None:
+    small = [Part(1, "a"), Part(1, "b"), Part(1, "c"), Part(37, "d")]
+    assert drawn(*small) == "abc" + "d" * 5 + " " * 12
+    true = bar([Part(1, "a"), Part(1, "b"), Part(1, "c"), Part(2, "d")], scale_bytes=100, width=20, keep_small=False)
+    assert "".join(cell.char for cell in true) == "c" + " " * 19
+
+
 @given(st.lists(st.integers(0, 100), max_size=8), st.integers(1, 300), st.integers(0, 80))
 def test_a_bar_is_always_as_wide_as_asked(sizes: list[int], scale: int, width: int) -> None:
     parts = [Part(size, chr(97 + n)) for n, size in enumerate(sizes)]

@@ -9,6 +9,7 @@ from typing import Any
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.estimate import estimate
+from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.sizes import format_gib
@@ -20,7 +21,7 @@ from vramtop.monitor.nvml import NvmlSource
 from ..palette import STATUSES
 from ..report import budget_lines
 from ..terminal import Terminal, look, table
-from .estimate import progress
+from .estimate import method, progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +39,17 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
     attachment, job, missing = complete_job(options.process, dict(parse_assignment(text) for text in options.set))
+    observed, gpu = observe(attachment)
     budget = None
     if job is not None:
         budget = estimate(
             job,
-            method=options.method,
-            python=options.python or (str(attachment.interpreter) if attachment.interpreter else None),
+            method=method(options),
+            gpu=None if job.target.gpu else gpu,
+            python=options.python or attachment.worker_python,
             environ=attachment.environ_hf,
             progress=progress(options),
         )
-    observed = observed_bytes(attachment)
     comparison = compare(budget, [(0.0, observed)]) if budget else None
     found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
     if options.json:
@@ -64,20 +66,23 @@ def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job 
     return attachment, None if missing else attachment.reading.job(changes), missing
 
 
-def observed_bytes(attachment: Attachment) -> int | None:
-    """What the fullest rank holds now; None where NVML cannot say."""
+def observe(attachment: Attachment) -> tuple[int | None, Gpu | None]:
+    """What the fullest rank holds now, and on what card; None where NVML cannot say."""
     source = NvmlSource()
     try:
         source.open()
     except CannotTellError:
-        return None
+        return None, None
     try:
         snapshot = source.read()
     finally:
         source.close()
     pids = {rank.pid for rank in attachment.ranks}
-    sizes = [process.used_bytes for _, process in snapshot.processes() if process.pid in pids]
-    return max((size for size in sizes if size is not None), default=None)
+    found = [(process.used_bytes, gpu) for gpu, process in snapshot.processes() if process.pid in pids]
+    if not found:
+        return None, None
+    used, gpu = max(found, key=lambda pair: pair[0] or 0)
+    return used, match_nvml_name(gpu.name, gpu.total_bytes) if gpu.name else None
 
 
 def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:

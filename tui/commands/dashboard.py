@@ -9,6 +9,7 @@ from pathlib import Path
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.estimate import estimate
+from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import load_job
 from vramtop.monitor.demo import LiveOrDemo, demo_source
@@ -28,12 +29,19 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
     from ..app import VramtopApp
 
-    watchlist = Watchlist(estimate)
+    def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        del python
+        return estimate(job, gpu=card(job), environ=environ)
+
+    def deep(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        return estimate(job, method="auto", gpu=card(job), python=options.python or python, environ=environ)
+
+    def card(job: Job) -> Gpu | None:
+        return None if job.target.gpu else watchlist.card
+
+    watchlist = Watchlist(quick)
     for job in jobs:
         watchlist.pend(job)
-
-    def refine(job: Job, *, environ: Mapping[str, str] | None = None) -> Budget:
-        return estimate(job, method="auto", python=options.python, environ=environ)
 
     app = VramtopApp(
         source,
@@ -42,7 +50,8 @@ def run(options: argparse.Namespace) -> int:
         ascii_only=look(ascii_only=options.ascii).ascii_only,
         banner=banner,
         pid=options.pid,
-        refine=refine,
+        estimate=quick,
+        refine=deep,
     )
     app.run()
     return app.return_code or 0

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from vramtop.estimator.estimate import estimate
+from vramtop.estimator.estimate import MethodChoice, estimate
 from vramtop.estimator.gpus import Gpu, find_gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import parse_size
@@ -19,7 +19,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget; exit code 0."""
     job, notes = read_job(options, launch)
     gpu, memory = elsewhere(options, job)
-    budget = estimate(job, method=options.method, gpu=gpu, python=options.python, progress=progress(options))
+    budget = estimate(job, method=method(options), gpu=gpu, python=options.python, progress=progress(options))
     if options.json:
         print(json.dumps(budget.to_json() | ({"notes": list(notes)} if notes else {}), indent=2))
         return 0
@@ -36,6 +36,11 @@ def elsewhere(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | 
     name = options.gpu_type or (job.target.gpu if not options.gpu_memory and not options.gpu else None)
     gpu = find_gpu(name) if name else None
     return gpu, parse_size(options.gpu_memory) if options.gpu_memory else gpu.total_bytes if gpu else None
+
+
+def method(options: argparse.Namespace) -> MethodChoice:
+    """The method asked for; who names an interpreter wants what only an interpreter can give."""
+    return "exact" if options.python and options.method == "auto" else options.method
 
 
 def progress(options: argparse.Namespace) -> Callable[[str], None] | None:

@@ -17,7 +17,7 @@ from vramtop.monitor.snapshot import Snapshot
 from ..job_argument import read_job
 from ..report import budget_lines, fit_lines
 from ..terminal import look
-from .estimate import elsewhere, progress
+from .estimate import elsewhere, method, progress
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 _SHOWN = 6
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         snapshot = _snapshot_here()
         rooms = rooms_of(snapshot, {}, _chosen(options.gpu, snapshot))
         gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
-    budget = estimate(job, method=options.method, gpu=gpu, python=options.python, progress=progress(options))
+    budget = estimate(job, method=method(options), gpu=gpu, python=options.python, progress=progress(options))
     found = fit(budget, rooms)
     smaller = _suggestions(job, gpu, budget, rooms) if found.verdict in ("does_not_fit", "tight") else ()
     if options.json:

@@ -38,9 +38,9 @@ _TYPING_SECONDS = 0.15
 
 
 class Estimate(Protocol):
-    """An estimate that looks for models where the attached process does."""
+    """An estimate that looks for models where the attached process does, and counts with its libraries."""
 
-    def __call__(self, job: Job, *, environ: Mapping[str, str] | None = None) -> Budget:
+    def __call__(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         """The budget; may raise VramtopError."""
 
 
@@ -236,11 +236,11 @@ class AttachScreen(Screen[None]):
         if job is None or attachment is None:
             self._doubt(form.wrong)
             return
-        asked, environ = self._asked, attachment.environ_hf
-        self._work.submit(lambda: self._answer_estimate(self._estimate, job, environ, asked))
+        asked = self._asked
+        self._work.submit(lambda: self._answer_estimate(self._estimate, job, attachment, asked))
         if self._refine is not None:
             refine = self._refine
-            self._deep.submit(lambda: self._answer_estimate(refine, job, environ, asked))
+            self._deep.submit(lambda: self._answer_estimate(refine, job, attachment, asked))
 
     def _answer_attach(self, pid: int) -> None:
         """Runs on a thread of its own."""
@@ -252,11 +252,11 @@ class AttachScreen(Screen[None]):
         if not self._gone.is_set():
             self.post_message(self.Attached(pid, answer))
 
-    def _answer_estimate(self, estimate: Estimate, job: Job, environ: Mapping[str, str], asked: int) -> None:
+    def _answer_estimate(self, estimate: Estimate, job: Job, attachment: Attachment, asked: int) -> None:
         """Runs on a thread of its own."""
         answer: Budget | str
         try:
-            answer = estimate(job, environ=environ)
+            answer = estimate(job, environ=attachment.environ_hf, python=attachment.worker_python)
         except VramtopError as error:
             if estimate is self._refine:
                 return  # the quick figure stands

@@ -1,0 +1,78 @@
+"""Draws the README's pictures: the real program on the demo recording, stopped at a moment of its story."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from vramtop.estimator.estimate import estimate
+from vramtop.monitor.demo import demo_path
+from vramtop.monitor.recording import read_recording
+from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.watch import Watchlist
+from vramtop.tui.app import VramtopApp
+
+FOLDER = Path(__file__).parent
+SECOND = 132
+"""Of the story: one job on budget, one over, one that no longer fits."""
+
+
+class Still:
+    """A source that stands at one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def read(self) -> Snapshot:
+        """The same for ever."""
+        return self._snapshot
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+async def draw(name: str, size: tuple[int, int], act: Callable[[Pilot[None]], Coroutine[Any, Any, None]]) -> None:
+    """Open the program, do what a user would do, and keep what is on the screen."""
+    story = list(read_recording(demo_path()))[: SECOND + 1]
+    watchlist = Watchlist(estimate)
+    for snapshot in story:
+        watchlist.update(snapshot)
+    app = VramtopApp(Still(story[-1]), watchlist, interval=1.0)
+    async with app.run_test(size=size) as pilot:
+        while app.board is None:
+            await pilot.pause(0.05)
+        await act(pilot)
+        await pilot.pause(0.5)
+        (FOLDER / f"{name}.svg").write_text(app.export_screenshot(title="vramtop"))
+
+
+async def nothing(pilot: Pilot[None]) -> None:
+    """Only look."""
+    await pilot.pause(0.2)
+
+
+async def check_a_job(pilot: Pilot[None]) -> None:
+    """Open the fit check and type a model."""
+    await pilot.press("f")
+    await pilot.pause(0.5)
+    await pilot.press(*"Qwen/Qwen2.5-7B")
+    await pilot.pause(1.5)
+
+
+async def main() -> None:
+    """All pictures, in the time zone of the recording."""
+    time.tzset()
+    await draw("dashboard", (120, 38), nothing)
+    await draw("fit-check", (120, 38), check_a_job)
+    sys.stdout.write("\n".join(str(path) for path in sorted(FOLDER.glob("*.svg"))) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
