@@ -19,6 +19,8 @@ class Part:
     char: str
     """The character that fills it; with colour absent it tells the parts apart."""
     colour: str | None = None
+    keep: bool = False
+    """It gets a cell however small it is, unless it is nothing; that moves the ends of those after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +33,17 @@ class Cell:
     """The colour behind the character."""
 
 
-def bar(
-    parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " ", keep_small: bool = True
-) -> list[Cell]:
+def bar(parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " ") -> list[Cell]:
     """Draw the parts end to end.
 
-    Each part ends where the sum so far ends on the scale, rounded to a cell, so the error never adds up. What goes
-    beyond the scale is cut at its end.
+    Each part ends where the sum so far ends on the scale, rounded to a cell, so the error never adds up; parts of less
+    than half a cell may not be seen, unless they are kept. What goes beyond the scale is cut at its end.
 
     Args:
         parts: from left to right.
         scale_bytes: what the full width stands for.
         width: cells.
         empty: the character of the cells after the last part.
-        keep_small: a part that is not nothing gets at least one cell, which moves the ends of those after it; without
-            it the bar's length is true and parts of less than half a cell are not seen.
     """
     cells: list[Cell] = []
     total = 0
@@ -53,7 +51,7 @@ def bar(
         if part.size_bytes <= 0:
             continue
         total += part.size_bytes
-        least = len(cells) + 1 if keep_small else 0
+        least = len(cells) + 1 if part.keep else 0
         end = min(width, max(least, round(total * width / scale_bytes)))
         cells.extend(Cell(part.char, part.colour) for _ in range(end - len(cells)))
     cells.extend(Cell(empty) for _ in range(width - len(cells)))

@@ -18,6 +18,8 @@ SLACK = Part(0, "·", "#94a3b8")
 NO_JOB = "#60a5fa"
 _SHADE = 0.72
 """How dark every second process is, so that neighbours can be told apart."""
+_OWN_CELLS = 1.5
+"""A process of fewer cells is drawn together with other small ones."""
 BUDGET_LINE = "┈"
 _SEAM = "▊"
 _MARK = "┃"
@@ -26,14 +28,18 @@ _MARK = "┃"
 def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
     """What is held now: by process, by nobody seen here, and by the driver. The GPU's total must be known.
 
-    Processes that have a budget come first, so that they begin where the budget begins.
+    Processes that have a budget come first, so that they begin where the budget begins; those too small for a stretch
+    of their own share one.
     """
-    reading = gpu.reading
+    reading, total = gpu.reading, gpu.reading.total_bytes or 1
     rows = sorted(gpu.rows, key=lambda row: row.budget is None)
-    parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(rows)]
-    parts.append(Part(reading.unattributed_bytes or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour))
-    parts.append(Part(reading.reserved_bytes or 0, RESERVED.char, RESERVED.colour))
-    return _with_seams(bar(parts, scale_bytes=reading.total_bytes or 1, width=width))
+    seen = [row for row in rows if row.budget or (row.process.used_bytes or 0) * width >= _OWN_CELLS * total]
+    small = sum(row.process.used_bytes or 0 for row in rows if row not in seen)
+    parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(seen)]
+    parts.append(Part(small, PROCESS, NO_JOB if len(seen) % 2 == 0 else darker(NO_JOB)))
+    parts.append(Part(reading.unattributed_bytes or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour, keep=True))
+    parts.append(Part(reading.reserved_bytes or 0, RESERVED.char, RESERVED.colour, keep=True))
+    return _with_seams(bar(parts, scale_bytes=total, width=width))
 
 
 def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
@@ -43,7 +49,7 @@ def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
         return None
     scale = gpu.reading.total_bytes or 1
     slack = Part(expected - components.total_bytes, SLACK.char, SLACK.colour)
-    cells = bar([*component_parts(components), slack], scale_bytes=scale, width=width, keep_small=False)
+    cells = bar([*component_parts(components), slack], scale_bytes=scale, width=width)
     low, high = gpu.low_bytes or expected, gpu.high_bytes or expected
     return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=scale)
 

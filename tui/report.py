@@ -34,7 +34,7 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = terminal.width - 12
     cells = mark_range(
-        bar(component_parts(peak.components), scale_bytes=scale, width=width, keep_small=False),
+        bar(component_parts(peak.components), scale_bytes=scale, width=width),
         low_bytes=peak.low_bytes,
         high_bytes=peak.high_bytes,
         scale_bytes=scale,
@@ -87,7 +87,7 @@ def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) 
     held = Part(room.total_bytes - room.free_bytes, "#", "#64748b")
     committed = Part(room.committed_bytes, "c", "#94a3b8")
     parts = [held, committed, *component_parts(budget.peak.components)]
-    cells = bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".", keep_small=False)
+    cells = bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".")
     taken = held.size_bytes + committed.size_bytes
     if taken + budget.peak.low_bytes < room.total_bytes:
         cells = mark_range(

@@ -12,15 +12,13 @@ def drawn(*parts: Part, scale: int = 100, width: int = 20) -> str:
 def test_parts_end_where_their_sum_ends_on_the_scale() -> None:
     assert drawn(Part(25, "a"), Part(50, "b")) == "a" * 5 + "b" * 10 + " " * 5
     assert drawn(Part(100, "a"), Part(50, "b")) == "a" * 20
-    assert drawn(Part(1, "a"), Part(1, "b")) == "ab" + " " * 18
     assert drawn(Part(0, "a"), Part(50, "b")) == "b" * 10 + " " * 10
 
 
-def test_small_parts_are_kept_or_the_length_is_true() -> None:
-    small = [Part(1, "a"), Part(1, "b"), Part(1, "c"), Part(37, "d")]
-    assert drawn(*small) == "abc" + "d" * 5 + " " * 12
-    true = bar([Part(1, "a"), Part(1, "b"), Part(1, "c"), Part(2, "d")], scale_bytes=100, width=20, keep_small=False)
-    assert "".join(cell.char for cell in true) == "c" + " " * 19
+def test_small_parts_are_seen_where_they_are_kept_and_the_length_is_true_otherwise() -> None:
+    assert drawn(Part(1, "a"), Part(1, "b"), Part(1, "c"), Part(2, "d")) == "c" + " " * 19
+    kept = [Part(1, char, keep=True) for char in "abc"]
+    assert drawn(*kept, Part(37, "d")) == "abc" + "d" * 5 + " " * 12
 
 
 @given(st.lists(st.integers(0, 100), max_size=8), st.integers(1, 300), st.integers(0, 80))

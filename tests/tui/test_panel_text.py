@@ -7,8 +7,9 @@ from rich.cells import cell_len
 
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.snapshot import GpuReading, WatchedJob
-from vramtop.monitor.watch import GpuRow, Watchlist
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob
+from vramtop.monitor.watch import GpuRow, ProcessRow, Watchlist
+from vramtop.tui.gpu_bars import held_cells
 from vramtop.tui.header_text import Feed, header_line, summary_line
 from vramtop.tui.panel_text import PanelShape, panel_lines
 from vramtop.tui.row_text import row_line, row_titles
@@ -100,3 +101,12 @@ def test_header_keeps_its_width_and_says_how_old_the_figures_are(make_snapshot, 
     line = header_line(board, Feed(interval=1.0, age_seconds=75.0), width).plain
     assert cell_len(line) == width
     assert "! figures are 1 min old" in line or width < 40
+
+
+def test_many_small_processes_take_no_more_of_the_bar_than_they_hold(
+    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
+) -> None:
+    gpu = make_gpu(0, [make_process(pid, 0.5) for pid in range(1, 81)])  # 40 of 80 GiB, and 1 unattributed
+    rows = tuple(ProcessRow(gpu=gpu, process=process, elapsed_seconds=None) for process in gpu.processes or ())
+    cells = held_cells(GpuRow(reading=gpu, rows=rows), 40)
+    assert sum(cell.char in "█▊" for cell in cells) == 20

@@ -113,7 +113,7 @@ def budget_parts(budget: Budget) -> list[Part]:
 def budget_bar(budget: Budget, *, scale_bytes: int, width: int) -> list[Cell]:
     """The peak by component with its range, on a scale."""
     peak = budget.peak
-    cells = bar(budget_parts(budget), scale_bytes=scale_bytes, width=width, keep_small=False)
+    cells = bar(budget_parts(budget), scale_bytes=scale_bytes, width=width)
     return mark_range(cells, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes, scale_bytes=scale_bytes)
 
 
@@ -142,7 +142,7 @@ def _gpu_bar(gpu: GpuVerdict, budget: Budget, width: int, *, placed: bool) -> li
         Part(room.committed_bytes, COMMITTED.char, COMMITTED.colour),
     )
     job = budget_parts(budget) if placed else []
-    cells = bar([*taken, *job], scale_bytes=room.total_bytes, width=width, keep_small=False)
+    cells = bar([*taken, *job], scale_bytes=room.total_bytes, width=width)
     if not placed:
         return cells
     before = held + room.committed_bytes
