@@ -85,13 +85,19 @@ class GpuReading:
     def unattributed_bytes(self) -> int | None:
         """Used, but by no process seen here (driver, display, other containers, dead processes); never negative.
 
-        Processes with unknown memory are left out of the sum, so that it and ``used_bytes`` still add up; None when
-        ``used_bytes`` or the whole list is unknown.
+        None when that cannot be told: ``used_bytes``, the list or one of its figures is unknown.
+        """
+        return None if self.attributed_bytes is None else self.remaining_bytes
+
+    @property
+    def remaining_bytes(self) -> int | None:
+        """Used less what processes are known to hold; what processes of unknown memory hold is in it. Never negative.
+
+        With the known figures it adds up to ``used_bytes``; None when that or the whole list is unknown.
         """
         if self.used_bytes is None or self.processes is None:
             return None
-        known = sum(process.used_bytes or 0 for process in self.processes)
-        return max(0, self.used_bytes - known)
+        return max(0, self.used_bytes - sum(process.used_bytes or 0 for process in self.processes))
 
     def reason(self, field: str) -> str | None:
         """Why ``field`` is None, in one sentence, where that is known."""

@@ -37,7 +37,7 @@ def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
     small = sum(row.process.used_bytes or 0 for row in rows if row not in seen)
     parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(seen)]
     parts.append(Part(small, PROCESS, NO_JOB if len(seen) % 2 == 0 else darker(NO_JOB)))
-    parts.append(Part(reading.unattributed_bytes or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour, keep=True))
+    parts.append(Part(reading.remaining_bytes or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour, keep=True))
     parts.append(Part(reading.reserved_bytes or 0, RESERVED.char, RESERVED.colour, keep=True))
     return _with_seams(bar(parts, scale_bytes=total, width=width))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from vramtop.estimator.budget import ComponentName
 from vramtop.monitor.compare import Status
 from vramtop.monitor.fit import Verdict
+from vramtop.monitor.snapshot import GpuReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,9 @@ VERDICTS: dict[Verdict, Mark] = {
 
 ASCII_SIGNS = str.maketrans({"✓": "+", "✗": "x", "▲": "^", "▼": "v", "↗": "/", "…": ".", "×": "x", "−": "-", "·": "-"})
 """For terminals without UTF-8 (``--ascii``)."""
+
+
+def rest_words(reading: GpuReading) -> str:
+    """What to call the memory that no process is known to hold; with unknown processes it is not theirs for sure."""
+    unknown = any(process.used_bytes is None for process in reading.processes or ())
+    return "n/a processes and unattributed" if unknown else "unattributed"

@@ -13,7 +13,7 @@ from vramtop.monitor.watch import GpuRow, ProcessRow
 
 from .bars import Cell
 from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, darker, held_cells
-from .palette import STATUSES
+from .palette import STATUSES, rest_words
 from .widgets.memory_graph import Readings, graph_rows
 from .words import (
     ALARM,
@@ -139,8 +139,11 @@ def _held_figures(gpu: GpuRow, width: int) -> Content:
         size = f" {format_gib(first.process.used_bytes)}"
         parts.append(shorten(process_name(first.process), min(16, width - len(size))) + size)
         if rest:
-            parts.append(f"{len(rest)} more {format_gib(sum(row.process.used_bytes or 0 for row in rest))}")
-    parts.append(f"unattributed {format_gib(reading.unattributed_bytes)}")
+            sizes = [row.process.used_bytes for row in rest]
+            known = [size for size in sizes if size is not None]
+            words = format_gib(sum(known)) if known else "n/a"
+            parts.append(f"{len(rest)} more {words}{' and n/a' if known and len(known) < len(sizes) else ''}")
+    parts.append(f"{rest_words(reading)} {format_gib(reading.remaining_bytes)}")
     parts.append(f"reserved {format_gib(reading.reserved_bytes)}")
     return joined(parts, width)
 

@@ -11,7 +11,7 @@ from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.snapshot import GpuReading
 from vramtop.monitor.watch import Board, GpuRow, ProcessRow
 
-from .palette import STATUSES
+from .palette import STATUSES, rest_words
 from .words import WORST_FIRST, clean, severity, shorten, signed_gib, span_words
 
 ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
@@ -137,7 +137,7 @@ def _leftover(gpu: GpuRow) -> list[TableRow]:
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
     else:
-        words, size = "unattributed: driver, display, other containers", reading.unattributed_bytes
+        words, size = f"{rest_words(reading)}: driver, display, other containers", reading.remaining_bytes
         if size is None or size < _SHOWN_BYTES:
             return []
     texts: dict[ColumnName, str] = {
@@ -173,7 +173,7 @@ def _haystack(row: TableRow) -> str:
 
 
 def _used(row: TableRow) -> int:
-    size = row.row.process.used_bytes if row.row else row.gpu.unattributed_bytes
+    size = row.row.process.used_bytes if row.row else row.gpu.remaining_bytes
     return -1 if size is None else size
 
 

@@ -11,6 +11,7 @@ from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.monitor.watch import GpuRow, ProcessRow, Watchlist
 from vramtop.tui.gpu_bars import held_cells
 from vramtop.tui.header_text import Feed, header_line, summary_line
+from vramtop.tui.palette import rest_words
 from vramtop.tui.panel_text import PanelShape, panel_lines
 from vramtop.tui.row_text import row_line, row_titles
 
@@ -110,3 +111,16 @@ def test_many_small_processes_take_no_more_of_the_bar_than_they_hold(
     rows = tuple(ProcessRow(gpu=gpu, process=process, elapsed_seconds=None) for process in gpu.processes or ())
     cells = held_cells(GpuRow(reading=gpu, rows=rows), 40)
     assert sum(cell.char in "█▊" for cell in cells) == 20
+
+
+def test_a_sum_with_an_unknown_in_it_says_so(
+    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], make_row: Callable[..., GpuRow]
+) -> None:
+    one = make_gpu(0, [make_process(1, 30), make_process(2, None)])
+    text = "\n".join(line.plain for line in panel_lines(make_row(one), (), replace(SHAPE, width=200), now=2_000.0))
+    assert "1 more n/a" in text
+    assert rest_words(one) == "n/a processes and unattributed"
+    assert rest_words(make_gpu(0, [make_process(1, 30)])) == "unattributed"
+    some = make_gpu(0, [make_process(1, 30), make_process(2, 4), make_process(3, None)])
+    text = "\n".join(line.plain for line in panel_lines(make_row(some), (), replace(SHAPE, width=200), now=2_000.0))
+    assert "2 more 4.0 and n/a" in text

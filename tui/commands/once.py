@@ -16,7 +16,7 @@ from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Board, GpuRow, ProcessRow, Watchlist
 
-from ..palette import VERDICTS
+from ..palette import VERDICTS, rest_words
 from ..terminal import Terminal, look, table
 
 
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> Board:
-    watchlist = Watchlist(estimate)
+    watchlist = Watchlist(lambda job: estimate(job, gpu=None if job.target.gpu else watchlist.card))
     for path in options.job:
         watchlist.pend(load_job(Path(path)))
     if options.pid is not None:
@@ -137,9 +137,9 @@ def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("PID", "USER", "GPU", "VRAM", "BUDGET", "STATUS", "COMMAND")]
     for gpu in board.gpus:
         rows += [_process_cells(row) for row in gpu.rows]
-        if gpu.reading.unattributed_bytes:
-            rest = format_gib(gpu.reading.unattributed_bytes)
-            rows.append(("-", "-", str(gpu.reading.index), rest, "", "", "(unattributed)"))
+        if gpu.reading.remaining_bytes:
+            rest = format_gib(gpu.reading.remaining_bytes)
+            rows.append(("-", "-", str(gpu.reading.index), rest, "", "", f"({rest_words(gpu.reading)})"))
     if len(rows) > 1:
         yield from (terminal.text(line)[: terminal.width] for line in table(rows, "><>>><<"))
 
