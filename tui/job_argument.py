@@ -9,9 +9,10 @@ from vramtop.estimator.architecture import usual_task
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.jobfile import job_keys, load_job, parse_assignment, with_changes
-from vramtop.estimator.models import resolve_model
+from vramtop.estimator.models import read_config, resolve_model
 
 _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
+_MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _OTHER_TOOLS = (".yaml", ".yml", ".json")
 
 
@@ -69,18 +70,23 @@ def _given(options: argparse.Namespace) -> Mapping[str, Any]:
 
 def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
     path = Path(name)
-    if path.suffix in _OTHER_TOOLS and path.name != "config.json":
-        if not path.is_file():
-            raise InputError(f"{name}: no such file")
+    if path.suffix in _OTHER_TOOLS and not path.is_file():
+        raise InputError(f"{name}: no such file")
+    if path.suffix in _OTHER_TOOLS and not _is_model_config(path):
         raise InputError(
             f"{name}: a configuration of another tool is read through its launch line, "
             f"such as vramtop fit -- trl sft --config {path.name}"
         )
-    spec = ModelSpec(id=str(path.resolve().parent) if path.name == "config.json" else name)
+    spec = ModelSpec(id=str(path.resolve()) if path.suffix == ".json" else name)
     if "model.task" not in changes:
         model = resolve_model(spec)
         return Job(model=ModelSpec(id=spec.id, task=usual_task(model.config, where=model.where)))
     return Job(model=spec)
+
+
+def _is_model_config(path: Path) -> bool:
+    """The JSON describes a model, rather than how one is trained."""
+    return path.suffix == ".json" and not _MODEL_FIELDS.isdisjoint(read_config(path))
 
 
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:

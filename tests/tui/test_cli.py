@@ -33,6 +33,7 @@ Vramtop = Callable[..., "subprocess.CompletedProcess[str]"]
 def vramtop(tmp_path: Path) -> Vramtop:
     """Runs the command in an empty folder, without colour."""
     (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
 
     def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -115,6 +116,8 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("estimate",), 2, "no job"),
         (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
         (("estimate", "no-such/model"), 2, "no-such/model"),
+        (("estimate", "zero3.json"), 2, "launch line"),
+        (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
         (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),
@@ -173,7 +176,8 @@ def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> 
     config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}
     config |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     (tmp_path / "tiny" / "config.json").write_text(json.dumps(config))
-    for name in ("tiny", "./tiny/config.json"):
+    (tmp_path / "of-a-model.json").write_text(json.dumps(config))
+    for name in ("tiny", "./tiny/config.json", "of-a-model.json"):
         done = vramtop("estimate", name, "--json", "--method", "formula")
         assert done.returncode == 0, done.stderr
         assert (
