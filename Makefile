@@ -1,6 +1,7 @@
 # make run     make a virtual environment, install, open the dashboard (the demo recording where there is no driver)
 # make test    install what the tests need, run all of them
 # make check   lint, types, import contracts
+# make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
 # make picture draw the pictures in docs/ anew, from the demo recording
 # make demo    make the demo recording anew
 
@@ -9,7 +10,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 
-.PHONY: run test check lint types imports picture demo clean
+.PHONY: run test check lint types imports accuracy picture demo clean
 
 run: $(VENV)/installed
 	$(BIN)/vramtop $(ARGS)
@@ -28,6 +29,9 @@ types: $(VENV)/installed-for-tests $(TYPING)
 
 imports: $(VENV)/installed-for-tests $(TYPING)
 	PYTHONPATH=build/typing $(BIN)/lint-imports
+
+accuracy: $(VENV)/installed-for-tests
+	$(BIN)/python tests/accuracy/report.py $(ARGS)
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/make_pictures.py

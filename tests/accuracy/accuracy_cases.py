@@ -1,0 +1,174 @@
+"""The table of measured jobs: files of facts in ``cases/``, each row a job file's tables and the bytes measured on it.
+
+A file gives what its rows share (``[job]``, source, versions, card) and the models it writes out (``[models]``); a
+``[[case]]`` adds its own. ``figure`` says what was measured: ``allocated``, ``reserved`` (as torch.cuda counts them),
+``device`` (as NVML does) or ``component``, a ``part`` alone. ``expects`` states what today's versions do otherwise,
+``explained`` why the prediction is off by more than a tenth. No figure is adjusted for either.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
+from vramtop.estimator.jobfile import job_from_mapping
+
+FOLDER = Path(__file__).with_name("cases")
+Figure = Literal["allocated", "reserved", "device", "component"]
+Part = Literal["context", "nccl", "logits", "states", "loading", "loading_reserved"]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement and the job it was made on."""
+
+    id: str
+    file: str
+    job: Job
+    figure: Figure
+    part: Part | None
+    measured_bytes: int
+    besides_bytes: int
+    """In a component's measurement beside the component."""
+    card: str | None
+    source: str
+    versions: str
+    confidence: Literal["high", "medium"]
+    expects: str | None
+    explained: str | None
+
+    def predicted_bytes(self, budget: Budget) -> int:
+        """The budget's figure for what was measured."""
+        match self.figure:
+            case "allocated":
+                return budget.peak.allocated_bytes
+            case "reserved":
+                return budget.peak.reserved_bytes
+            case "device":
+                return budget.peak.device_bytes
+            case "component":
+                return _part_bytes(budget, self.part) + self.besides_bytes
+
+    def range_bytes(self, budget: Budget) -> tuple[int, int] | None:
+        """The range around the predicted figure; None for a component, which has none."""
+        if self.figure == "component":
+            return None
+        shift = self.predicted_bytes(budget) - budget.peak.device_bytes
+        return budget.peak.low_bytes + shift, budget.peak.high_bytes + shift
+
+
+class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows of a source that are not in the table."""
+
+    ids: list[str]
+    reason: str
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    id: str
+    measured_bytes: int
+    figure: Figure
+    confidence: Literal["high", "medium"]
+    part: Part | None = None
+    besides_bytes: int = 0
+    config: str | None = None
+    model: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    lora: dict[str, Any] | None = None
+    parallel: dict[str, Any] = {}
+    card: str | None = None
+    source: str | None = None
+    versions: str | None = None
+    note: str | None = None
+    expects: str | None = None
+    explained: str | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    source: str
+    case: list[_Row]
+    versions: str = ""
+    card: str | None = None
+    left_out: list[LeftOut] = []
+    job: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, Any]] = {}
+
+
+def read_cases(folder: Path = FOLDER) -> tuple[Case, ...]:
+    """Every row of every file."""
+    return tuple(case for path, file in _files(folder) for case in _cases(path.stem, file))
+
+
+def read_left_out(folder: Path = FOLDER) -> tuple[LeftOut, ...]:
+    """The rows that are known and not in the table, and why."""
+    return tuple(entry for _, file in _files(folder) for entry in file.left_out)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, _File]]:
+    for path in sorted(folder.glob("*.toml")):
+        yield path, msgspec.toml.decode(path.read_bytes(), type=_File)
+
+
+def _cases(name: str, file: _File) -> Iterator[Case]:
+    for row in file.case:
+        card = row.card or file.card
+        yield Case(
+            id=row.id,
+            file=name,
+            job=_job(file, row, card),
+            figure=row.figure,
+            part=row.part,
+            measured_bytes=row.measured_bytes,
+            besides_bytes=row.besides_bytes,
+            card=card,
+            source=row.source or file.source,
+            versions=row.versions or file.versions,
+            confidence=row.confidence,
+            expects=row.expects,
+            explained=row.explained,
+        )
+
+
+def _job(file: _File, row: _Row, card: str | None) -> Job:
+    tables: dict[str, Any] = {"name": row.id}
+    own: Mapping[str, dict[str, Any] | None] = {
+        "model": row.model,
+        "training": row.training,
+        "parallel": row.parallel,
+        "lora": row.lora,
+    }
+    for table, values in own.items():
+        merged = {**file.job.get(table, {}), **(values or {})}
+        if merged or values is not None:
+            tables[table] = merged
+    if row.config:
+        tables["model"] = {key: value for key, value in tables["model"].items() if key != "id"}
+        tables["model"]["config"] = file.models[row.config]
+    if card:
+        tables["target"] = {"gpu": card}
+    return job_from_mapping(tables, where=row.id)
+
+
+def _part_bytes(budget: Budget, part: Part | None) -> int:
+    loading, step = budget.phase("loading"), budget.phase("optimizer step")
+    fullest = budget.phase(budget.peak.phase)
+    if loading is None or step is None or fullest is None:
+        raise ValueError("a component can only be looked up in a training step")
+    match part:
+        case "context":
+            return loading.components.context
+        case "nccl":
+            return fullest.outside_bytes - loading.components.context
+        case "logits":
+            return max(phase.components.logits for phase in budget.phases)
+        case "states":
+            parts = step.components
+            return parts.weights + parts.gradients + parts.optimizer + parts.temporary
+        case "loading":
+            return loading.components.total_bytes
+        case "loading_reserved":
+            return loading.allocated_bytes
+        case None:
+            raise ValueError("figure = 'component' needs a part")

@@ -1,0 +1,179 @@
+"""Predicted against measured memory for every row of the accuracy table, beside what other estimators say.
+
+Run by ``make accuracy``; ``--method auto`` (or exact, traced) takes the deepest that can be had here, ``--file NAME``
+restricts it to one source. What was measured on a machine of one's own (``measure.py``) comes from ``measured/``.
+"""
+
+import argparse
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from accuracy_cases import Case, read_cases, read_left_out
+from peers import PEERS
+
+from vramtop.estimator.architecture import read_architecture
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.estimate import MethodChoice, estimate
+from vramtop.estimator.models import resolve_model
+from vramtop.estimator.shape_inventory import inventory_of
+from vramtop.estimator.sizes import GIB
+
+METHODS: tuple[MethodChoice, ...] = ("formula", "exact", "traced", "auto")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One row, replayed."""
+
+    case: Case
+    method: str
+    """What the budget was made by; with ``auto`` it may differ from row to row."""
+    predicted_bytes: int
+    inside: bool | None
+    """The truth lies in the predicted range; None for components, which have none."""
+    peers: dict[str, int | None]
+
+    @property
+    def error(self) -> float:
+        """Of the measured figure: 0.1 is a tenth too much."""
+        return self.predicted_bytes / self.case.measured_bytes - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """How good predictions are over some rows."""
+
+    rows: int
+    median: float
+    """Absolute error."""
+    under: float
+    """Share of rows predicted more than 5 % too low."""
+    beyond: float
+    """Share of rows more than 10 % off."""
+    inside: float | None
+    """Share of rows whose truth lies in the range; None where no row has a range."""
+
+
+def replay(case: Case, method: MethodChoice = "formula") -> Result:
+    """Predict one row.
+
+    Raises:
+        VramtopError: the method is out of reach, or the row makes no sense.
+    """
+    budget = estimate(case.job, method=method)
+    span = case.range_bytes(budget)
+    return Result(
+        case=case,
+        method=budget.method,
+        predicted_bytes=case.predicted_bytes(budget),
+        inside=None if span is None else span[0] <= case.measured_bytes <= span[1],
+        peers=_ask_peers(case, budget) if case.figure != "component" else {},
+    )
+
+
+def level(results: Sequence[Result]) -> Level:
+    """The errors of some rows, taken together; at least one row."""
+    errors = [result.error for result in results]
+    spans = [result.inside for result in results if result.inside is not None]
+    return Level(
+        rows=len(errors),
+        median=statistics.median(abs(error) for error in errors),
+        under=sum(error < -0.05 for error in errors) / len(errors),
+        beyond=sum(abs(error) > 0.1 for error in errors) / len(errors),
+        inside=sum(spans) / len(spans) if spans else None,
+    )
+
+
+def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """The rows by what was measured, by method where there are several, and by source."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.case.figure, []).append(result)
+        found.setdefault(f"method {result.method}", []).append(result)
+        found.setdefault(f"file {result.case.file}", []).append(result)
+        if result.case.figure != "component":
+            found.setdefault("all but components", []).append(result)
+    return dict(sorted(found.items()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 0 even where predictions are bad: the tests judge, this shows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--method", choices=METHODS, default="formula")
+    parser.add_argument("--file", help="only this file of cases")
+    options = parser.parse_args(arguments)
+    results, failed = [], []
+    for case in read_cases():
+        if options.file in (None, case.file):
+            try:
+                results.append(replay(case, options.method))
+            except VramtopError as error:
+                failed.append(f"{case.id}: {error}")
+    _print_rows(results)
+    if results:
+        _print_levels(results)
+        _print_peers(results)
+    for line in failed:
+        print(f"not predicted: {line}")
+    print(f"\nleft out: {sum(len(entry.ids) for entry in read_left_out())} rows, with reasons, see cases/*.toml")
+    return 0
+
+
+def _ask_peers(case: Case, budget: Budget) -> dict[str, int | None]:
+    job = budget.job
+    model = resolve_model(job.model)
+    arch = read_architecture(model.config, job.model.task, where=model.where)
+    inventory = inventory_of(arch)
+    return {name: peer(job, arch, inventory) for name, peer in PEERS.items()}
+
+
+def _print_rows(results: Sequence[Result]) -> None:
+    names = "".join(f"{name:>11}" for name in PEERS)
+    print(f"{'row':7}{'source':15}{'figure':24}{'measured':>9}{'predicted':>10}{'error':>8}  range{names}")
+    for result in results:
+        case = result.case
+        figure = case.figure if case.part is None else f"{case.part} alone"
+        inside = {True: "in", False: "out", None: "-"}[result.inside]
+        peers = "".join(f"{_gib(result.peers.get(name)):>11}" for name in PEERS)
+        print(
+            f"{case.id:7}{case.file:15}{figure:24}{_gib(case.measured_bytes):>9}{_gib(result.predicted_bytes):>10}"
+            f"{result.error:>+8.1%}  {inside:5}{peers}"
+        )
+    for result in results:
+        if abs(result.error) > 0.1:
+            print(f"{result.case.id} {result.error:+.0%}: {result.case.explained or 'NOT EXPLAINED'}")
+
+
+def _print_levels(results: Sequence[Result]) -> None:
+    print(f"\n{'':22}{'rows':>6}{'median |error|':>16}{'under by > 5 %':>16}{'off by > 10 %':>15}{'in range':>10}")
+    for name, members in groups(results).items():
+        reached = level(members)
+        inside = "-" if reached.inside is None else f"{reached.inside:.0%}"
+        print(
+            f"{name:22}{reached.rows:>6}{reached.median:>16.1%}{reached.under:>16.0%}{reached.beyond:>15.0%}{inside:>10}"
+        )
+
+
+def _print_peers(results: Sequence[Result]) -> None:
+    print(
+        f"\n{'on the same rows':22}{'rows':>6}{'median |error|':>16}{'vramtop':>9}{'under by > 5 %':>16}{'vramtop':>9}"
+    )
+    for name in PEERS:
+        rows = [(r, said) for r in results if (said := r.peers.get(name)) is not None]
+        if not rows:
+            continue
+        errors = [said / r.case.measured_bytes - 1 for r, said in rows]
+        ours = level([r for r, _ in rows])
+        theirs = statistics.median(abs(error) for error in errors)
+        under = sum(error < -0.05 for error in errors) / len(errors)
+        print(f"{name:22}{len(rows):>6}{theirs:>16.1%}{ours.median:>9.1%}{under:>16.0%}{ours.under:>9.0%}")
+
+
+def _gib(size: int | None) -> str:
+    return "-" if size is None else f"{size / GIB:.2f}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
