@@ -23,34 +23,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING or __package__:
-    from .allocator_blocks import (
-        BY_SIZE,
-        FREE,
-        MIB,
-        SMALL_REQUEST,
-        SMALL_SEGMENT,
-        UNMAPPED,
-        USED,
-        Block,
-        Pool,
-        growable,
-        join,
-    )
-else:  # beside a worker program, which imports its siblings by their plain names
-    from allocator_blocks import (
-        BY_SIZE,
-        FREE,
-        MIB,
-        SMALL_REQUEST,
-        SMALL_SEGMENT,
-        UNMAPPED,
-        USED,
-        Block,
-        Pool,
-        growable,
-        join,
-    )
+from .allocator_blocks import (
+    BY_SIZE,
+    FREE,
+    MIB,
+    SMALL_REQUEST,
+    SMALL_SEGMENT,
+    UNMAPPED,
+    USED,
+    Block,
+    Pool,
+    growable,
+    join,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator

@@ -352,6 +352,23 @@ def test_blocks_beyond_max_split_size_are_neither_split_nor_given_to_small_reque
     assert (allocator.allocated, allocator.reserved) == (210 * MIB, 210 * MIB)
 
 
+def test_a_block_of_exactly_max_split_size_is_beyond_it():
+    allocator = fresh("max_split_size_mb:40")
+    allocator.malloc("a", 40 * MIB)
+    allocator.free("a")
+    allocator.malloc("b", 30 * MIB)
+    assert allocator.reserved == 70 * MIB
+
+
+def test_max_split_size_with_expandable_segments_gives_granules_back():
+    allocator = fresh("expandable_segments:True,max_split_size_mb:40", capacity=80)
+    allocator.malloc("a", 60 * MIB)
+    allocator.malloc("b", 20 * MIB)
+    allocator.free("a")  # 60 in a row: not for a request below 40, and no step of 20 more can be had
+    assert where(allocator, "c", 30 * MIB) == (0, 30)  # all 60 are given back, 40 mapped again at the same place
+    assert (allocator.reserved, allocator.retries) == (60 * MIB, 1)
+
+
 def test_with_max_split_size_one_large_segment_is_released_before_everything_is():
     allocator = fresh("max_split_size_mb:40", capacity=162)
     allocator.malloc("a", 100 * MIB)
@@ -426,6 +443,27 @@ def test_garbage_collection_releases_what_was_idle_longest(conf, reserved):
     assert allocator.reserved == reserved * MIB
 
 
+def test_garbage_collection_releases_a_single_idle_segment():
+    allocator = fresh(COLLECTING, 400)
+    allocator.malloc("a", 20 * MIB)
+    allocator.malloc("b", 90 * MIB)
+    allocator.free("a")
+    allocator.malloc("c", 24 * MIB)  # 110 are above 100
+    assert (allocator.reserved, allocator.retries) == (114 * MIB, 0)
+
+
+def test_age_is_counted_in_requests_to_the_large_pool():
+    allocator = fresh(COLLECTING, 400)
+    for key, size in (("a", 20), ("b", 20), ("c", 70)):
+        allocator.malloc(key, size * MIB)
+    allocator.free("a")
+    for number in range(5):
+        allocator.malloc(number, 512)  # 2 more, and no age
+    allocator.free("b")
+    allocator.malloc("d", 24 * MIB)  # 112 are above 100; a and b are equally old: both go
+    assert allocator.reserved == 96 * MIB
+
+
 def test_garbage_collection_spares_split_segments():
     allocator = fresh(COLLECTING, 400)
     allocator.malloc("a", 3 * MIB)
@@ -434,10 +472,31 @@ def test_garbage_collection_spares_split_segments():
     assert allocator.reserved == 144 * MIB
 
 
-def test_large_segments_of_another_size():
-    allocator = fresh("large_segment_size_mb:32")
+@pytest.mark.parametrize("expandable", ["False", "True"])
+def test_large_segments_of_another_size(expandable):
+    allocator = fresh(f"large_segment_size_mb:32,expandable_segments:{expandable}")
     allocator.malloc("a", 3 * MIB)
     assert allocator.reserved == 32 * MIB
+
+
+def test_all_of_the_capacity_can_be_had():
+    allocator = fresh(capacity=40)
+    allocator.malloc("a", 20 * MIB)
+    allocator.malloc("b", 20 * MIB)
+    assert (allocator.reserved, allocator.retries) == (40 * MIB, 0)
+
+
+def test_a_memory_fraction_is_of_the_whole_device_and_looks_at_whole_segments():
+    conf = "per_process_memory_fraction:0.5"
+    fresh(conf, capacity=80, device=100).malloc("a", 50 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        fresh(conf, capacity=80, device=100).malloc("a", 52 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        fresh(conf, capacity=45, device=100).malloc("a", 50 * MIB)
+    allocator = fresh(f"{conf},expandable_segments:True", 150)  # 75 allowed
+    allocator.malloc("a", 51 * MIB)  # 60 mapped
+    with pytest.raises(OutOfMemoryError):
+        allocator.malloc("b", 10 * MIB - 512, 1)  # torch reckons with 20, though of small steps 15 would do
 
 
 def test_no_capacity_is_no_limit():
@@ -449,11 +508,13 @@ def test_no_capacity_is_no_limit():
     assert allocator.allocated == 1 << 50
 
 
-def test_modules_run_beside_a_worker_program_without_vramtop():
+def test_modules_run_in_a_worker_program_without_vramtop():
     folder = Path(allocator_module.__file__).parent
     program = (
-        f"import sys; sys.path.insert(0, {str(folder)!r})\n"
-        "from allocator import CachingAllocator; from allocator_settings import Settings; from timeline import replay\n"
+        f"import sys; sys.path.insert(0, {str(folder.parent)!r})\n"
+        f"from {folder.name}.allocator import CachingAllocator\n"
+        f"from {folder.name}.allocator_settings import Settings\n"
+        f"from {folder.name}.timeline import replay\n"
         "line = replay([('a', 3 << 20, 0), ('a', None, 0)], CachingAllocator(Settings()))\n"
         "print(line.peak_reserved.reserved_bytes, any(name.startswith(('torch', 'vramtop')) for name in sys.modules))"
     )
