@@ -454,11 +454,12 @@ def test_garbage_collection_releases_a_single_idle_segment():
 
 def test_age_is_counted_in_requests_to_the_large_pool():
     allocator = fresh(COLLECTING, 400)
+    allocator.malloc("small", 512)
     for key, size in (("a", 20), ("b", 20), ("c", 70)):
         allocator.malloc(key, size * MIB)
     allocator.free("a")
     for number in range(5):
-        allocator.malloc(number, 512)  # 2 more, and no age
+        allocator.malloc(number, 512)  # from the first small segment: no age
     allocator.free("b")
     allocator.malloc("d", 24 * MIB)  # 112 are above 100; a and b are equally old: both go
     assert allocator.reserved == 96 * MIB
