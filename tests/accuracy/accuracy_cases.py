@@ -4,6 +4,8 @@ A file gives what its rows share (``[job]``, source, versions, card) and the mod
 ``[[case]]`` adds its own. ``figure`` says what was measured: ``allocated``, ``reserved`` (as torch.cuda counts them),
 ``device`` (as NVML does) or ``component``, a ``part`` alone. ``expects`` states what today's versions do otherwise,
 ``explained`` why the prediction is off by more than a tenth. No figure is adjusted for either.
+
+What ``measure.py`` wrote on a machine with a GPU, ``measured/*.jsonl``, gives rows of its own: one for each figure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +15,19 @@ from typing import Any, Literal
 import msgspec
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_from_mapping
 
-FOLDER = Path(__file__).with_name("cases")
 Figure = Literal["allocated", "reserved", "device", "component"]
 Part = Literal["context", "nccl", "logits", "states", "loading", "loading_reserved"]
+FOLDER = Path(__file__).with_name("cases")
+MEASURED = Path(__file__).with_name("measured")
+_MEASURED_FIGURES: dict[Figure, str] = {
+    "allocated": "max_allocated_bytes",
+    "reserved": "max_reserved_bytes",
+    "device": "device_bytes",
+}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +110,16 @@ def read_cases(folder: Path = FOLDER) -> tuple[Case, ...]:
     return tuple(case for path, file in _files(folder) for case in _cases(path.stem, file))
 
 
+def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
+    """What was measured on machines of one's own: a row for each figure that could be read."""
+    lines = (
+        (path.stem, number, msgspec.json.decode(line))
+        for path in sorted(folder.glob("*.jsonl"))
+        for number, line in enumerate(path.read_bytes().splitlines(), 1)
+    )
+    return tuple(case for stem, number, result in lines for case in _measured(stem, number, result))
+
+
 def read_left_out(folder: Path = FOLDER) -> tuple[LeftOut, ...]:
     """The rows that are known and not in the table, and why."""
     return tuple(entry for _, file in _files(folder) for entry in file.left_out)
@@ -129,6 +148,29 @@ def _cases(name: str, file: _File) -> Iterator[Case]:
             expects=row.expects,
             explained=row.explained,
         )
+
+
+def _measured(stem: str, number: int, result: Mapping[str, Any]) -> Iterator[Case]:
+    gpu = match_nvml_name(result["card"]) if result["card"] else None
+    job = job_from_mapping({**result["job"], "target": {"gpu": gpu.name} if gpu else {}}, where=result["job"]["name"])
+    for figure, key in _MEASURED_FIGURES.items():
+        size = (result["measured"] or {}).get(key)
+        if size is not None:
+            yield Case(
+                id=f"{stem}:{number}:{figure}",
+                file=stem,
+                job=job,
+                figure=figure,
+                part=None,
+                measured_bytes=size,
+                besides_bytes=0,
+                card=result["card"],
+                source=f"measured/{stem}.jsonl, line {number}: {job.name}",
+                versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+                confidence="high",
+                expects=None,
+                explained=None,
+            )
 
 
 def _job(file: _File, row: _Row, card: str | None) -> Job:

@@ -1,7 +1,7 @@
 """Predicted against measured memory for every row of the accuracy table, beside what other estimators say.
 
 Run by ``make accuracy``; ``--method auto`` (or exact, traced) takes the deepest that can be had here, ``--file NAME``
-restricts it to one source. What was measured on a machine of one's own (``measure.py``) comes from ``measured/``.
+restricts it to one source. What ``measure.py`` found on a machine with a GPU is taken from ``measured/``.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from accuracy_cases import Case, read_cases, read_left_out
+from accuracy_cases import Case, read_cases, read_left_out, read_measured
 from peers import PEERS
 
 from vramtop.estimator.architecture import read_architecture
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--file", help="only this file of cases")
     options = parser.parse_args(arguments)
     results, failed = [], []
-    for case in read_cases():
+    for case in (*read_cases(), *read_measured()):
         if options.file in (None, case.file):
             try:
                 results.append(replay(case, options.method))
