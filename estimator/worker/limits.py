@@ -1,0 +1,71 @@
+"""What a trace cannot run, each with the sentence that says so; a rule elsewhere has to answer for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .request import Request
+
+OPTIMIZERS = ("adamw", "adamw-fused", "sgd", "sgd-momentum", "adafactor", "none")
+STRATEGIES = ("none", "ddp", "fsdp2")
+
+
+class UnsupportedError(Exception):
+    """The job cannot be traced; the message is a sentence."""
+
+
+def check(request: Request) -> None:
+    """Raise for the first thing in the job that tracing cannot run.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    for sentence in _obstacles(request):
+        raise UnsupportedError(sentence)
+
+
+def _obstacles(request: Request) -> Iterator[str]:
+    yield from _of_training(request)
+    yield from _of_parallelism(request)
+    if request.lora is not None and request.lora.quantization != "none":
+        yield f"weights quantized to {request.lora.quantization} need a card to be traced"
+
+
+def _of_training(request: Request) -> Iterator[str]:
+    training = request.training
+    if training.framework != "transformers":
+        yield f"the training loop of {training.framework} cannot be traced, only that of transformers"
+    if training.optimizer not in OPTIMIZERS:
+        yield f"the optimizer {training.optimizer} cannot be traced"
+    if training.loss != "full":
+        yield f"the {training.loss} loss cannot be traced"
+    if training.activation_checkpointing == "selective":
+        yield "selective activation checkpointing is no setting of transformers and cannot be traced"
+    if training.activation_offload:
+        yield "activation offload cannot be traced"
+    if training.optimizer_in_backward:
+        yield "an optimizer that steps in the backward pass cannot be traced"
+    if training.compile:
+        yield "torch.compile cannot be traced"
+    if request.task == "feature-extraction" and training.mode == "train":
+        yield "feature-extraction has no loss, so no training step can be traced"
+
+
+def _of_parallelism(request: Request) -> Iterator[str]:
+    parallel = request.parallel
+    if parallel.strategy not in STRATEGIES:
+        yield f"the strategy {parallel.strategy} cannot be traced, only none, ddp and fsdp2"
+    for name in ("pipeline", "context", "expert"):
+        if getattr(parallel, name) > 1:
+            yield f"{name} parallelism cannot be traced"
+    if parallel.sequence_parallel:
+        yield "sequence parallelism cannot be traced"
+    if parallel.cpu_offload == "optimizer":
+        yield "CPU offload of the optimizer alone cannot be traced"
+    if parallel.cpu_offload == "all" and not parallel.sharded:
+        yield "CPU offload can be traced under fsdp2 only"
+    if parallel.tensor > 1 and request.lora is not None:
+        yield "adapters under tensor parallelism cannot be traced"

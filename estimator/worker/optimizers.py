@@ -1,0 +1,100 @@
+"""The optimizer step as the Trainer takes it: gradients clipped, then the job's real optimizer class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .tracker import spans
+
+if TYPE_CHECKING:
+    from .request import Request
+    from .tracker import History, Tracker
+
+CLIP_NORM = 1.0
+"""The Trainer's ``max_grad_norm``."""
+
+
+class Stepper:
+    """The job's optimizer over what this rank holds of the trained parameters.
+
+    It steps the local tensors themselves: what a DTensor's operation would do with them, without inferring for each
+    of them, over and over, how its result is sharded.
+
+    Args:
+        request: the job.
+        trained: parameters and their names.
+        tracker: told which storages are optimizer states.
+    """
+
+    def __init__(self, request: Request, trained: list[tuple[str, Any]], tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._named = [(name, parameter, _local(parameter)) for name, parameter in trained]
+        self._names = {local: name for name, _, local in self._named}
+        self._optimizer = _make(request.training.optimizer, [local for _, _, local in self._named])
+        self._host_counters = not request.as_is and request.training.optimizer != "adamw-fused"
+
+    def step(self) -> None:
+        """Clip the gradients and step."""
+        if self._optimizer is None:
+            return
+        for _, parameter, local in self._named:
+            if local is not parameter and parameter.grad is not None:
+                local.grad = _local_gradient(parameter)
+        torch.nn.utils.clip_grad_norm_(list(self._names), CLIP_NORM, foreach=True)
+        self._optimizer.step()
+        for _, parameter, local in self._named:
+            if local is not parameter:
+                local.grad = None
+        for local, state in self._optimizer.state.items():
+            tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+            self._tracker.own(tensors.values(), "optimizer", [self._names[local]] * len(tensors))
+            if self._host_counters and "step" in tensors:
+                self._tracker.at_home((tensors["step"],))
+
+
+def _local(parameter: Any) -> Any:
+    """This rank's part, in the same storage."""
+    part = getattr(parameter, "_local_tensor", None)
+    return parameter if part is None else torch.nn.Parameter(part.detach())
+
+
+def _local_gradient(parameter: Any) -> Any:
+    """Split as the parameter is: an embedding's gradient comes whole on every tensor-parallel rank."""
+    gradient = parameter.grad
+    if gradient.placements != parameter.placements:
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return gradient._local_tensor
+
+
+def _make(name: str, trained: list[Any]) -> Any:
+    if name == "none":
+        return None
+    if name == "adafactor":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(trained, lr=1e-3, scale_parameter=False, relative_step=False)
+    if name == "adamw-fused":
+        return torch.optim.AdamW(trained, lr=1e-5, fused=True)
+    if name.startswith("sgd"):
+        return torch.optim.SGD(trained, lr=1e-5, momentum=0.9 if name == "sgd-momentum" else 0, foreach=True)
+    return torch.optim.AdamW(trained, lr=1e-5, foreach=True)
+
+
+def keep_on_host(history: History) -> None:
+    """Under CPU offload, parameters, gradients, states and the whole optimizer step are the host's."""
+    in_step = _births_in(history, "optimizer step")
+    for record in history.records:
+        if record.component in ("weights", "gradients", "optimizer") or record.number in in_step:
+            record.host = True
+
+
+def _births_in(history: History, phase: str) -> set[int]:
+    return {
+        event - 1
+        for span, end in spans(history)
+        if span.phase == phase
+        for event in history.events[span.start : end]
+        if event > 0
+    }
