@@ -186,6 +186,14 @@ def _inputs(context: _Context, slot: Slot, size: float, *, shared: bool = False)
     if not needing or (shared and not widths.autocast):
         return 0.0
     if not context.full:
+        if context.job.training.framework == "litgpt":
+            # dropout before each adapter: its output and a mask of one byte; queries, keys and values are one linear
+            separate = 1 if slot == "attention_in" else needing
+            kept = (widths.compute + 1) * size * separate
+            if slot == "attention_in" and needing < readers:
+                # zero_pad copies the adapted parts by index, and index_copy saves its source
+                kept += widths.compute * _adapted_size(context)
+            return kept
         # an adapter casts its input to its own type: a copy each, unless they already agree
         if widths.autocast:
             return widths.compute * size * needing
@@ -195,11 +203,29 @@ def _inputs(context: _Context, slot: Slot, size: float, *, shared: bool = False)
     return widths.compute * size
 
 
+def _adapted_size(context: _Context) -> int:
+    """Elements per token of the adapted ones among queries, keys and values."""
+    arch, lora = context.arch, context.job.lora
+    sizes = {"q_proj": arch.query_size, "k_proj": arch.key_size, "v_proj": arch.value_size}
+    targets = lora.targets if lora else []
+    return sum(size for name, size in sizes.items() if name in targets)
+
+
 def _attention_per_token(context: _Context) -> float:
     arch, widths, split = context.arch, context.widths, context.tensor
     c = widths.compute
     length = -(-context.job.training.sequence_length // context.job.parallel.context)
-    if uses_eager_attention(context.job, arch):
+    framework = context.job.training.framework
+    if uses_eager_attention(context.job, arch) and framework == "megatron":
+        # its fused softmax keeps c-byte probabilities; dropout keeps them again, and a mask
+        scores = arch.heads * length * (c + ((c + 1) if arch.attention_dropout else 0))
+        core = c * (arch.query_size + arch.key_size + arch.value_size) + scores
+    elif framework == "litgpt" and not uses_eager_attention(context.job, arch):
+        core = c * (_litgpt_heads(arch) + arch.attention_output_size) + 4 * arch.heads
+    elif uses_math_attention(context.job, arch, widths):
+        heads = arch.query_size + arch.heads * (arch.head_dim + arch.value_head_dim)  # keys and values of all heads
+        core = c * (heads + arch.attention_output_size) + 4 * arch.heads * length
+    elif uses_eager_attention(context.job, arch):
         keys, values = arch.heads * arch.head_dim, arch.heads * arch.value_head_dim
         probabilities = arch.heads * length * (4 + (c if c != 4 else 0))
         if arch.attention_softcap:
@@ -210,7 +236,7 @@ def _attention_per_token(context: _Context) -> float:
     else:
         core = c * (arch.query_size + arch.key_size + arch.value_size) + 4 * arch.heads
         core += c * arch.attention_output_size * (2 if arch.family in _COPIED_OUTPUT and context.full else 1)
-    if arch.family in _FUSED_VIEWS:
+    if arch.family in _FUSED_VIEWS and framework != "litgpt":
         core += c * (arch.query_size + arch.key_size)
     needing = context.consumers.get("attention_out", (1, 1))[1]
     if uses_eager_attention(context.job, arch) and (needing or context.full):
@@ -219,6 +245,14 @@ def _attention_per_token(context: _Context) -> float:
         # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
         core += (c if widths.autocast else widths.adapter) * arch.attention_output_size
     return (core + _query_norms(context) + _latents(context)) / split
+
+
+def _litgpt_heads(arch: Architecture) -> int:
+    """Queries, keys and values as LitGPT's CausalSelfAttention keeps them: views of one tensor, or copies."""
+    whole = arch.query_size + arch.key_size + arch.value_size
+    if arch.kv_heads in (1, arch.heads):  # values stay a view of the whole; queries and keys are rotated copies
+        return arch.query_size + arch.key_size + whole
+    return 3 * arch.query_size  # repeat_interleave copies keys and values to all heads
 
 
 def _query_norms(context: _Context) -> float:
@@ -239,11 +273,14 @@ def _latents(context: _Context) -> float:
 
 def _mlp_per_token(context: _Context, size: int) -> float:
     arch, c = context.arch, context.widths.compute
-    saved = _ACTIVATION_EXTRA.get(arch.activation, 1) + (2 if arch.gated else 0)  # gated: both factors of the product
+    extra = 1 if context.job.training.framework in ("litgpt", "megatron") else _ACTIVATION_EXTRA.get(arch.activation, 1)
+    saved = extra + (2 if arch.gated else 0)  # gated: both factors of the product
     needing = context.consumers.get("mlp_out", (1, 1 if context.full else 0))[1]
     product: float = c * size if needing else 0
     if needing and not context.full and not context.widths.autocast:
         product = context.widths.adapter * size
+        if context.job.training.framework == "litgpt":
+            product = (c + 1) * size
     return (saved * c * size + product) / context.tensor
 
 
@@ -270,9 +307,11 @@ def _selective_per_token(context: _Context) -> float:
 def _working_per_token(context: _Context) -> float:
     """Gradients that are alive while one block's MLP or attention runs backward."""
     arch, widths = context.arch, context.widths
+    # sequence parallelism gathers the split residual stream before a block half, and its gradient after it
+    gathered = 2 * widths.compute * arch.hidden if context.residual_split > 1 else 0
     in_mlp = widths.compute * (2 if arch.gated else 1) * _mlp_size(context) / context.tensor
     in_attention = _scores_per_token(context) * (4 + widths.compute)
-    return max(in_mlp, in_attention) + 2 * widths.residual * arch.hidden / context.residual_split
+    return max(in_mlp, in_attention) + 2 * widths.residual * arch.hidden / context.residual_split + gathered
 
 
 def _passing_per_token(context: _Context) -> float:
@@ -311,6 +350,14 @@ def _around_per_token(context: _Context, stage: Stage) -> float:
     if arch.relative_buckets:  # the bias on every pair of positions, shared by all blocks
         size += arch.heads * context.job.training.sequence_length * widths.compute / context.tensor
     return size
+
+
+def uses_math_attention(job: Job, arch: Architecture, widths: Widths) -> bool:
+    """Whether sdpa has no fused kernel to choose and keeps its probabilities: grouped heads in fp32.
+
+    torch's flash kernel takes 16-bit types only, and its memory-efficient one no grouped heads (sdp_utils.cpp).
+    """
+    return job.model.attention == "sdpa" and widths.compute == 4 and arch.kv_heads != arch.heads
 
 
 def uses_eager_attention(job: Job, arch: Architecture) -> bool:

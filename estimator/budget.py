@@ -1,7 +1,7 @@
 """What an estimate says: bytes by phase and component, the peak, its range, and what was assumed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from .job import Job
@@ -91,6 +91,18 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargeTensor:
+    """A tensor that is alive at the peak."""
+
+    module: str
+    """The module's path in the model; empty: none of its own."""
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    component: ComponentName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The predicted memory of one rank of a job: its fullest."""
 
@@ -106,6 +118,8 @@ class Budget:
     """What was taken for granted, one sentence each."""
     warnings: tuple[str, ...]
     """What the user should know before trusting the figure, one sentence each."""
+    largest: tuple[LargeTensor, ...] = ()
+    """The largest tensors at the peak, where a step was traced."""
 
     def phase(self, name: PhaseName) -> Phase | None:
         """The phase of that name, or None where the job has none (inference has no backward)."""
@@ -142,4 +156,5 @@ class Budget:
             "steady_device_bytes": self.steady_device_bytes,
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
+            **({"largest": [asdict(tensor) for tensor in self.largest]} if self.largest else {}),
         }

@@ -58,6 +58,10 @@ class _Rank:
     @property
     def accumulated(self) -> int:
         """Gradients that are kept from one micro-batch to the next."""
+        if self.job.training.framework == "megatron":
+            return (
+                self.states.gradients
+            )  # one buffer that is made once and zeroed (DistributedDataParallel's grad buffer)
         if self.job.training.gradient_accumulation == 1 or self.job.training.optimizer_in_backward:
             return 0
         return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
@@ -99,10 +103,10 @@ def closed_form(
 
 
 def accumulates_whole(job: Job) -> bool:
-    """Gradients are accumulated before they are reduced, and so whole: accelerate's ``no_sync`` under FSDP."""
+    """Gradients are accumulated before they are reduced, and so whole: ``no_sync`` under FSDP."""
     return (
         job.training.gradient_accumulation > 1
-        and job.training.framework == "transformers"
+        and job.training.framework in ("transformers", "litgpt")
         and job.parallel.strategy in ("fsdp1", "fsdp2")
         and job.parallel.data_shard > 1
     )

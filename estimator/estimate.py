@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from .architecture import read_architecture
+from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
 from .errors import CannotTellError
@@ -12,6 +12,7 @@ from .inventory import Inventory
 from .job import Job
 from .models import ResolvedModel, resolve_model
 from .shape_inventory import inventory_of
+from .traced import traced_budget
 from .worker_client import exact_inventory
 
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
@@ -31,7 +32,8 @@ def estimate(
     Args:
         job: what is to be trained.
         method: ``formula``: from the config alone, in milliseconds; ``exact``: on parameters counted on the built
-            model, in a worker process; ``auto``: the deepest that can be had.
+            model, in a worker process; ``traced``: from two steps of the real model on fake tensors, likewise;
+            ``auto``: the deepest that can be had.
         gpu: the card; the job's target when left out, else a Hopper card.
         python: the interpreter for the worker process; searched for when left out.
         environ: whose Hugging Face cache to look into; this process's own when left out.
@@ -41,12 +43,16 @@ def estimate(
         InputError: the job, its model or its sharding makes no sense.
         CannotTellError: the method is out of reach here.
     """
-    if method == "traced":
-        raise CannotTellError("method 'traced' is not in this version; use auto, exact or formula")
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
     arch = read_architecture(model.config, job.model.task, where=model.where)
+    if method in ("auto", "traced"):
+        if progress:
+            progress(f"tracing two training steps of {model.label}")
+        traced = _traced(job, model, arch, gpu=gpu, insist=method == "traced", python=python)
+        if traced is not None:
+            return traced
     if method != "formula":
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
@@ -54,6 +60,18 @@ def estimate(
         if counted is not None:
             return closed_form(job, arch, counted, method="exact", gpu=gpu)
     return closed_form(job, arch, inventory_of(arch), gpu=gpu)
+
+
+def _traced(
+    job: Job, model: ResolvedModel, arch: Architecture, *, gpu: Gpu | None, insist: bool, python: str | None
+) -> Budget | None:
+    """The traced budget; None where it cannot be had and nobody insists on it."""
+    try:
+        return traced_budget(job, model, arch, gpu=gpu, python=python)
+    except CannotTellError:
+        if insist:
+            raise
+        return None
 
 
 def _exact(job: Job, model: ResolvedModel, *, insist: bool, python: str | None) -> Inventory | None:

@@ -40,6 +40,9 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     # the loss of causal models casts logits to fp32, that of the others leaves it to autocast
     wide = 4 if arch.task == "causal-lm" or widths.autocast else c
     copy = wide if c != wide else 0
+    if job.training.framework == "megatron":
+        # tensor_parallel/cross_entropy.py works in place: one fp32 copy becomes the softmax and then the gradient
+        return LossBytes(forward=(c + 4) * logits, saved=4 * logits, backward=(c + 4) * logits)
     match job.training.loss:
         case "full":
             capped = c * logits if arch.logit_softcap else 0  # what tanh gave
@@ -49,14 +52,20 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
                 backward=3 * wide * logits + capped,
             )
         case "chunked":
-            # the logits and their gradients in c bytes, one of eight chunks in fp32
             chunk = -(-logits // 8)
-            return LossBytes(forward=c * logits + 8 * chunk, saved=c * logits, backward=2 * c * logits + 12 * chunk)
+            if job.training.framework == "litgpt":  # logits and their log-softmax, both in c bytes, by 128 tokens
+                return LossBytes(forward=2 * c * logits, saved=c * logits, backward=2 * c * logits)
+            # torchtune keeps each chunk's fp32 log-softmax, and the logits until the loss is returned
+            return LossBytes(
+                forward=(c + 4) * logits + 4 * chunk, saved=4 * logits, backward=4 * logits + (8 + c) * chunk
+            )
         case "fused-linear":
             # gradients are computed in the forward pass, over chunks of about T h / V tokens (Liger-Kernel)
             chunk = min(logits, tokens * arch.hidden)
+            # a chunk's gradient of the head's weight is a whole matrix before it is added to the others'
+            head = c * arch.vocab * arch.hidden // split if job.lora is None else 0
             return LossBytes(
-                forward=(c + 8) * chunk + c * tokens * arch.hidden,
+                forward=(c + 8) * chunk + c * tokens * arch.hidden + head,
                 saved=c * tokens * arch.hidden,
                 backward=2 * c * tokens * arch.hidden,
             )

@@ -69,7 +69,12 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     trained = [held for held in stage.held if held.trainable]
     weights = _total(stage.held, lambda h: h.elements * weight_width(h, widths), split.weights)
     gradients = _total(trained, lambda h: h.elements * _gradient_width(h, widths), split.gradients)
-    whole = _total(trained, lambda h: h.elements * widths.reduce, 1)
+    if job.parallel.strategy == "fsdp1":
+        # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
+        flat = [held for held in stage.held if held.group.layered or held.trainable]
+        whole = _total(flat, lambda h: h.elements * widths.compute, 1)
+    else:
+        whole = _total(trained, lambda h: h.elements * widths.reduce, 1)
     optimizer = _total(trained, lambda h: state_bytes(job, h, widths), split.optimizer)
     step = _step_bytes(job, trained, widths, split.optimizer)
     if job.training.optimizer_in_backward:

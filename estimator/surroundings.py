@@ -43,7 +43,8 @@ def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
     gathered = job.parallel.world_size > 1 and shards(job).weights > 1
     strategy = job.parallel.strategy
     buffers = (0, 0, 0)
-    if strategy == "ddp" and job.parallel.data_ranks > 1:
+    if strategy == "ddp" and job.parallel.data_ranks > 1 and job.training.framework != "megatron":
+        # Megatron's buckets are its gradient buffer
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
         buffers = (bucket, bucket, bucket)
     elif uses_zero(job) and job.parallel.data_ranks * job.parallel.context > 1:
@@ -53,7 +54,7 @@ def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
     elif strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
         unit = _unit_bytes(stage, widths)
         buffers = (0, 2 * unit, 2 * unit if job.parallel.double_buffer else 0)
-    return Communication(forward=buffers[0], backward=buffers[1], step=buffers[2], outside=_nccl_bytes(job))
+    return Communication(forward=buffers[0], backward=buffers[1], step=buffers[2], outside=nccl_bytes(job))
 
 
 def context_bytes(gpu: Gpu | None) -> int:
@@ -107,7 +108,8 @@ def _trainable_bytes(stage: Stage, width: int, adapter_width: int) -> int:
     return sum(h.elements * (adapter_width if h.adapter else width) for h in stage.held if h.trainable)
 
 
-def _nccl_bytes(job: Job) -> int:
+def nccl_bytes(job: Job) -> int:
+    """NCCL's own buffers on one rank, one communicator for each dimension of the job's mesh; 0 for a single rank."""
     parallel = job.parallel
     if parallel.world_size == 1:
         return 0

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from .inventory import Inventory
 from .job import Task
 from .models import ResolvedModel
 from .parameter_roles import Kind, NamedShape, assign_roles
+from .worker_cache import read_cached, write_cached
 from .worker_process import Worker
 
-_FORMAT = 1
+_FORMAT = 2
 """Of the files in the cache; another number there is a miss."""
 
 
@@ -50,12 +50,14 @@ def exact_inventory(
     environ = os.environ if environ is None else environ
     interpreter = choose_interpreter(python, environ)
     file = _cache_file(cache or Path(user_cache_dir("vramtop")), config, task, interpreter.transformers)
-    answer = _read(file)
+    answer = read_cached(file, _FORMAT)
     if answer is None:
         with Worker(interpreter.path, environ=environ) as worker:
-            answer = read_answer(worker.request({"op": "inventory", "config": config, "task": task}, timeout))
-        _write(file, answer)
-    return inventory_from_answer(answer)
+            answer = worker.request({"op": "inventory", "config": config, "task": task}, timeout)
+        inventory = inventory_from_answer(read_answer(answer))
+        write_cached(file, _FORMAT, answer)
+        return inventory
+    return inventory_from_answer(read_answer(answer))
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -100,31 +102,6 @@ def inventory_from_answer(answer: Answer) -> Inventory:
     )
 
 
-class _Cached(msgspec.Struct):
-    format: int
-    answer: Answer
-
-
 def _cache_file(folder: Path, config: Mapping[str, Any], task: Task, transformers: str) -> Path:
     key = msgspec.json.encode([_FORMAT, config, task, transformers], order="sorted")
     return folder / "inventories" / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
-
-
-def _read(file: Path) -> Answer | None:
-    """An earlier answer; a file that is missing, cut or foreign is none."""
-    try:
-        cached = msgspec.json.decode(file.read_bytes(), type=_Cached)
-    except (OSError, msgspec.DecodeError):
-        return None
-    return cached.answer if cached.format == _FORMAT else None
-
-
-def _write(file: Path, answer: Answer) -> None:
-    """Keep an answer, whole or not at all; a folder that cannot be written to costs only the next start."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
-            part.write(msgspec.json.encode(_Cached(format=_FORMAT, answer=answer)))
-        Path(part.name).replace(file)
-    except OSError:
-        return

@@ -223,7 +223,8 @@ def test_what_a_large_vocabulary_costs(budget_of: Estimate, tiny_llama: dict[str
     logits = 1024 * 2000
     assert components(budget, "forward").logits == (2 + 4 + 4) * logits
     fused = {"training.precision": "bf16", "training.sequence_length": 1024, "training.loss": "fused-linear"}
-    assert components(budget_of(tiny_llama, fused), "forward").logits < 4 * logits
+    matrix = 2 * 2000 * 512  # one chunk's gradient of the head's weight
+    assert components(budget_of(tiny_llama, fused), "forward").logits < 4 * logits + matrix
 
 
 CHOICES = {

@@ -39,11 +39,6 @@ def test_a_python_that_is_not_there_is_said_even_by_auto(tmp_path: Path) -> None
         estimate(JOB, method="auto", python=str(tmp_path / "python"))
 
 
-def test_the_method_that_is_not_there_is_said_to_be_not_there() -> None:
-    with pytest.raises(CannotTellError, match="traced"):
-        estimate(JOB, method="traced")
-
-
 def test_the_target_card_decides_what_cuda_takes() -> None:
     hopper = estimate(with_changes(JOB, {"target.gpu": "h100-80gb"}))
     volta = estimate(with_changes(JOB, {"target.gpu": "v100-16gb"}))

@@ -66,23 +66,6 @@ ROWS: list[tuple[str, float, str, dict[str, Any]]] = [
             },
         },
     ),
-    (
-        "LitGPT phi-2 LoRA on an A10G, four sequences of 512",
-        13.98e9 / GIB,
-        "allocated_bytes",
-        {
-            "model": {"id": "microsoft/phi-2"},
-            "training": {
-                "framework": "litgpt",
-                "precision": "bf16",
-                "micro_batch": 4,
-                "sequence_length": 512,
-                "optimizer": "adamw-fused",
-                "loss": "chunked",
-            },
-            "lora": {"rank": 32},
-        },
-    ),
 ]
 
 

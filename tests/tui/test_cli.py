@@ -121,7 +121,7 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
         (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),
-        (("estimate", "job.toml", "--method", "traced"), 3, "traced"),
+        (("estimate", "job.toml", "--method", "traced", "--optimizer", "lion"), 3, "cannot be traced"),
         (("fit", "job.toml", "--gpu-memory", "much"), 2, "size 'much'"),
         (("fit", "job.toml", "--gpu-type", "h1000"), 2, "h100"),
         (("fit", "job.toml", "--gpu-type", "h100-80gb", "--gpu-memory", "1GiB"), 2, "not allowed with"),

@@ -1,0 +1,165 @@
+"""The traced step: a Budget from what a worker process saw torch allocate in two steps of the real model."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from math import hypot
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from platformdirs import user_cache_dir
+
+from .architecture import Architecture
+from .assumptions import assumptions, warnings
+from .budget import Budget, Components, LargeTensor, ModelFacts, Peak, Phase, PhaseName
+from .errors import CannotTellError
+from .gpus import Gpu
+from .interpreters import Interpreter, choose_interpreter
+from .job import Job
+from .jobfile import job_to_mapping
+from .models import ResolvedModel
+from .shape_inventory import inventory_of
+from .sizes import MIB
+from .surroundings import context_bytes, nccl_bytes, workspace_bytes
+from .worker_cache import read_cached, write_cached
+from .worker_process import Worker
+
+TRACE_PROGRAM = Path(__file__).with_name("worker") / "trace.py"
+_FORMAT = 1
+"""Of the answers in the cache; another number there is a miss."""
+_PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
+
+
+class TracedPhase(msgspec.Struct, frozen=True):
+    """The fullest moment of one phase of the second step."""
+
+    allocated: int
+    components: dict[str, int]
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """What the allocator's model holds at most over both steps."""
+
+    peak: int
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A worker's answer to the request ``trace``."""
+
+    parameters: int
+    trainable: int
+    phases: dict[PhaseName, TracedPhase]
+    peak_tensors: tuple[LargeTensor, ...]
+    reserved: Reserved | None
+    versions: dict[str, str]
+
+
+def traced_budget(
+    job: Job,
+    model: ResolvedModel,
+    arch: Architecture,
+    *,
+    gpu: Gpu | None = None,
+    python: str | None = None,
+    timeout: float = 900,
+) -> Budget:
+    """Predict the memory of a job from its own training step, run on fake tensors.
+
+    Args:
+        job: what is trained.
+        model: its config.
+        arch: its shape.
+        gpu: the card, for what CUDA itself takes; a Hopper card when left out.
+        python: the interpreter with torch and transformers; searched for when left out.
+        timeout: seconds.
+
+    Raises:
+        InputError: ``python`` is not there.
+        CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
+    """
+    found = trace(job, model, python=python, timeout=timeout)
+    context, workspace, nccl = context_bytes(gpu), workspace_bytes(gpu), nccl_bytes(job)
+    phases = tuple(
+        _phase(name, found.phases[name], context, workspace, nccl) for name in _PHASES if name in found.phases
+    )
+    fullest = max(phases, key=lambda phase: phase.components.total_bytes)
+    reserved = max((found.reserved.peak if found.reserved else 0) + workspace, fullest.allocated_bytes)
+    outside = fullest.outside_bytes
+    slack = reserved - fullest.allocated_bytes
+    # the trace's own error, the replay's, and what CUDA and NCCL take outside of torch
+    unsure = (0.02 * fullest.allocated_bytes, 0.5 * slack, 0.5 * nccl, 250 * MIB)
+    peak = Peak(
+        phase=fullest.name,
+        components=fullest.components,
+        allocated_bytes=fullest.allocated_bytes,
+        reserved_bytes=reserved,
+        device_bytes=reserved + outside,
+        low_bytes=reserved + outside - round(hypot(*unsure)),
+        high_bytes=reserved + outside + round(hypot(*unsure, 0.02 * reserved)),
+    )
+    versions = ", ".join(f"{name} {number}" for name, number in found.versions.items())
+    return Budget(
+        job=job,
+        model=ModelFacts(parameters=found.parameters, trainable_parameters=found.trainable, count="exact"),
+        method="traced",
+        phases=phases,
+        peak=peak,
+        steady_device_bytes=peak.device_bytes,
+        assumptions=(f"Two steps were traced with {versions}.", *assumptions(job, arch, gpu)),
+        warnings=warnings(job, arch, inventory_of(arch)),
+        largest=found.peak_tensors,
+    )
+
+
+def trace(job: Job, model: ResolvedModel, *, python: str | None = None, timeout: float = 900) -> Trace:
+    """What the worker saw, or what it saw of the same job before.
+
+    Raises:
+        InputError: ``python`` is not there.
+        CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
+    """
+    interpreter = choose_interpreter(python, os.environ)
+    request = _request(job, model)
+    file = _cache_file(request, interpreter)
+    answer = read_cached(file, _FORMAT)
+    if answer is None:
+        with Worker(interpreter.path, TRACE_PROGRAM) as worker:
+            answer = worker.request(request, timeout)
+        write_cached(file, _FORMAT, answer)
+    if answer.get("unsupported"):
+        raise CannotTellError(f"{answer['unsupported']}; method exact answers by rule")
+    try:
+        return msgspec.convert(answer, Trace)
+    except msgspec.ValidationError as error:
+        raise CannotTellError(f"the worker's answer is not understood: {error}") from None
+
+
+def _request(job: Job, model: ResolvedModel) -> dict[str, Any]:
+    tables = job_to_mapping(job)
+    return {
+        "op": "trace",
+        "config": dict(model.config),
+        "task": job.model.task,
+        "attention": job.model.attention,
+        "training": tables["training"],
+        "lora": tables.get("lora"),
+        "parallel": tables["parallel"],
+        "allocator": {"conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")},
+    }
+
+
+def _cache_file(request: Mapping[str, Any], interpreter: Interpreter) -> Path:
+    programs = sorted(TRACE_PROGRAM.parent.glob("*.py"))
+    code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in programs]
+    key = msgspec.json.encode([request, interpreter.torch, interpreter.transformers, code], order="sorted")
+    return Path(user_cache_dir("vramtop")) / "traces" / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
+
+
+def _phase(name: PhaseName, traced: TracedPhase, context: int, workspace: int, nccl: int) -> Phase:
+    parts = dict(traced.components)
+    if name == "loading":
+        return Phase(name=name, components=Components(**parts, context=context), outside_bytes=context)
+    parts["temporary"] += workspace
+    parts["communication"] += nccl
+    return Phase(name=name, components=Components(**parts, context=context), outside_bytes=context + nccl)

@@ -1,0 +1,94 @@
+"""The traced budget: against the closed form, from the cache, and what it says when it cannot be had."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator import traced, worker_process
+from vramtop.estimator.errors import CannotTellError
+from vramtop.estimator.estimate import estimate
+from vramtop.estimator.jobfile import job_from_mapping
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 8000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+BF16 = {"precision": "bf16", "sequence_length": 1024, "micro_batch": 2}
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def job(training: dict[str, Any] | None = None, config: dict[str, Any] | None = None, **tables: Any) -> Any:
+    tables = {"model": {"config": config or CONFIG}, "training": training or BF16, **tables}
+    return job_from_mapping(tables, where="test")
+
+
+JOBS = {
+    "bf16": job(),
+    "bf16, fused": job(BF16 | {"optimizer": "adamw-fused"}),
+    "mixed": job(BF16 | {"precision": "bf16-mixed"}),
+    "fp32, accumulated": job(BF16 | {"precision": "fp32", "gradient_accumulation": 2}),
+    "checkpointed": job(BF16 | {"activation_checkpointing": "full"}),
+    "lora": job(lora={"rank": 8, "targets": "all-linear"}),
+    "sharded": job(BF16 | {"precision": "bf16-mixed"}, parallel={"strategy": "fsdp2", "data_shard": 8}),
+    "qwen3": job(config=CONFIG | {"model_type": "qwen3", "head_dim": 64}),
+    "gpt2": job(config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000}),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_closed_form_and_trace_agree_within_the_closed_forms_range(name: str) -> None:
+    formula, trace = estimate(JOBS[name]), estimate(JOBS[name], method="traced", python=sys.executable)
+    assert trace.method == "traced"
+    assert formula.peak.low_bytes <= trace.peak.device_bytes <= formula.peak.high_bytes
+    assert trace.model.trainable_parameters == formula.model.trainable_parameters
+    for phase in trace.phases:
+        same = formula.phase(phase.name)
+        assert same is not None
+        assert phase.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.08), phase.name
+
+
+def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
+    budget = estimate(JOBS["bf16"], method="traced", python=sys.executable)
+    peak = budget.peak
+    assert peak.allocated_bytes <= peak.reserved_bytes <= peak.device_bytes
+    assert peak.low_bytes <= peak.device_bytes <= peak.high_bytes
+    assert peak.components.total_bytes - budget.phases[-1].outside_bytes == peak.allocated_bytes
+    assert [tensor.bytes for tensor in budget.largest] == sorted((t.bytes for t in budget.largest), reverse=True)
+    assert any("lm_head" in tensor.module or "embed_tokens" in tensor.module for tensor in budget.largest)
+    assert budget.to_json()["largest"][0]["bytes"] == budget.largest[0].bytes
+    assert "torch" in budget.assumptions[0]
+
+
+def test_the_second_time_the_answer_comes_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = estimate(JOBS["bf16"], method="traced", python=sys.executable)
+
+    class NoWorker(worker_process.Worker):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("asked again")
+
+    monkeypatch.setattr(traced, "Worker", NoWorker)
+    assert estimate(JOBS["bf16"], method="traced", python=sys.executable) == first
+    with pytest.raises(AssertionError, match="asked again"):
+        estimate(job(BF16 | {"micro_batch": 3}), method="traced", python=sys.executable)
+
+
+def test_what_cannot_be_traced_is_said_and_auto_answers_by_rule() -> None:
+    zero = job(BF16, parallel={"strategy": "zero3", "data_shard": 8})
+    with pytest.raises(CannotTellError, match=r"zero3 cannot be traced.*exact"):
+        estimate(zero, method="traced", python=sys.executable)
+    assert estimate(zero, method="auto", python=sys.executable).method == "exact"
+
+
+def test_auto_is_the_deepest_there_is() -> None:
+    assert estimate(JOBS["bf16"], method="auto", python=sys.executable).method == "traced"
