@@ -78,7 +78,7 @@ def probe(path: Path) -> Interpreter | None:
     try:
         answer = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=PROBE_SECONDS, check=True)
         found = msgspec.json.decode(answer.stdout, type=dict[str, str])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     if not {"torch", "transformers"} <= found.keys():
         return None

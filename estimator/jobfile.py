@@ -29,7 +29,7 @@ def load_job(path: Path) -> Job:
         raise InputError(f"{path}: cannot be read as text: {error}") from None
     try:
         data = msgspec.toml.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}: not TOML: {error}") from None
     job = job_from_mapping(data, where=str(path))
     if job.model.id is None and job.model.config is None:
@@ -103,7 +103,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise InputError(f"{text!r} is not KEY=VALUE, such as training.micro_batch=4")
     try:
         return key.strip(), msgspec.toml.decode(f"value = {value}")["value"]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return key.strip(), value.strip()
 
 

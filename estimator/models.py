@@ -173,7 +173,7 @@ def read_config(path: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec lets all three through
         raise InputError(f"{path}: not a JSON object: {error}") from None
 
 

@@ -114,7 +114,7 @@ def _read(file: Path) -> Answer | None:
     """An earlier answer; a file that is missing, cut or foreign is none."""
     try:
         cached = msgspec.json.decode(file.read_bytes(), type=_Cached)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return cached.answer if cached.format == _FORMAT else None
 
