@@ -20,8 +20,8 @@ from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Board, ProcessRow, Watchlist
 
-from .ascii_filter import AsciiFilter
 from .header_text import STALE_INTERVALS, Feed
+from .line_filters import AsciiFilter, InertFilter
 from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
@@ -93,6 +93,7 @@ class VramtopApp(App[None]):
         self.watchlist = watchlist
         self.board: Board | None = None
         """The newest figures; None until the first reading."""
+        self._inert = InertFilter()
         self._ascii = AsciiFilter(ascii_only)
         self._banner = banner
         self._pid = pid
@@ -128,8 +129,8 @@ class VramtopApp(App[None]):
         return DashboardScreen()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's own, and ASCII after them."""
-        return [*super().get_line_filters(), *([self._ascii] if self._ascii.enabled else [])]
+        """Textual's own, and ours after them."""
+        return [*super().get_line_filters(), self._inert, *([self._ascii] if self._ascii.enabled else [])]
 
     def on_mount(self) -> None:
         """Start reading."""

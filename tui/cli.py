@@ -11,6 +11,7 @@ from typing import NoReturn
 from vramtop.estimator.errors import VramtopError
 
 from .job_argument import add_job_arguments
+from .terminal import clean
 
 _COMMANDS = {
     "estimate": "what a training job will take, by phase and component",
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(words)
         return _run(options, launch)
     except VramtopError as error:
-        print(f"vramtop: {error.message}", file=sys.stderr)
+        print(f"vramtop: {clean(error.message)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

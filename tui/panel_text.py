@@ -14,13 +14,13 @@ from vramtop.monitor.watch import GpuRow, ProcessRow
 from .bars import Cell
 from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, darker, held_cells
 from .palette import STATUSES, rest_words
+from .terminal import clean
 from .widgets.memory_graph import Readings, graph_rows
 from .words import (
     ALARM,
     FAINT,
     MUTED,
     badge,
-    clean,
     joined,
     process_name,
     severity,

@@ -228,6 +228,21 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> Non
     assert "--per_device_train_batch_size" in text
 
 
+def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "evil.toml").write_text(JOB.replace('"check"', r'"\u001b[31mred\u0007"'))
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    said = [vramtop("fit", "evil.toml", "--gpu-memory", "80GiB", "--method", "formula").stdout]
+    said.append(vramtop("estimate", "\x1b[31mno such model").stderr)
+    with subprocess.Popen([sys.executable, "train.py", "--name", "\x1b]0;title\x07"], cwd=tmp_path) as process:
+        try:
+            time.sleep(0.3)
+            said.append(vramtop("attach", str(process.pid), "--method", "formula").stdout)
+        finally:
+            process.kill()
+    assert all(said)
+    assert not any(sign in text for text in said for sign in "\x1b\x07")
+
+
 def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
     line = f"{sys.executable} -m vramtop.tui.cli estimate job.toml --method formula | head -n 1"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607

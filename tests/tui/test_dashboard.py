@@ -261,6 +261,21 @@ async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu,
         assert "\x07" not in text
 
 
+async def test_hostile_names_never_reach_the_terminal_from_any_screen(
+    open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
+):
+    evil = "[red]\x1b[31mx[/]\x07"
+    monkeypatch.setitem(NEEDS, evil, 40.0)
+    process = make_process(1, 30, command=evil, user=evil, note=evil)
+    app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settle(pilot)
+        for keys in ((), ("enter",), ("escape", "a"), ("escape", "f")):
+            await pilot.press(*keys)
+            await pilot.pause(0.3)
+            assert all(line.isprintable() for line in screen_lines(app)), keys
+
+
 async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
     gpus = [make_gpu(0, [make_process(1, 61), make_process(3, 4)]), make_gpu(1, [make_process(2, 74.5)])]
     jobs = {"llama-8b-sft": [1], "qwen-7b-dpo": [2]}

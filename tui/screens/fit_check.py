@@ -163,7 +163,7 @@ class FitCheckScreen(Screen[None]):
         self._watchlist.pend(job)
         if budget.method != "formula" and budget.job == job:
             self._watchlist.refine(budget)
-        self.notify(f"{job.label} waits: the dashboard shows whether it fits.")
+        self.notify(f"{job.label} waits: the dashboard shows whether it fits; x there unpins it.", markup=False)
 
     def action_focus_machine(self) -> None:
         """Go to the choice of cards."""

@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.watch import Board, ProcessRow
 
-from ..words import clean
+from ..terminal import clean
 
 
 class PidChooser(Vertical):

@@ -122,7 +122,7 @@ class ProcessTable(DataTable[_Drawn]):
         if row and row.row:
             self.post_message(self.Chosen(row.row))
         elif row:
-            self.notify(f"GPU {row.gpu.index}: {row.cells['COMMAND'].text}")
+            self.notify(f"GPU {row.gpu.index}: {row.cells['COMMAND'].text}", markup=False)
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """A click on a column's title sorts by it."""
