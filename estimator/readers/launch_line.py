@@ -10,7 +10,7 @@ from .accelerate_env import default_file, environment_layer, shipped_trl_config,
 from .data_files import as_layer, read_table
 from .evidence import JobReading, Notes
 from .flags import parse_flags
-from .launchers import Launch, parse_launch
+from .launchers import Launch, parse_launch, words_of
 from .place import Place
 from .precision import read_precision
 from .ranks import read_world
@@ -53,7 +53,7 @@ def read_launch(
     Raises:
         InputError: the line starts no Python program.
     """
-    launch = parse_launch(argv)
+    launch = parse_launch(words_of(argv))
     if launch.program is None:
         line = " ".join(argv)
         raise InputError(f"{line[:120]!r} starts no Python script or module that can be read")
