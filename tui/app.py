@@ -1,8 +1,11 @@
 """The app: it owns the source's thread, the newest board and the screens; widgets only ever read boards."""
 
+import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -73,7 +76,8 @@ class VramtopApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
-        Binding("space", "pause", "Pause", key_display="Space"),
+        Binding("space", "pause", "Pause", show=False),
+        Binding("ctrl+z", "suspend_process", show=False),
     ]
 
     def __init__(
@@ -103,6 +107,7 @@ class VramtopApp(App[None]):
         self._arrived: float | None = None
         self._failure: str | None = None
         self._recorder: Recorder | None = None
+        self._opening = False
         self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
@@ -134,6 +139,8 @@ class VramtopApp(App[None]):
 
     def on_mount(self) -> None:
         """Start reading."""
+        end = partial(self.exit, return_code=128 + signal.SIGTERM)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)  # or the terminal stays as it is
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
         self._sampler.start()
@@ -232,11 +239,16 @@ class VramtopApp(App[None]):
 
     def _open(self, screen: Screen[None]) -> None:
         async def show() -> None:
-            await self.push_screen(screen)
+            try:
+                await self.push_screen(screen)
+            finally:
+                self._opening = False
             if self.board and isinstance(screen, ShowsBoard):
                 screen.show_board(self.board)
 
-        self.run_worker(show(), name="open screen")
+        if not self._opening:  # a key that repeats opens one screen
+            self._opening = True
+            self.run_worker(show(), name="open screen")
 
     def _take_in(self, snapshot: Snapshot) -> None:
         """On the source's thread: estimates and comparisons happen here, off the UI thread."""

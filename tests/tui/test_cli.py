@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -257,31 +257,71 @@ def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -
     assert done.stderr == ""
 
 
-def test_the_demo_ships_and_opens_in_a_terminal(tmp_path: Path) -> None:
-    """The real program on a pseudo-terminal: it draws the demo, and q ends it with the terminal as it was."""
+@pytest.fixture
+def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
+    """Runs the real dashboard on a pseudo-terminal; ``act`` gets its pid and the terminal once the demo is drawn.
+
+    Returns its exit code, and what it wrote from then on.
+    """
     import pty
     import select
 
+    children: list[int] = []
+
+    def run(act: Callable[[int, int], None]) -> tuple[int, bytes]:
+        child, master = pty.fork()
+        if child == 0:  # pragma: no cover - the child becomes vramtop
+            os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+            os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli", "--demo"])  # noqa: S606 - meant
+        children.append(child)
+        seen, after, acted, deadline = b"", b"", False, time.monotonic() + 60
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([master], [], [], 0.2)
+            try:
+                new = os.read(master, 65536) if ready else b""
+            except OSError:  # it has ended
+                break
+            seen, after = seen + new, after + new if acted else b""
+            if not acted and b"gpubox-3" in seen:
+                acted = True
+                act(child, master)
+        children.remove(child)
+        _, status = os.waitpid(child, 0)
+        os.close(master)
+        assert acted, seen[-500:]
+        return os.waitstatus_to_exitcode(status), after
+
+    yield run
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+_LEFT = b"\x1b[?1049l"
+"""The alternate screen was left: the terminal is as it was."""
+
+
+def test_the_demo_ships_and_opens_in_a_terminal_and_q_ends_it(demo_on_a_terminal) -> None:
     assert demo_path().is_file()
-    child, master = pty.fork()
-    if child == 0:  # pragma: no cover - the child becomes vramtop
-        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-        os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli", "--demo"])  # noqa: S606 - meant
-    seen, deadline, asked = b"", time.monotonic() + 60, False
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([master], [], [], 0.2)
-        try:
-            seen += os.read(master, 65536) if ready else b""
-        except OSError:
-            break
-        if not asked and b"gpubox-3" in seen:
-            os.write(master, b"q")
-            asked = True
-    os.close(master)
-    _, status = os.waitpid(child, 0)
-    assert asked, seen[-500:]
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGHUP)
-    assert b"\x1b[?1049l" in seen  # the alternate screen was left
+    code, written = demo_on_a_terminal(lambda child, master: os.write(master, b"q"))
+    assert code == 0
+    assert _LEFT in written
+
+
+def test_sigterm_ends_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
+    code, written = demo_on_a_terminal(lambda child, master: os.kill(child, signal.SIGTERM))
+    assert code == 128 + signal.SIGTERM
+    assert _LEFT in written
+
+
+def test_control_z_stops_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
+    def act(child: int, master: int) -> None:
+        os.write(master, b"\x1a")
+        _, status = os.waitpid(child, os.WUNTRACED)
+        os.kill(child, signal.SIGKILL)
+        assert os.WIFSTOPPED(status)
+
+    assert _LEFT in demo_on_a_terminal(act)[1]
 
 
 def test_job_defaults_are_not_repeated_by_the_command_line() -> None:

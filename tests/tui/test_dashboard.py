@@ -359,6 +359,23 @@ async def test_key_opens_the_screen_and_figures_go_on_behind_it(open_app, make_s
         assert "0 H100" in screen_text(app)
 
 
+async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.action_fit_check()
+        app.action_fit_check()
+        await pilot.pause(0.3)
+        assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
+
+
+async def test_footer_is_whole_at_80_columns(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert screen_lines(app)[-1].startswith("Enter Details f Fit a Attach / Filter s Sort r Rec ? Help q Quit  ")
+
+
 async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
     processes = [make_process(1, 10, user="ana"), make_process(2, 20, user="bob")]
     app = open_app([make_snapshot([make_gpu(0, processes)])])

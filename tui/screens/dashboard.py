@@ -36,7 +36,7 @@ class DashboardScreen(Screen[None]):
     app: "VramtopApp"
     AUTO_FOCUS = "ProcessTable"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f", "app.fit_check", "Fit check"),
+        Binding("f", "app.fit_check", "Fit"),
         Binding("a", "app.attach", "Attach"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),

@@ -66,7 +66,7 @@ class ProcessTable(DataTable[_Drawn]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select_cursor", "Details", key_display="⏎"),
+        Binding("enter", "select_cursor", "Details", key_display="Enter"),
     ]
 
     class Chosen(Message):
