@@ -234,6 +234,7 @@ class VramtopApp(App[None]):
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
+            yield SystemCommand("Unpin", "Take a job from those that wait", screen.action_unpin)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
         yield from super().get_system_commands(screen)
 

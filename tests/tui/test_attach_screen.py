@@ -154,7 +154,7 @@ async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchli
         await pilot.pause()
         screen.show_board(board)
         assert screen.query_one(OptionList).option_count == 1
-        await pilot.press("tab", "down", "enter")
+        await pilot.press("tab", "enter")
         await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
         await pilot.press("f3")
         assert not screen.query_one("#attached").display

@@ -391,6 +391,56 @@ async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make
         assert table.has_focus
 
 
+async def test_filter_that_matches_nothing_says_so(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10)])])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"zzz")
+        await pilot.pause()
+        assert "no process matches 'zzz'; Esc shows all" in screen_text(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "no process matches" not in screen_text(app)
+
+
+async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])], pending=["big", "small"])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("x", "down", "enter")
+        await pilot.pause(0.2)
+        assert [job.name for job in app.watchlist.pending()] == ["big"]
+        await pilot.press("x")
+        await pilot.pause(0.2)
+        assert app.watchlist.pending() == ()
+        assert not any(line.startswith(" pending") for line in screen_lines(app))
+        await pilot.press("x")
+        await pilot.pause()
+        assert any("No job was pinned here" in note.message for note in app._notifications)
+
+
+async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10), make_process(2, 20)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.click(ProcessTable, offset=(50, 2))
+        await pilot.pause()
+        assert type(app.screen).__name__ == "DashboardScreen"
+        await pilot.click(ProcessTable, offset=(5, 2))
+        await pilot.pause(0.3)
+        assert type(app.screen).__name__ == "ProcessDetailScreen"
+
+
+async def test_lost_gpu_is_not_said_to_be_idle(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "nothing runs here" not in screen_text(app)
+        assert "n/a: its processes are not known" in screen_text(app)
+
+
 async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_snapshot, make_gpu, make_process):
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 60)])])], jobs={"qwen-7b-dpo": [1]})
     async with app.run_test(size=(120, 40)) as pilot:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
+from textual.events import Click
 from textual.message import Message
 from textual.widgets import DataTable
 
@@ -114,6 +115,11 @@ class ProcessTable(DataTable[_Drawn]):
         """The row that the cursor is on."""
         key = self._key_at_cursor()
         return None if key is None else self._shown.get(key)
+
+    def on_click(self, event: Click) -> None:
+        """A click on the row under the cursor counts in every column; ``DataTable`` takes the row from the meta."""
+        if event.style.meta.get("row") == self.cursor_row:
+            self.cursor_coordinate = Coordinate(self.cursor_row, event.style.meta["column"])
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter or a click on the row under the cursor."""
