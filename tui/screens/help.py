@@ -12,7 +12,7 @@ from textual.widgets import Static
 from ..palette import COMPONENTS, STATUSES, VERDICTS, Mark
 
 _KEYS = (
-    ("f", "fit check: would a job fit, before it is started; p there pins it as pending"),
+    ("f", "fit check: would a job fit, before it is started; F2 there pins it as pending"),
     ("a", "attach: read a running job's settings, and hold it against its budget"),
     ("Enter", "details of the process under the cursor"),
     ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
