@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -264,7 +265,6 @@ def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
     Returns its exit code, and what it wrote from then on.
     """
     import pty
-    import select
 
     children: list[int] = []
 
@@ -315,13 +315,21 @@ def test_sigterm_ends_the_dashboard_with_the_terminal_as_it_was(demo_on_a_termin
 
 
 def test_control_z_stops_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
-    def act(child: int, master: int) -> None:
-        os.write(master, b"\x1a")
-        _, status = os.waitpid(child, os.WUNTRACED)
-        os.kill(child, signal.SIGKILL)
-        assert os.WIFSTOPPED(status)
+    written = b""
 
-    assert _LEFT in demo_on_a_terminal(act)[1]
+    def act(child: int, master: int) -> None:
+        nonlocal written
+        os.write(master, b"\x1a")
+        stopped, deadline = 0, time.monotonic() + 30
+        while not stopped and time.monotonic() < deadline:
+            written += os.read(master, 65536) if select.select([master], [], [], 0.1)[0] else b""  # or it waits for us
+            stopped, _ = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
+        os.kill(child, signal.SIGKILL)
+        assert stopped
+
+    code, rest = demo_on_a_terminal(act)
+    assert code == -signal.SIGKILL  # it was stopped until then, not ended
+    assert _LEFT in written + rest
 
 
 def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
