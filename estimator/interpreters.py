@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from .errors import CannotTellError, InputError
+from .paths import expanded, is_file, is_folder
 
 PROBE_SECONDS = 20
 _PROBE = """
@@ -46,12 +47,12 @@ def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Pa
         InputError: ``python`` is not there.
     """
     if python is not None:
-        path = Path(python).expanduser()
-        path = path / "bin" / "python" if path.is_dir() else path
-        if not path.is_file():
+        path = expanded(python)
+        path = path / "bin" / "python" if is_folder(path) else path
+        if not is_file(path):
             raise InputError(f"--python {python}: no such program; give the path of a Python that has torch")
         return [path.absolute()]  # not resolved: a virtual environment's Python is a link out of it
-    return list(dict.fromkeys(path for path in _candidates(environ) if path.is_file()))
+    return list(dict.fromkeys(path for path in _candidates(environ) if is_file(path)))
 
 
 def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interpreter:
@@ -78,7 +79,7 @@ def probe(path: Path) -> Interpreter | None:
     try:
         answer = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=PROBE_SECONDS, check=True)
         found = msgspec.json.decode(answer.stdout, type=dict[str, str])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
+    except (OSError, subprocess.SubprocessError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     if not {"torch", "transformers"} <= found.keys():
         return None

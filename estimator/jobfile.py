@@ -10,6 +10,7 @@ import msgspec
 
 from .errors import InputError
 from .job import Job
+from .paths import is_file
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
@@ -25,16 +26,16 @@ def load_job(path: Path) -> Job:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from None
     try:
         data = msgspec.toml.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{path}: not TOML: {error}") from None
     job = job_from_mapping(data, where=str(path))
     if job.model.id is None and job.model.config is None:
         raise InputError(f"{path}: no model is given; write [model] with an id, or [model.config]")
-    if job.model.id and (path.parent / job.model.id / "config.json").is_file():
+    if job.model.id and is_file(path.parent / job.model.id / "config.json"):
         folder = str((path.parent / job.model.id).resolve())
         job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, id=folder))
     return job
@@ -103,7 +104,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise InputError(f"{text!r} is not KEY=VALUE, such as training.micro_batch=4")
     try:
         return key.strip(), msgspec.toml.decode(f"value = {value}")["value"]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return key.strip(), value.strip()
 
 

@@ -14,6 +14,7 @@ import msgspec
 from .architecture import usual_task
 from .errors import CannotTellError, InputError
 from .job import ModelSpec, Task
+from .paths import expanded, is_file
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _TUNED = re.compile(r"-(instruct|chat|it|pt|hf)(?=-|$)")
@@ -66,7 +67,7 @@ def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None) 
         )
     if not spec.id:
         raise InputError("no model is given; set model.id, or write its config under [model.config]")
-    if _CALLABLE.fullmatch(spec.id) and not Path(spec.id).exists():
+    if _CALLABLE.fullmatch(spec.id) and not os.access(spec.id, os.F_OK):
         raise CannotTellError(f"{spec.id} is Python code: its memory is only known by tracing it, not by a formula")
     environ = os.environ if environ is None else environ
     return _from_folder(spec.id) or _from_cache(spec.id, environ) or _from_built_in(spec.id, environ)
@@ -89,18 +90,19 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
     """The folder in which huggingface_hub keeps downloaded models."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(variable):
-            return Path(environ[variable]).expanduser()
+            return expanded(environ[variable])
     if environ.get("HF_HOME"):
-        return Path(environ["HF_HOME"]).expanduser() / "hub"
-    base = environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "huggingface" / "hub"
+        return expanded(environ["HF_HOME"]) / "hub"
+    return expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
 def _from_folder(name: str) -> ResolvedModel | None:
     try:
-        return _read_folder(name, Path(name).expanduser())
+        return _read_folder(name, expanded(name))
     except PermissionError as error:
         raise InputError(f"{error.filename or name}: not allowed to read it") from None
+    except OSError:  # too long to be a path
+        return None
 
 
 def _read_folder(name: str, path: Path) -> ResolvedModel | None:
@@ -129,7 +131,7 @@ def _from_cache(name: str, environ: Mapping[str, str]) -> ResolvedModel | None:
         return None
     for snapshot in _snapshots(hub_cache(environ) / f"models--{name.replace('/', '--')}"):
         file = snapshot / "config.json"
-        if file.is_file():
+        if is_file(file):
             label = name.rpartition("/")[2]
             return ResolvedModel(config=read_config(file), source="cache", where=str(file), label=label)
     return None
@@ -173,7 +175,7 @@ def read_config(path: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec lets all three through
         raise InputError(f"{path}: not a JSON object: {error}") from None
 
 

@@ -122,17 +122,19 @@ def trace(job: Job, model: ResolvedModel, *, python: str | None = None, timeout:
     interpreter = choose_interpreter(python, os.environ)
     request = _request(job, model)
     file = _cache_file(request, interpreter)
-    answer = read_cached(file, _FORMAT)
-    if answer is None:
-        with Worker(interpreter.path, TRACE_PROGRAM) as worker:
-            answer = worker.request(request, timeout)
-        write_cached(file, _FORMAT, answer)
-    if answer.get("unsupported"):
-        raise CannotTellError(f"{answer['unsupported']}; method exact answers by rule")
+    answer = read_cached(file, _FORMAT, Trace)
+    if answer is not None:
+        return answer
+    with Worker(interpreter.path, TRACE_PROGRAM) as worker:
+        message = worker.request(request, timeout)
+    if message.get("unsupported"):
+        raise CannotTellError(f"{message['unsupported']}; method exact answers by rule")
     try:
-        return msgspec.convert(answer, Trace)
+        answer = msgspec.convert(message, Trace)
     except msgspec.ValidationError as error:
         raise CannotTellError(f"the worker's answer is not understood: {error}") from None
+    write_cached(file, _FORMAT, message)
+    return answer
 
 
 def _request(job: Job, model: ResolvedModel) -> dict[str, Any]:

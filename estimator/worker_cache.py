@@ -2,31 +2,34 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class _Kept(msgspec.Struct):
     format: int
-    answer: dict[str, Any]
+    answer: msgspec.Raw
 
 
-def read_cached(file: Path, version: int) -> dict[str, Any] | None:
+def read_cached(file: Path, version: int, kind: type[T]) -> T | None:
     """An earlier answer; a file that is missing, cut, foreign or of another version is none."""
     try:
         kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(kept.answer, type=kind) if kept.format == version else None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return kept.answer if kept.format == version else None
 
 
 def write_cached(file: Path, version: int, answer: dict[str, Any]) -> None:
     """Keep an answer; a folder that cannot be written to costs only the next start."""
+    kept = _Kept(format=version, answer=msgspec.Raw(msgspec.json.encode(answer)))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
-            part.write(msgspec.json.encode(_Kept(format=version, answer=answer)))
+            part.write(msgspec.json.encode(kept))
         Path(part.name).replace(file)
     except OSError:
         return

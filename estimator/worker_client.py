@@ -50,14 +50,13 @@ def exact_inventory(
     environ = os.environ if environ is None else environ
     interpreter = choose_interpreter(python, environ)
     file = _cache_file(cache or Path(user_cache_dir("vramtop")), config, task, interpreter.transformers)
-    answer = read_cached(file, _FORMAT)
+    answer = read_cached(file, _FORMAT, Answer)
     if answer is None:
         with Worker(interpreter.path, environ=environ) as worker:
-            answer = worker.request({"op": "inventory", "config": config, "task": task}, timeout)
-        inventory = inventory_from_answer(read_answer(answer))
-        write_cached(file, _FORMAT, answer)
-        return inventory
-    return inventory_from_answer(read_answer(answer))
+            message = worker.request({"op": "inventory", "config": config, "task": task}, timeout)
+        answer = read_answer(message)
+        write_cached(file, _FORMAT, message)
+    return inventory_from_answer(answer)
 
 
 class Group(msgspec.Struct, frozen=True):

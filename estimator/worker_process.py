@@ -1,10 +1,13 @@
 """Talking to a worker program: a process of another Python, one JSON line each way."""
 
+import atexit
+import functools
 import os
 import selectors
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +19,10 @@ from .errors import CannotTellError
 
 INVENTORY_PROGRAM = Path(__file__).with_name("worker") / "inventory.py"
 _STDERR_TAIL = 4096
+
+
+_ALIVE: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
+"""Workers that may still run; those at work when vramtop ends go with it, whichever thread waits for them."""
 
 
 class Worker:
@@ -49,6 +56,8 @@ class Worker:
         except OSError as error:
             self._stderr.close()
             raise CannotTellError(f"{python} cannot be started: {error.strerror}") from None
+        _watch_exit()
+        _ALIVE.add(self._process)
 
     @property
     def pid(self) -> int:
@@ -126,3 +135,14 @@ class Worker:
             return ""
         words = [line.strip() for line in lines if line.strip()]
         return f": {words[-1]}" if words else ""
+
+
+@functools.cache
+def _watch_exit() -> None:
+    atexit.register(_end_all)
+
+
+def _end_all() -> None:
+    for process in list(_ALIVE):
+        if process.poll() is None:
+            process.kill()

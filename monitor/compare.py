@@ -19,12 +19,17 @@ STATUS_WORDS: dict[Status, str] = {
     "unknown": "unknown",
 }
 
-_SETTLE_SECONDS = 120.0
-"""A job that has not grown for so long is past its first steps: allocator caches do not grow in small pieces."""
-_LONG_RUNNING_SECONDS = 900.0
-_LOOK_SECONDS = 10.0
-_GROWTH = 0.01
-"""Less than this share of the budget is not growth."""
+_STILL_SECONDS = 240.0
+"""A job that holds its weights and whose memory has not moved for so long is past its first steps."""
+_STARTED_SECONDS = 1200.0
+"""After so long most jobs have read their data, loaded and stepped: a shorter look is enough."""
+_LOADED_SECONDS = 3600.0
+"""A job that does not even hold its weights may read data, or load from a slow disk, for so long."""
+_LOOK_SECONDS = 60.0
+_MOVED = 0.01
+"""Less than this share of the budget is no movement."""
+_LOADED = 0.9
+"""Of the weights, as predicted: one that holds so much has loaded them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,29 +58,26 @@ class Comparison:
 
 
 def compare(
-    budget: Budget, history: Sequence[tuple[float, int | None]], *, elapsed_seconds: float | None = None
+    budget: Budget,
+    history: Sequence[tuple[float, int | None]],
+    *,
+    elapsed_seconds: float | None = None,
+    peak_bytes: int | None = None,
 ) -> Comparison:
     """Hold what a process has held, oldest first, against its budget.
+
+    A job that has once held what the budget says is on budget also while it holds less, between two phases.
 
     Args:
         budget: of the job that the process runs; per rank, and so per process.
         history: (Unix seconds, bytes or None) readings of this process, the newest last.
         elapsed_seconds: how long the process has been running, if that is known.
+        peak_bytes: the most that was seen before the oldest reading, if that is known.
     """
     known = [(time, size) for time, size in history if size is not None]
     observed = history[-1][1] if history else None
-    peak = max((size for _, size in known), default=None)
-    if observed is None:
-        status: Status = "unknown"
-    elif observed > budget.peak.high_bytes:
-        status = "over"
-    elif observed >= budget.peak.low_bytes:
-        status = "on_budget"
-    elif _settled(known, budget, elapsed_seconds):
-        status = "under"
-    else:
-        loading = budget.phase("loading")
-        status = "loading" if loading and observed < loading.components.total_bytes else "warming_up"
+    peak = max((size for size in (peak_bytes, *(size for _, size in known)) if size is not None), default=None)
+    status = _status(budget, known, observed, peak, elapsed_seconds)
     return Comparison(
         status=status,
         observed_bytes=observed,
@@ -85,16 +87,41 @@ def compare(
     )
 
 
-def _settled(known: Sequence[tuple[float, int]], budget: Budget, elapsed_seconds: float | None) -> bool:
+def _status(
+    budget: Budget,
+    known: Sequence[tuple[float, int]],
+    observed: int | None,
+    peak: int | None,
+    elapsed_seconds: float | None,
+) -> Status:
+    low, high = budget.peak.low_bytes, budget.peak.high_bytes
+    if observed is None:
+        return "unknown"
+    if observed > high:
+        return "over"
+    if observed >= low or (peak is not None and low <= peak <= high):
+        return "on_budget"
+    loading = budget.phase("loading")
+    loaded = loading is None or observed >= _LOADED * loading.components.total_bytes
+    if _settled(known, budget, elapsed_seconds, loaded=loaded):
+        return "under"
+    return "warming_up" if loaded else "loading"
+
+
+def _settled(
+    known: Sequence[tuple[float, int]], budget: Budget, elapsed_seconds: float | None, *, loaded: bool
+) -> bool:
     now = known[-1][0]
-    step = budget.steady_device_bytes * _GROWTH
-    last_growth, highest = known[0]
+    step = budget.steady_device_bytes * _MOVED
+    moved_at, level = known[0]
     for time, size in known:
-        if size > highest + step:
-            last_growth, highest = time, size
-    quiet = now - last_growth
-    long_running = elapsed_seconds is not None and elapsed_seconds > _LONG_RUNNING_SECONDS
-    return quiet >= (_LOOK_SECONDS if long_running else _SETTLE_SECONDS)
+        if abs(size - level) > step:
+            moved_at, level = time, size
+    still = now - moved_at
+    running = now - known[0][0] if elapsed_seconds is None else elapsed_seconds
+    if not loaded:
+        return still >= _LOOK_SECONDS and running >= _LOADED_SECONDS
+    return still >= _STILL_SECONDS or (still >= _LOOK_SECONDS and running >= _STARTED_SECONDS)
 
 
 def _sentence(status: Status, observed: int | None, budget: Budget) -> str:
@@ -110,6 +137,8 @@ def _sentence(status: Status, observed: int | None, budget: Budget) -> str:
             return "has not yet loaded all of its weights"
         case "warming_up":
             return "has loaded its weights and not yet reached its first full step"
+        case "on_budget" if observed is not None and observed < budget.peak.low_bytes:
+            return f"has held what the budget says ({span}), and holds less at the moment"
         case "on_budget":
             return f"holds what the budget says ({span})"
         case "growing":

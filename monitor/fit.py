@@ -58,8 +58,10 @@ class Fit:
     """Every GPU that was considered, in the order given."""
     placement: tuple[int, ...]
     """Indices of the GPUs for its ranks, the roomiest first; the best there is when it does not fit."""
-    margin_bytes: int
-    """Room left beyond the expected peak on the fullest chosen GPU; negative when it does not fit."""
+    margin_bytes: int | None
+    """Room left beyond the expected peak on the fullest chosen GPU; negative when it does not fit.
+
+    None when what one of them can give is not known, or there is none."""
     sentence: str
     """The verdict in words."""
 
@@ -97,12 +99,13 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
         verdict: Verdict = "does_not_fit"
     else:
         verdict = max((v.verdict for v in chosen), key=_BEST_FIRST.index)
-    available = [v.room.available_bytes for v in chosen if v.room.available_bytes is not None]
+    rooms_left = [v.room.available_bytes for v in chosen]
+    known = [available for available in rooms_left if available is not None]
     return Fit(
         verdict=verdict,
         gpus=verdicts,
         placement=tuple(v.room.index for v in chosen),
-        margin_bytes=min(available, default=0) - budget.peak.device_bytes,
+        margin_bytes=min(known) - budget.peak.device_bytes if known and len(known) == len(chosen) else None,
         sentence=_sentence(verdict, budget, chosen, ranks),
     )
 

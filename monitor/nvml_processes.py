@@ -30,7 +30,7 @@ def process_rows(
     sizes: dict[int, int | None] = {}
     for kind, entries in lists.items():
         for entry in entries:
-            pid, size = entry.pid, entry.usedGpuMemory
+            pid, size = entry.pid, entry.usedGpuMemory or None  # some drivers say 0 in a container for all processes
             before = kinds.get(pid, ())
             if kind not in before:
                 kinds[pid] = (*before, kind)

@@ -1,19 +1,16 @@
 """Processes of a training job: from any pid of it to its launcher, the program that trains, and all ranks here."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.readers.launchers import Launch, parse_launch
+from vramtop.estimator.readers.launchers import Launch, parse_launch, starts_at
 
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
-
-_WRAPPERS = {"sh", "bash", "zsh", "fish", "dash", "srun", "uv", "conda", "poetry", "pdm", "make", "time", "nice", "env"}
-"""Programs that start others and wait: what they started is meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +82,8 @@ def look(pid: int, *, start_time: float | None = None) -> Seen:
         raise CannotTellError(f"Process {pid} has ended already (a zombie that its parent has not reaped).") from None
     except psutil.NoSuchProcess:
         raise InputError(f"There is no process {pid} here; it has ended, or lives in another container.") from None
+    except (ValueError, OverflowError):
+        raise InputError(f"There is no process {pid}; a pid is a positive number.") from None
     except psutil.AccessDenied:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.") from None
     if start_time is not None and abs(started - start_time) > 0.05:
@@ -96,7 +95,7 @@ def find_family(asked: Seen) -> Family:
     """The job that a process belongs to, whichever of its processes it is.
 
     Raises:
-        CannotTellError: it runs no Python program, nor do its children or its parents.
+        CannotTellError: it runs no Python program, nor do its children or its parents; or its children run several.
     """
     program = _program_of(asked)
     if program is None:
@@ -145,13 +144,32 @@ def _program_of(asked: Seen) -> Seen | None:
     else:
         return None
     if seen.trains:
-        return _original(seen)
-    if not seen.launch.launchers and (seen is not asked or Path(seen.argv[0]).name not in _WRAPPERS):
+        return _started_by(seen) or _original(seen)
+    if not seen.launch.launchers and seen is not asked:
         return None
-    ranks = [child for child in _descendants(seen) if child.trains]
-    numbered = [child for child in ranks if child.is_rank]
-    chosen = sorted(numbered or ranks[:1], key=_rank_key)
+    return _started_by(seen)
+
+
+def _started_by(seen: Seen) -> Seen | None:
+    """The program that a launcher, a shell or a wrapper (``timeout 1h python train.py``) started and waits for."""
+    if seen.trains and starts_at(seen.argv) == 0:
+        return None  # it is the program; its children are its helpers
+    children = _outermost([child for child in _descendants(seen) if child.trains])
+    if seen.trains:
+        children = [child for child in children if child.launch.program == seen.launch.program]
+    numbered = [child for child in children if child.is_rank]
+    different = {child.argv: child for child in reversed(children)}
+    if len(different) > 1 and not numbered and not seen.launch.launchers:
+        named = ", ".join(f"{child.pid} ({child.launch.program})" for child in reversed(different.values()))
+        raise CannotTellError(f"Process {seen.pid} has started several programs: {named}; give the pid of one of them.")
+    chosen = sorted(numbered or children[:1], key=_rank_key)
     return chosen[0] if chosen else None
+
+
+def _outermost(programs: Sequence[Seen]) -> list[Seen]:
+    """Those that none of the others started: a program's compilers and loggers are Python programs too."""
+    pids = {program.pid for program in programs}
+    return [program for program in programs if not any(parent.pid in pids for parent in _ancestors(program))]
 
 
 def _original(seen: Seen) -> Seen:

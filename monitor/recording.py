@@ -26,6 +26,9 @@ _CHUNK = 2**16
 _LONGEST_LINE = 2**26
 """Bytes of one snapshot; more is no snapshot (500 processes take a few hundred thousand)."""
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises where a line is no snapshot."""
+
 
 class RecordingWriter:
     """Writes snapshots to a new file, which exists from the start.
@@ -108,7 +111,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
             break
         try:
             snapshot = decoder.decode(line)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             cut = True
             break
         if last is not None:
@@ -130,10 +133,10 @@ def _check_header(path: Path, line: bytes | None) -> None:
     foreign = f"{path}: not a vramtop recording; one is made with 'vramtop record FILE'"
     try:
         header: Any = msgspec.json.decode(line or b"")
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         raise InputError(foreign) from None
     version = header.get("vramtop_recording") if isinstance(header, dict) else None
-    if not isinstance(version, int):
+    if type(version) is not int or version < 1:
         raise InputError(foreign)
     if version > VERSION:
         raise InputError(

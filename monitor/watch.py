@@ -187,8 +187,9 @@ class Watchlist:
         budget = self._budget(job)
         if isinstance(budget, str):
             return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=job, problem=budget)
-        seen = self.history.process((gpu.index, *process.key))
-        comparison = compare(budget, seen, elapsed_seconds=elapsed)
+        key = (gpu.index, *process.key)
+        seen, peak = self.history.process(key), self.history.peak_process(key)
+        comparison = compare(budget, seen, elapsed_seconds=elapsed, peak_bytes=peak)
         return ProcessRow(
             gpu=gpu, process=process, elapsed_seconds=elapsed, job=job, budget=budget, comparison=comparison
         )

@@ -1,8 +1,11 @@
 """The app: it owns the source's thread, the newest board and the screens; widgets only ever read boards."""
 
+import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,8 +23,8 @@ from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Board, ProcessRow, Watchlist
 
-from .ascii_filter import AsciiFilter
 from .header_text import STALE_INTERVALS, Feed
+from .line_filters import AsciiFilter, InertFilter
 from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
@@ -73,7 +76,8 @@ class VramtopApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
-        Binding("space", "pause", "Pause", key_display="Space"),
+        Binding("space", "pause", "Pause", show=False),
+        Binding("ctrl+z", "suspend_process", show=False),
     ]
 
     def __init__(
@@ -93,6 +97,7 @@ class VramtopApp(App[None]):
         self.watchlist = watchlist
         self.board: Board | None = None
         """The newest figures; None until the first reading."""
+        self._inert = InertFilter()
         self._ascii = AsciiFilter(ascii_only)
         self._banner = banner
         self._pid = pid
@@ -102,6 +107,7 @@ class VramtopApp(App[None]):
         self._arrived: float | None = None
         self._failure: str | None = None
         self._recorder: Recorder | None = None
+        self._opening = False
         self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
@@ -128,11 +134,13 @@ class VramtopApp(App[None]):
         return DashboardScreen()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's own, and ASCII after them."""
-        return [*super().get_line_filters(), *([self._ascii] if self._ascii.enabled else [])]
+        """Textual's own, and ours after them."""
+        return [*super().get_line_filters(), self._inert, *([self._ascii] if self._ascii.enabled else [])]
 
     def on_mount(self) -> None:
         """Start reading."""
+        end = partial(self.exit, return_code=128 + signal.SIGTERM)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)  # or the terminal stays as it is
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
         self._sampler.start()
@@ -226,16 +234,22 @@ class VramtopApp(App[None]):
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
+            yield SystemCommand("Unpin", "Take a job from those that wait", screen.action_unpin)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
         yield from super().get_system_commands(screen)
 
     def _open(self, screen: Screen[None]) -> None:
         async def show() -> None:
-            await self.push_screen(screen)
+            try:
+                await self.push_screen(screen)
+            finally:
+                self._opening = False
             if self.board and isinstance(screen, ShowsBoard):
                 screen.show_board(self.board)
 
-        self.run_worker(show(), name="open screen")
+        if not self._opening:  # a key that repeats opens one screen
+            self._opening = True
+            self.run_worker(show(), name="open screen")
 
     def _take_in(self, snapshot: Snapshot) -> None:
         """On the source's thread: estimates and comparisons happen here, off the UI thread."""

@@ -8,7 +8,8 @@ from vramtop.monitor.attach import Attachment
 from vramtop.monitor.watch import ProcessRow
 
 from .palette import STATUSES
-from .words import badge, clean, signed_gib, span_words, worst
+from .terminal import clean
+from .words import badge, signed_gib, span_words, worst
 
 
 def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:

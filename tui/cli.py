@@ -11,6 +11,7 @@ from typing import NoReturn
 from vramtop.estimator.errors import VramtopError
 
 from .job_argument import add_job_arguments
+from .terminal import clean
 
 _COMMANDS = {
     "estimate": "what a training job will take, by phase and component",
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(words)
         return _run(options, launch)
     except VramtopError as error:
-        print(f"vramtop: {error.message}", file=sys.stderr)
+        print(f"vramtop: {clean(error.message)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -42,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    asked = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
+    if asked and (options.command or options.once):
+        raise _usage(f"{asked[0]} is for the dashboard; {options.command or '--once'} looks at this machine")
     if options.command:
         return int(importlib.import_module(f".commands.{options.command}", __package__).run(options, launch))
     if launch is not None:
@@ -77,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
-    parser.add_argument("--pid", type=int, help="attach to this process")
+    parser.add_argument("--pid", type=_pid, help="attach to this process")
     parser.add_argument("--job", action="append", default=[], metavar="FILE", help="a job that waits (repeatable)")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between readings")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
@@ -100,7 +104,7 @@ _fit_arguments = _estimate_arguments
 
 
 def _attach_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("process", type=int, metavar="PID", help="any process of the run: a rank or its launcher")
+    parser.add_argument("process", type=_pid, metavar="PID", help="any process of the run: a rank or its launcher")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="fill in or correct a setting")
     _method_argument(parser)
 
@@ -140,17 +144,27 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0.1 <= seconds <= 86_400:
         raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
     return seconds
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of GPUs")
-    return count
+    return _whole(text, "number of GPUs")
+
+
+def _pid(text: str) -> int:
+    return _whole(text, "pid")
+
+
+def _whole(text: str, what: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:10]) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text} is no {what}")
+    return int(text)
 
 
 def _version() -> str:

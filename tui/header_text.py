@@ -11,7 +11,8 @@ from vramtop.monitor.fit import Verdict
 from vramtop.monitor.watch import Board, PendingRow, ProcessRow
 
 from .palette import STATUSES, VERDICTS
-from .words import ALARM, MUTED, SEPARATOR, WORST_FIRST, badge, clean, joined, severity, shorten, span_words, spread
+from .terminal import clean
+from .words import ALARM, MUTED, SEPARATOR, WORST_FIRST, badge, joined, severity, shorten, span_words, spread
 
 STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""

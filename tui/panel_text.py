@@ -14,13 +14,13 @@ from vramtop.monitor.watch import GpuRow, ProcessRow
 from .bars import Cell
 from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, darker, held_cells
 from .palette import STATUSES, rest_words
+from .terminal import clean
 from .widgets.memory_graph import Readings, graph_rows
 from .words import (
     ALARM,
     FAINT,
     MUTED,
     badge,
-    clean,
     joined,
     process_name,
     severity,
@@ -151,7 +151,11 @@ def _held_figures(gpu: GpuRow, width: int) -> Content:
 def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if gpu.expected_bytes is None:
         problem = next((row.problem for row in gpu.rows if row.problem), None)
-        words = f"n/a: {clean(problem)}" if problem else "no job known here" if gpu.rows else "nothing runs here"
+        words = "no job known here" if gpu.rows else "nothing runs here"
+        if problem:
+            words = f"n/a: {clean(problem)}"
+        elif gpu.reading.processes is None:
+            words = "n/a: its processes are not known"
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
     peaks = {row.budget.peak.phase for row in gpu.budgeted if row.budget}

@@ -6,7 +6,8 @@ from vramtop.estimator.sizes import GIB, format_gib
 from vramtop.monitor.watch import GpuRow
 
 from .gpu_bars import bar_content, marked_cells
-from .words import ALARM, FAINT, MUTED, clean, gpu_status, shorten, span_words, worst
+from .terminal import clean
+from .words import ALARM, FAINT, MUTED, gpu_status, shorten, span_words, worst
 
 _STATUS_WIDTH = 20
 _UTIL_WIDTH = 6

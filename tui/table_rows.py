@@ -12,7 +12,8 @@ from vramtop.monitor.snapshot import GpuReading
 from vramtop.monitor.watch import Board, GpuRow, ProcessRow
 
 from .palette import STATUSES, rest_words
-from .words import WORST_FIRST, clean, severity, shorten, signed_gib, span_words
+from .terminal import clean
+from .words import WORST_FIRST, severity, shorten, signed_gib, span_words
 
 ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
 Tone = Literal["plain", "muted", "good", "over", "under"]

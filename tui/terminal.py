@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TextIO
 
 from .bars import Cell, runs
@@ -20,7 +21,8 @@ class Terminal:
     width: int
 
     def text(self, text: str) -> str:
-        """The text as this terminal can show it."""
+        """The text as this terminal can show it; what it could take for a command is left out."""
+        text = clean(text)
         return text.translate(ASCII_SIGNS).encode("ascii", "replace").decode() if self.ascii_only else text
 
     def paint(self, text: str, colour: str | None, *, bold: bool = False) -> str:
@@ -43,6 +45,12 @@ class Terminal:
             return text
         ground = ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))
         return f"\x1b[30;48;2;{ground}m{text}\x1b[0m"
+
+
+@lru_cache(maxsize=4096)
+def clean(text: str) -> str:
+    """The text without what a terminal could take for a command, in one line."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def look(stream: TextIO | None = None, *, ascii_only: bool = False) -> Terminal:

@@ -1,7 +1,6 @@
 """How a process, a span of time or a state is said in few words, the same on every part of the dashboard."""
 
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import PurePosixPath
 
 from rich.cells import cell_len, set_cell_size
@@ -13,6 +12,7 @@ from vramtop.monitor.snapshot import GpuProcess
 from vramtop.monitor.watch import GpuRow, ProcessRow
 
 from .palette import STATUSES, VERDICTS, Mark
+from .terminal import clean
 
 WORST_FIRST: tuple[Status, ...] = ("over", "growing", "under", "unknown", "loading", "warming_up", "on_budget")
 SEPARATOR = " · "
@@ -21,12 +21,6 @@ FAINT = "$foreground 35%"
 ALARM = "bold #0b1220 on #f59e0b"
 _CALM = {"on_budget": "$text-success", "fits": "bold $text-success"}
 _BADGES = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
-
-
-@lru_cache(maxsize=4096)
-def clean(text: str) -> str:
-    """The text without what a terminal could take for a command, in one line."""
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -10,14 +10,14 @@ from .accelerate_env import default_file, environment_layer, shipped_trl_config,
 from .data_files import as_layer, read_table
 from .evidence import JobReading, Notes
 from .flags import parse_flags
-from .launchers import Launch, parse_launch
+from .launchers import Launch, parse_launch, words_of
+from .model_facts import known_config, stored_dtype, usual_targets
 from .place import Place
 from .precision import read_precision
 from .ranks import read_world
 from .script_ast import Script, read_script
 from .settings import Layer, Setting, Settings, as_bool, as_int
 from .sharding import Sources, deepspeed_settings, fsdp_settings, read_parallel
-from .stored_dtype import stored_dtype
 from .transformers_args import Arguments, model_init, read_lora, read_model, read_step
 from .versions import transformers_defaults, trl_defaults
 
@@ -53,7 +53,7 @@ def read_launch(
     Raises:
         InputError: the line starts no Python program.
     """
-    launch = parse_launch(argv)
+    launch = parse_launch(words_of(argv))
     if launch.program is None:
         line = " ".join(argv)
         raise InputError(f"{line[:120]!r} starts no Python script or module that can be read")
@@ -85,6 +85,7 @@ def _read(context: _Context) -> JobReading:
     flags, words = parse_flags(context.launch.arguments)
     files = _files(context, flags, words)
     script = _script(context, {**files, **flags})
+    notes.warn(*(what for name, what in script.unread.items() if name not in flags and name not in files))
     method = context.launch.trl_command or script.trl_method
     layers = [flags, files, script.written, script.hints, *_defaults(context, script, method, {**files, **flags})]
     init = model_init(Settings(*layers), context.place, notes)
@@ -105,18 +106,18 @@ def _read(context: _Context) -> JobReading:
     )
     read_model(arguments, notes)
     read_step(arguments, notes)
-    lora = read_lora(arguments, notes)
-    stored = stored_dtype(notes.get("model.id"), context.environ)
-    read_precision(arguments, fsdp=fsdp is not None, lora=lora, stored=stored, notes=notes)
+    config = known_config(notes.get("model.id"), context.environ)
+    lora = read_lora(arguments, usual_targets(config), notes)
+    read_precision(arguments, fsdp=fsdp is not None, lora=lora, stored=stored_dtype(config), notes=notes)
     read_parallel(sources, deepspeed, fsdp, notes)
     _warn_of_unread(settings, notes)
     return notes.reading()
 
 
 def _files(context: _Context, flags: Layer, words: Sequence[str]) -> dict[str, Setting]:
-    """The configuration file that the program itself reads: ``--config x.yaml``, or the only word on its line."""
+    """The configuration file that the program itself reads: ``--config x.yaml``, or the only word before its flags."""
     named = flags.get("config") if context.launch.trl_command or "config" in flags else None
-    name = str(named.value) if named is not None else words[0] if len(words) == 1 and not flags else ""
+    name = str(named.value) if named is not None else words[0] if len(words) == 1 else ""
     if not name.endswith((".yaml", ".yml", ".json")):
         return {}
     path = context.place.path(name)
@@ -146,8 +147,10 @@ def _defaults(context: _Context, script: Script, method: str | None, given: Laye
     library = transformers_defaults(context.versions)
     if method is not None:
         trl = trl_defaults(method, context.versions)
-        if not context.launch.trl_command and "from_pretrained" in script.called:
-            trl.pop("dtype", None)  # the script loads the model itself
+        if not context.launch.trl_command and script.loads_model:
+            trl.pop("dtype", None)
+        if script.plain_arguments:  # TRL copies them, their defaults included
+            trl = {name: setting for name, setting in trl.items() if name in ("max_length", "loss_type", "dtype")}
         return [trl, library]
     if uses_trainer:
         return [library]

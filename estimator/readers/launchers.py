@@ -4,6 +4,7 @@ import base64
 import binascii
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -23,6 +24,8 @@ _MODULES = {
     "trl": "trl",
     "trl.cli": "trl",
 }
+_RUN_SCRIPTS = {"debugpy", "pdb", "cProfile", "coverage", "scalene", "viztracer", "memory_profiler", "kernprof"}
+"""Modules that run the script after them."""
 _TORCHRUN_BARE = {"standalone", "no_python", "run_path", "m", "module", "virtual_local_rank", "use_env"}
 _DEEPSPEED_BARE = {"module", "no_python", "no_local_rank", "force_multi", "enable_each_rank_log", "no_ssh"}
 _ACCELERATE_BARE = {
@@ -33,6 +36,8 @@ _ACCELERATE_BARE = {
 }
 _BARE = {"torchrun": _TORCHRUN_BARE, "deepspeed": _DEEPSPEED_BARE, "accelerate": _ACCELERATE_BARE}
 _TRL_COMMANDS = {"sft", "dpo", "kto", "grpo", "reward", "rloo", "distillation", "orpo", "cpo"}
+_NAMING = {"-n", "--name", "-p", "--python", "--with", "--extra", "--group", "--package", "--project", "--prefix"}
+"""Options of wrappers (conda, uv) after which a word is a name, not the program."""
 _TO_ACCELERATE = re.compile(
     r"accelerate_config|config_file|num_processes|num_machines|machine_rank|mixed_precision|multi_gpu|gpu_ids|cpu|"
     r"use_fsdp|use_deepspeed|use_parallelism_config|fsdp_(?!config$)\w+|zero\w+|deepspeed_\w+|offload_\w+_device|"
@@ -76,19 +81,56 @@ def parse_launch(argv: Sequence[str]) -> Launch:
     Wrappers in front (``env``, ``nohup``, ``srun``, ``uv run``, ...) are stepped over up to the first Python
     interpreter, launcher or script.
     """
-    assignments: dict[str, str] = {}
+    start = starts_at(argv)
+    found = Launch() if start is None else _command(list(argv[start:]), Launch())
+    matches = [_ASSIGNMENT.fullmatch(token) for token in argv[:start] if not is_flag(token)]
+    return replace(found, assignments={match[1]: match[2] for match in matches if match})
+
+
+def words_of(line: Sequence[str]) -> list[str]:
+    """A launch line in words, also where it was pasted as one, or is the text of ``bash -c``.
+
+    Of several commands the first that starts a program counts; redirections and what follows are left out.
+    """
+    if len(line) > 1:
+        shell = PurePath(line[0]).name in ("sh", "bash", "zsh", "dash") and line[1].startswith("-") and "c" in line[1]
+        return words_of(line[2:3]) if shell and len(line) > 2 else list(line)
+    lexer = shlex.shlex("".join(line).replace("\\\n", " "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError:  # an open quote
+        return list(line)
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if not set(word) <= set("();<>|&"):
+            command.append(word)
+        elif starts_at(command) is not None:
+            break
+        elif word[0] not in "<>":
+            command = []
+    if command and word[0] in "<>" and command[-1].isdigit():  # 2>&1
+        command.pop()
+    return command or list(line)
+
+
+def starts_at(argv: Sequence[str]) -> int | None:
+    """Where in a line the interpreter, launcher or script stands; 0: nothing wraps it."""
     for index, token in enumerate(argv):
-        assignment = _ASSIGNMENT.fullmatch(token)
-        if assignment and not is_flag(token):
-            assignments[assignment[1]] = assignment[2]
-        elif _starts(token):
-            return replace(_command(list(argv[index:]), Launch()), assignments=assignments)
-    return Launch(assignments=assignments)
+        names_something = index > 0 and argv[index - 1] in _NAMING
+        if not names_something and not _ASSIGNMENT.fullmatch(token) and _starts(token, argv[index + 1 : index + 2]):
+            return index
+    return None
 
 
-def _starts(token: str) -> bool:
+def _starts(token: str, following: Sequence[str]) -> bool:
+    """Environments, folders and packages may be called ``trl`` or ``accelerate`` too: what follows tells."""
     name = PurePath(token).name
-    return name in _NAMES or name == "accelerate" or bool(_PYTHON.fullmatch(name)) or token.endswith(".py")
+    if name == "accelerate":
+        return list(following) == ["launch"]
+    if name == "trl":
+        return bool(following) and following[0] in _TRL_COMMANDS
+    return name in _NAMES or bool(_PYTHON.fullmatch(name)) or token.endswith(".py")
 
 
 def _command(tokens: list[str], found: Launch) -> Launch:
@@ -127,6 +169,9 @@ def _module(tokens: list[str], found: Launch) -> Launch:
     if name in ("accelerate", "accelerate.commands.accelerate_cli"):
         return _command(["accelerate", *rest], found)
     launcher = _MODULES.get(name)
+    if name in _RUN_SCRIPTS:  # step over its own options
+        script = next((index for index, token in enumerate(rest) if token.endswith(".py")), None)
+        return found if script is None else replace(found, script=rest[script], arguments=tuple(rest[script + 1 :]))
     if launcher == "trl":
         return _trl(rest, found)
     if launcher:

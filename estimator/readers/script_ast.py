@@ -16,6 +16,13 @@ _TRL = re.compile(r"(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)(Config|Trainer)")
 _LORA = {"r": "lora_r", "target_modules": "lora_target_modules"}
 _QUANTIZED = ("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
 _LOADING = ("dtype", "torch_dtype", "attn_implementation", "load_in_4bit", "load_in_8bit", "quantization_config")
+_MODEL_NAMES = ("pretrained_model_name_or_path", "model_name")
+_DECISIVE = {
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "bf16", "fp16", "dtype", "torch_dtype"),
+    *("activation_checkpointing", "gradient_checkpointing", "max_length", "max_seq_length", "fsdp", "deepspeed"),
+    *("load_in_4bit", "load_in_8bit", "attn_implementation", "use_liger_kernel", "r", "target_modules"),
+}
+"""Without their values the estimate may be about another job."""
 _TASKS = {
     "ForCausalLM": "causal-lm",
     "LMHeadModel": "causal-lm",
@@ -54,12 +61,22 @@ class Script:
     """Arguments of ``Accelerator(...)``."""
     called: frozenset[str] = frozenset()
     """Last parts of the names that it calls."""
+    loads_model: bool = False
+    """It loads the model itself, rather than let the trainer do it."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that only running the script would tell, each with a sentence."""
 
     @property
     def trl_method(self) -> str | None:
         """``sft``, ``dpo``, ... where the script uses one of TRL's trainers."""
         matches = (_TRL.fullmatch(name) for name in sorted(self.called))
         return next((match[1].lower() for match in matches if match), None)
+
+    @property
+    def plain_arguments(self) -> bool:
+        """Whether it gives a TRL trainer transformers' own TrainingArguments."""
+        configs = [name for name in self.called if _CONFIGS.fullmatch(name) and name != "ModelConfig"]
+        return bool(configs) and all(name.endswith("TrainingArguments") for name in configs)
 
     @property
     def trains_with_trainer(self) -> bool:
@@ -97,6 +114,8 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
         written={**reader.models, **reader.written},
         hints={**reader.hints, **values.defaults},
         accelerate=reader.accelerate,
+        loads_model=reader.loads_model,
+        unread={name: what for name, what in reader.unread.items() if name not in reader.written},
         called=frozenset(called | {name for name in imported if _TRL.fullmatch(name) or _CONFIGS.fullmatch(name)}),
     )
 
@@ -110,15 +129,24 @@ class _Reader:
         self.models: dict[str, Setting] = {}
         self.hints: dict[str, Setting] = {}
         self.accelerate: dict[str, Setting] = {}
+        self.unread: dict[str, str] = {}
         self._model_rank = 9
+        self._given_by_name = False
+        """A trainer was given the model's name."""
+
+    @property
+    def loads_model(self) -> bool:
+        """The script loads the model itself."""
+        return self._model_rank == 0 and not self._given_by_name
 
     def read(self, name: str, node: ast.Call) -> None:
         """Take from one call what it says about memory."""
         if _CONFIGS.fullmatch(name):
             self._keywords(name, node, self.written)
-        elif name == "LoraConfig":
+        elif name in ("LoraConfig", "get_peft_model") and any(k.arg == "r" for k in node.keywords):
             self._keywords(name, node, self.written, renamed=_LORA, only=tuple(_LORA))
-            self._say("use_peft", True, node, "LoraConfig(...)")
+            self._say("use_peft", True, node, f"{name}(...)")
+            self._unsloth_checkpointing(node)
         elif name == "BitsAndBytesConfig":
             self._keywords(name, node, self.written, only=_QUANTIZED)
             self._say("bitsandbytes_config", True, node, "BitsAndBytesConfig(...)")
@@ -160,6 +188,9 @@ class _Reader:
             setting = self._values.setting(keyword.value, f"{name}({keyword.arg}={_short(keyword.value)})")
             if setting is not None and setting.value is not None:
                 into.setdefault((renamed or {}).get(keyword.arg, keyword.arg), setting)
+            elif setting is None and keyword.arg in _DECISIVE and into is self.written:
+                what = f"{self._values.place(node)}: {name}({keyword.arg}={_short(keyword.value)})"
+                self.unread[keyword.arg] = f"{what} is only known when the script runs; its default is counted."
 
     def _model(self, method: str, node: ast.Call) -> None:
         """``AutoModelForX.from_pretrained("id", dtype=...)``; a tokenizer's or config's id will do."""
@@ -171,10 +202,11 @@ class _Reader:
             self._say("task", "feature-extraction", node, f"{owner}.{method}")
         if is_model:
             self._keywords(f"{owner}.{method}", node, self.written, only=_LOADING)
+            self._keywords(f"{owner}.{method}", node, self.hints, only=_LENGTHS)
         if method == "from_config":
             return
         rank = 0 if is_model else 1 if "Config" in owner else 2
-        arguments = node.args[:1] or [k.value for k in node.keywords if k.arg == "pretrained_model_name_or_path"]
+        arguments = node.args[:1] or [k.value for k in node.keywords if k.arg in _MODEL_NAMES]
         setting = (
             self._values.setting(arguments[0], f"{owner}.from_pretrained({_short(arguments[0])})")
             if arguments
@@ -190,6 +222,14 @@ class _Reader:
         setting = self._values.setting(values[0], f"{name}(model={_short(values[0])})") if values else None
         if setting is not None and isinstance(setting.value, str):
             self.models["model_name_or_path"] = setting
+            self._given_by_name = True
+
+    def _unsloth_checkpointing(self, node: ast.Call) -> None:
+        """``get_peft_model(use_gradient_checkpointing="unsloth")``."""
+        for keyword in node.keywords:
+            if keyword.arg == "use_gradient_checkpointing":
+                on = not isinstance(keyword.value, ast.Constant) or keyword.value.value not in (False, None)
+                self._say("activation_checkpointing", on, node, f"use_gradient_checkpointing={_short(keyword.value)}")
 
     def _loop(self, name: str, node: ast.Call) -> None:
         """A training loop of the script's own."""

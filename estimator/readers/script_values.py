@@ -8,6 +8,8 @@ from typing import Any
 from .settings import Setting
 
 _MISSING = object()
+_ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
+"""Questions that every card since 2020 answers with yes."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -137,6 +139,12 @@ class Values:
             return self._subscript(node, depth)
         if isinstance(node, ast.Call):
             return self._call(node, depth)
+        if isinstance(node, ast.IfExp):
+            test = self._value(node.test, depth=depth + 1)
+            return _MISSING if test is _MISSING else self._value(node.body if test else node.orelse, depth=depth + 1)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            operand = self._value(node.operand, depth=depth + 1)
+            return _MISSING if operand is _MISSING else not operand
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             left, right = (self._value(side, depth=depth + 1) for side in (node.left, node.right))
             if isinstance(left, int) and isinstance(right, int) and right:
@@ -154,6 +162,8 @@ class Values:
             return option.value
         if isinstance(node.value, ast.Name) and node.value.id == "torch":
             return node.attr
+        if isinstance(node.value, ast.Name) and node.value.id == "OptimizerNames":
+            return node.attr.lower()
         return self._value(ast.Name(id=node.attr), depth=depth + 1) if _is_name(node.value, "self") else _MISSING
 
     def _subscript(self, node: ast.Subscript, depth: int) -> Any:
@@ -165,6 +175,8 @@ class Values:
 
     def _call(self, node: ast.Call, depth: int) -> Any:
         name = _called(node)
+        if (name in _ON_A_GPU or ast.unparse(node.func) == "torch.cuda.is_available") and not node.args:
+            return True
         arguments = [self._value(argument, depth=depth + 1) for argument in node.args]
         if name in ("int", "str", "float", "bool", "Path") and len(arguments) == 1:
             return arguments[0]

@@ -29,7 +29,7 @@ _BATCHES = (
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw_torch", "adamw_hf", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw", "adam"), "adamw"),
     **dict.fromkeys(("adamw_torch_fused", "adamw_apex_fused"), "adamw-fused"),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "adamw_torch_8bit"), "adamw-8bit"),
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_bnb", "adamw_8bit", "adamw_torch_8bit"), "adamw-8bit"),
     **dict.fromkeys(("paged_adamw", "paged_adamw_32bit"), "paged-adamw"),
     **dict.fromkeys(("lion", "lion_32bit"), "lion"),
     "paged_adamw_8bit": "paged-adamw-8bit",
@@ -125,8 +125,14 @@ def read_step(arguments: Arguments, notes: Notes) -> None:
         )
 
 
-def read_lora(arguments: Arguments, notes: Notes) -> bool:
-    """Put ``lora.*`` where adapters are trained. Returns whether they are."""
+def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes) -> bool:
+    """Put ``lora.*`` where adapters are trained. Returns whether they are.
+
+    Args:
+        arguments: what is known of the program.
+        usual_targets: the layers that are adapted where the program names none; None: it has to name them.
+        notes: where it is put.
+    """
     find = arguments.settings.find
     asked = find("use_peft", "use_lora", "lora", "peft")
     rank = find("lora_r", "lora_rank")
@@ -142,7 +148,7 @@ def read_lora(arguments: Arguments, notes: Notes) -> bool:
     rank = rank or Setting(value=default, origin="the default rank, written nowhere", written=False)
     if (number := as_int(rank)) is not None:
         notes.put("lora.rank", number, rank.origin, written=rank.written)
-    _targets(find("lora_target_modules", "lora_target", "lora_targets"), notes)
+    _targets(find("lora_target_modules", "lora_target", "lora_targets"), usual_targets, notes)
     if quantized is not None:
         notes.put("lora.quantization", quantized.value, quantized.origin)
     return True
@@ -250,6 +256,23 @@ def _checkpointing(arguments: Arguments, notes: Notes) -> None:
         )
     if offload is not None and as_bool(offload):
         notes.put("training.activation_offload", True, offload.origin)
+    _checkpointing_options(arguments, notes)
+
+
+def _checkpointing_options(arguments: Arguments, notes: Notes) -> None:
+    """``every_n_layers`` and ``offload``, which transformers has since 5.23 or so."""
+    given = arguments.settings.find("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
+    if given is None:
+        return
+    try:
+        table, _ = table_of(given.value, arguments.place)
+    except InputError as error:
+        notes.warn(f"{given.origin} is not counted: {error.message}")
+        return
+    if table.get("offload") is True:
+        notes.put("training.activation_offload", True, f"offload in {given.origin}")
+    if (every := table.get("every_n_layers")) not in (None, 1):
+        notes.warn(f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them.")
 
 
 def _fsdp_checkpointing(config: Setting, place: Place) -> Setting | None:
@@ -290,7 +313,7 @@ def _quantization(arguments: Arguments) -> Setting | None:
     return None
 
 
-def _targets(setting: Setting | None, notes: Notes) -> None:
+def _targets(setting: Setting | None, usual: Setting | None, notes: Notes) -> None:
     names: Any = setting.value if setting is not None else None
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
@@ -299,8 +322,10 @@ def _targets(setting: Setting | None, notes: Notes) -> None:
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
         if any(set(name) & set("*|()[]\\$^") for name in names):
             notes.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
+            notes.need("lora.targets")
             return
         notes.put("lora.targets", names, setting.origin)
+    elif usual is not None:
+        notes.put("lora.targets", usual.value, usual.origin, written=False)
     else:
-        origin = "peft's choice for most decoder models, written nowhere"
-        notes.put("lora.targets", ["q_proj", "v_proj"], origin, written=False)
+        notes.need("lora.targets")

@@ -88,13 +88,16 @@ def shard_fully(model: Any, parallel: Parallel, mesh: Any, compute: Any) -> None
         "offload_policy": CPUOffloadPolicy(pin_memory=False) if parallel.cpu_offload == "all" else OffloadPolicy(),
     }
     each = {**options, "reshard_after_forward": parallel.reshard_after_forward}
-    for block in _blocks(model):
-        fully_shard(block, **each)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    tied = head is not None and getattr(head, "weight", None) is getattr(embedding, "weight", None)
-    if not tied and embedding is not None:
-        fully_shard(embedding, **each)
-    tail = [module for module in (_final_norm(model), embedding if tied else None, head) if module is not None]
+    sharing = _sharing(model, embedding)
+    for block in _blocks(model):
+        if not any(module in sharing for module in block.modules()):
+            fully_shard(block, **each)
+    tied = head in sharing
+    if not tied:
+        fully_shard(sharing, **each)
+    tail = [module for module in (_final_norm(model), *(sharing if tied else (head,))) if module is not None]
+    tail += [module for own in tail for module in _sharing(model, own) if module not in tail]
     if tail:
         fully_shard(tail, **{**each, "reshard_after_forward": False})
     fully_shard(model, **options)
@@ -182,6 +185,12 @@ def _blocks(model: Any) -> list[Any]:
     if not blocks:
         raise UnsupportedError(f"{type(model).__name__} does not name the blocks that FSDP wraps")
     return blocks
+
+
+def _sharing(model: Any, module: Any) -> list[Any]:
+    """The module and all that share a parameter with it: they have to be gathered together."""
+    own = {id(parameter) for parameter in module._parameters.values() if parameter is not None}
+    return [other for other in model.modules() if own & set(map(id, other._parameters.values()))]
 
 
 def _final_norm(model: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .build import has_tied_head
 from .limits import UnsupportedError
 
 PLAIN = ("replicate", "replicated_with_grad_allreduce")
@@ -58,7 +59,12 @@ def split_over(model: Any, mesh: Any) -> None:
     Raises:
         UnsupportedError: it has none, or one that torch has no styles for.
     """
+    from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.parallel import parallelize_module
 
     styles = {name: translate(style) for name, style in read_plan(model).items()}
+    tied = has_tied_head(model)
     parallelize_module(model, mesh, {name: style for name, style in styles.items() if style is not None})
+    head, tokens = model.get_output_embeddings(), model.get_input_embeddings()
+    if tied and isinstance(tokens.weight, DTensor) and tokens.weight.placements == head.weight.placements:
+        head.weight = tokens.weight

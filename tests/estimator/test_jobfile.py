@@ -70,6 +70,9 @@ def test_a_file_that_is_not_there_or_not_text_is_one_sentence(tmp_path: Path) ->
     (tmp_path / "job.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
         load_job(tmp_path / "job.toml")
+    (tmp_path / "job.toml").write_text("x = " + "[" * 50_000)
+    with pytest.raises(InputError, match="not TOML"):
+        load_job(tmp_path / "job.toml")
 
 
 def test_a_folder_beside_the_file_is_found_from_anywhere(tmp_path: Path) -> None:

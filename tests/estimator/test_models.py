@@ -135,8 +135,8 @@ def test_no_model_at_all() -> None:
 
 def test_broken_configs_are_named(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    for text in ("{", "[1, 2]"):
-        file.write_text(text)
+    for text in (b"{", b"[1, 2]", b'{"a": "\xff"}', b'{"a":' * 100_000):
+        file.write_bytes(text)
         with pytest.raises(InputError, match=r"config\.json: not a JSON object"):
             resolve_model(ModelSpec(id=str(tmp_path)), environ={})
 

@@ -265,3 +265,34 @@ def test_lines_without_a_program(read: Read, line: str) -> None:
 def test_ways_to_start_a_script(read: Read, tmp_path: Path, line: str) -> None:
     (tmp_path / "train.py").write_text("TrainingArguments(per_device_train_batch_size=5)\n")
     assert found(read(f"{line} --model_name_or_path gpt2"), "model.id", "training.micro_batch") == ("gpt2", 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "targets"),
+    [("gpt2", ["c_attn"]), ("bert-base-uncased", ["query", "value"]), ("no/such", ["q_proj", "v_proj"])],
+)
+def test_adapters_go_where_peft_puts_them_for_this_model(read: Read, model: str, targets: list[str]) -> None:
+    reading = read(f"trl sft --model_name_or_path {model} --use_peft")
+    assert found(reading, "lora.targets") == (targets,)
+    assert reading.missing == ()
+
+
+def test_adapters_of_models_that_peft_does_not_know_are_asked_for(read: Read) -> None:
+    line = "trl sft --model_name_or_path microsoft/Phi-3-mini-4k-instruct --use_peft"
+    assert read(line).missing == ("lora.targets",)
+    assert read(f"{line} --lora_target_modules qkv_proj").missing == ()
+    assert read(f"{line} --lora_target_modules '.*(qkv|o)_proj'").missing == ("lora.targets",)
+
+
+def test_a_file_before_the_flags_is_the_programs_configuration(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\nper_device_train_batch_size: 3\nmax_length: 64\n")
+    reading = read("python train.py sft.yaml --per_device_train_batch_size 5")
+    assert found(reading, "model.id", "training.micro_batch", "training.sequence_length") == ("gpt2", 5, 64)
+
+
+def test_options_of_checkpointing(read: Read) -> None:
+    line = "python run_clm.py --model_name_or_path gpt2 --activation_checkpointing --activation_checkpointing_kwargs"
+    reading = read(f"""{line} '{{"offload": true, "every_n_layers": 2}}'""")
+    assert found(reading, "training.activation_checkpointing", "training.activation_offload") == ("full", True)
+    assert any("only every 2th layer" in warning for warning in reading.warnings)
+    assert not any("layer" in warning for warning in read(f"""{line} '{{"use_reentrant": false}}'""").warnings)

@@ -99,3 +99,54 @@ def test_a_script_that_cannot_be_parsed_is_said(tmp_path: Path, script: str) -> 
 def test_a_constant_that_names_itself_ends(tmp_path: Path) -> None:
     reading = read(tmp_path, "SIZE = SIZE\nTrainingArguments(per_device_train_batch_size=SIZE)\n")
     assert "model.id" in reading.missing
+
+
+def test_a_script_of_unsloth(tmp_path: Path) -> None:
+    reading = read(
+        tmp_path,
+        """
+from trl import SFTTrainer
+from transformers import TrainingArguments
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Meta-Llama-3.1-8B", max_seq_length=4096, dtype=None, load_in_4bit=True
+)
+model = FastLanguageModel.get_peft_model(
+    model, r=32, target_modules=["q_proj"], use_gradient_checkpointing="unsloth"
+)
+SFTTrainer(model=model, args=TrainingArguments(
+    per_device_train_batch_size=2, fp16=not is_bfloat16_supported(), bf16=is_bfloat16_supported()
+))
+""",
+    )
+    job = reading.job()
+    assert (job.model.id, job.training.sequence_length) == ("unsloth/Meta-Llama-3.1-8B", 4096)
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (32, ["q_proj"], "nf4")
+    assert job.training.activation_checkpointing == "full"
+    assert reading.evidence()["training.precision"].startswith("train.py line 11: TrainingArguments(bf16=")
+
+
+def test_transformers_own_arguments_bring_their_own_defaults_to_trl(tmp_path: Path) -> None:
+    text = 'SFTTrainer(model="no/such", args=ARGUMENTS("out", per_device_train_batch_size=2))\n'
+    text += 'AutoTokenizer.from_pretrained("no/such")\n'
+    own = read(tmp_path, text.replace("ARGUMENTS", "SFTConfig")).job().training
+    plain = read(tmp_path, text.replace("ARGUMENTS", "TrainingArguments")).job().training
+    assert (own.activation_checkpointing, own.precision) == ("full", "bf16-mixed")  # TRL loads the weights in fp32
+    assert (plain.activation_checkpointing, plain.precision) == ("none", "fp32")
+
+
+def test_what_only_running_it_tells_is_said(tmp_path: Path) -> None:
+    reading = read(
+        tmp_path,
+        """
+args = TrainingArguments(bf16=config.bf16, optim=OptimizerNames.PAGED_ADAMW_8BIT, logging_steps=config.steps)
+how = "flash_attention_2" if torch.cuda.is_available() else "sdpa"
+AutoModelForCausalLM.from_pretrained("gpt2", attn_implementation=how)
+""",
+    )
+    (warning,) = reading.warnings
+    assert warning.startswith("train.py line 2: TrainingArguments(bf16=config.bf16) is only known when the script runs")
+    assert (reading.value("training.optimizer"), reading.value("model.attention")) == (
+        "paged-adamw-8bit",
+        "flash_attention_2",
+    )

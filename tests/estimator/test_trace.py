@@ -253,6 +253,25 @@ def test_fsdp2_holds_an_eighth_of_every_state(trace: Trace) -> None:
     assert step["communication"] == 0
 
 
+@pytest.mark.parametrize("family", ["qwen3", "bert", "gpt2"])
+def test_fsdp2_keeps_tied_weights_tied(trace: Trace, family: str) -> None:
+    """The embedding is the head, and BERT's lies in what it names a block."""
+    answer = trace(
+        CONFIGS[family],
+        {"precision": "fp32"},
+        task=HEADS.get(family, "causal-lm"),
+        parallel={"strategy": "fsdp2", "data_shard": 4},
+    )
+    weights = answer["phases"]["loading"]["components"]["weights"]
+    assert weights == pytest.approx(answer["parameters"], rel=0.05)  # a quarter of four bytes each; whole blocks
+
+
+def test_tensor_parallelism_keeps_tied_weights_tied(trace: Trace) -> None:
+    answer = trace(CONFIGS["qwen3"], {"precision": "bf16"}, parallel={"tensor": 2})
+    weights = answer["phases"]["loading"]["components"]["weights"]
+    assert weights == pytest.approx(answer["parameters"], rel=0.05)  # half of two bytes each
+
+
 def test_fsdp2_variants(trace: Trace) -> None:
     deep = LLAMA | {"num_hidden_layers": 8, "vocab_size": 100}
     training = {"precision": "bf16", "activation_checkpointing": "full", "micro_batch": 1, "sequence_length": 32}

@@ -1,6 +1,7 @@
 """The conversation with a worker program, held with real processes: the shipped program, and small broken ones."""
 
 import ast
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -117,3 +118,21 @@ def test_shipped_program_runs_no_code_that_came_with_a_model(tmp_path: Path) -> 
 @pytest.mark.parametrize("file", sorted(INVENTORY_PROGRAM.parent.glob("*.py")), ids=lambda file: file.name)
 def test_worker_programs_keep_to_python_3_9(file: Path) -> None:
     ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+def test_a_worker_that_is_still_at_work_ends_with_the_program(tmp_path: Path) -> None:
+    """A daemon thread waits for it, as behind the dashboard's screens: nobody is left to close it."""
+    busy = tmp_path / "busy.py"
+    busy.write_text("import time\ntime.sleep(600)\n")
+    holder = (
+        "import sys, threading, time\n"
+        "from pathlib import Path\n"
+        "from vramtop.estimator.worker_process import Worker\n"
+        "worker = Worker(Path(sys.executable), Path(sys.argv[1]))\n"
+        "threading.Thread(target=lambda: worker.request({'op': 'ping'}, 600), daemon=True).start()\n"
+        "time.sleep(0.2)\n"
+        "print(worker.pid)\n"
+    )
+    command = [sys.executable, "-c", holder, str(busy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert not Path(f"/proc/{int(done.stdout)}").exists() or "Z" in Path(f"/proc/{int(done.stdout)}/stat").read_text()

@@ -144,6 +144,37 @@ def test_a_shell_that_waits_for_the_script(start: Start, script: Callable[[str],
     assert attach(start(["bash", "-c", line])).reading.value("training.micro_batch") == 4
 
 
+def test_a_wrapper_that_waits_for_the_script(start: Start, script: Callable[[str], str]) -> None:
+    pid = start(["timeout", "120", sys.executable, script(SLEEPS), *flags()])
+    (child,) = psutil.Process(pid).children()
+    assert [rank.pid for rank in attach(pid).ranks] == [child.pid]
+    line = f"{sys.executable} train.py {' '.join(flags())}; true"
+    pid = start(["timeout", "120", "bash", "-c", line])
+    assert [rank.pid for rank in attach(pid).ranks] == [psutil.Process(pid).children(recursive=True)[1].pid]
+
+
+def test_a_shell_with_several_jobs_is_asked_which(start: Start, script: Callable[[str], str]) -> None:
+    line = f"{sys.executable} {script(SLEEPS)} --a & {sys.executable} train.py --b & wait; true"
+    pid = start(["bash", "-c", line], ready=2)
+    with pytest.raises(CannotTellError, match=r"several programs: \d+ \(train\.py\), \d+ \(train\.py\)"):
+        attach(pid)
+
+
+def test_python_programs_that_the_program_starts_are_its_own_affair(
+    start: Start, script: Callable[[str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "logger.py").write_text(SLEEPS)
+    starts = f"import subprocess, sys\nsubprocess.Popen([sys.executable, 'logger.py'])\n{SLEEPS}"
+    pid = start(["bash", "-c", f"{sys.executable} {script(starts)} {' '.join(flags())}; true"], ready=2)
+    assert "train.py" in attach(pid).command
+
+
+@pytest.mark.parametrize("pid", [-1, 2**80])
+def test_a_number_that_is_no_pid(pid: int) -> None:
+    with pytest.raises(InputError, match="There is no process"):
+        attach(pid)
+
+
 def test_a_pid_that_is_gone(start: Start, script: Callable[[str], str]) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()

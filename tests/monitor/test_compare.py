@@ -23,10 +23,37 @@ def test_status_by_what_is_held_now(make_budget: Callable[..., Budget], held: fl
 def test_a_job_that_stays_small_is_under_only_after_a_while(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(low=38, high=44)
     assert compare(budget, readings(*[20.0] * 60)).status == "warming_up"
-    assert compare(budget, readings(*[20.0] * 130)).status == "under"
-    assert compare(budget, readings(*[20.0] * 15), elapsed_seconds=7_200).status == "under"
+    assert compare(budget, readings(*[20.0] * 250)).status == "under"
+    assert compare(budget, readings(*[20.0] * 15), elapsed_seconds=7_200).status == "warming_up"
+    assert compare(budget, readings(*[20.0] * 70), elapsed_seconds=7_200).status == "under"
     growing = [10 + n * 0.5 for n in range(40)]
     assert compare(budget, readings(*growing, every=10), elapsed_seconds=400).status == "warming_up"
+
+
+def test_reading_data_and_slow_loading_are_loading_for_an_hour(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)
+    for minutes, status in ((10, "loading"), (50, "loading"), (61, "under")):
+        held = readings(*[0.5] * 600)
+        assert compare(budget, held, elapsed_seconds=minutes * 60).status == status
+    slow = [0.5 + n * 7 / 1200 for n in range(1200)]  # 7 GiB in 20 minutes
+    assert compare(budget, readings(*slow), elapsed_seconds=1_200).status == "loading"
+
+
+def test_memory_that_moves_either_way_is_not_settled(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)
+    held = [30.0] + [16 + n * 0.01 for n in range(600)]  # dropped after loading, and grows back slowly
+    assert compare(budget, readings(*held), elapsed_seconds=1_500).status == "warming_up"
+
+
+def test_a_job_that_once_held_its_budget_stays_on_budget(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)
+    dropped = compare(budget, readings(*[40.0] * 5, *[12.0] * 590), elapsed_seconds=4_000)
+    assert dropped.status == "on_budget"
+    assert "holds less at the moment" in dropped.sentence
+    forgotten = readings(*[12.0] * 600)
+    assert compare(budget, forgotten, elapsed_seconds=4_000).status == "under"
+    remembered = compare(budget, forgotten, elapsed_seconds=4_000, peak_bytes=40 * GIB)
+    assert (remembered.status, remembered.peak_bytes) == ("on_budget", 40 * GIB)
 
 
 def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Budget]) -> None:

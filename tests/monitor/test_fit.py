@@ -48,6 +48,14 @@ def test_committed_memory_is_not_available(make_budget: Callable[..., Budget]) -
     assert found.margin_bytes < 0
 
 
+def test_the_margin_is_unknown_where_a_gpus_room_is(make_budget: Callable[..., Budget]) -> None:
+    assert fit(make_budget(), [room(0, None)]).margin_bytes is None
+    assert fit(make_budget(), []).margin_bytes is None
+    found = fit(make_budget(FOUR, high=41), [*(room(n, 70) for n in range(3)), room(3, None)])
+    assert found.margin_bytes is None
+    assert found.to_json()["margin_bytes"] is None
+
+
 def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(FOUR, high=41)
     assert fit(budget, [room(n, 70) for n in range(4)]).verdict == "fits"

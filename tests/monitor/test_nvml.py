@@ -134,6 +134,14 @@ def test_a_process_larger_than_the_card_is_unknown(driver, source, fake_gpu, fak
     assert process.note == "reported memory exceeds the card"
 
 
+def test_a_process_without_any_memory_is_one_of_unknown_memory(driver, source, fake_gpu, fake_process):
+    """Some drivers say 0 of every process when they are asked in a container."""
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 0)])]
+    gpu = read_one(source)
+    assert [(p.used_bytes, p.note) for p in gpu.processes] == [(None, "memory not reported by the driver")]
+    assert gpu.unattributed_bytes is None
+
+
 def test_a_garbled_process_list_is_no_list(driver, source, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(processes=[fake_process(2**31, GIB)])]
     gpu = read_one(source)
@@ -300,8 +308,8 @@ def test_without_the_library_there_is_a_sentence(monkeypatch):
 
 
 @given(
-    card=st.tuples(st.integers(GIB, 200 * GIB), st.floats(0, 0.3), st.floats(0, 1)),
-    sizes=st.lists(st.integers(0, 2 * GIB), max_size=6),
+    card=st.tuples(st.integers(GIB, 200 * GIB), st.floats(0, 0.3), st.floats(0.01, 1)),
+    sizes=st.lists(st.integers(1, 2 * GIB), max_size=6),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, sizes):

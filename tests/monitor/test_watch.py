@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -7,6 +8,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
+from vramtop.monitor.history import History
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 
@@ -132,3 +134,17 @@ def test_watching_goes_on_from_another_thread(machine: Snapshot, make_budget: Ca
     finally:
         stop.set()
         thread.join()
+
+
+def test_what_a_job_held_before_the_oldest_reading_still_counts(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
+    watchlist = Watchlist(make_budget, history=History(capacity=2))
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    gpu, process = next((gpu, process) for gpu, process in machine.processes() if process.pid == 1)
+    for second, held in enumerate((40, 10, 10, 10)):
+        row = replace(gpu, processes=(replace(process, used_bytes=held * GIB),))
+        board = watchlist.update(replace(machine, time=machine.time + second, gpus=(row,)))
+    comparison = board.processes[0].comparison
+    assert comparison is not None
+    assert comparison.peak_bytes == 40 * GIB

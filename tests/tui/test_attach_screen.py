@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -8,7 +9,7 @@ import pytest
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import Input, OptionList
+from textual.widgets import Input, OptionList, Static
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
@@ -154,10 +155,22 @@ async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchli
         await pilot.pause()
         screen.show_board(board)
         assert screen.query_one(OptionList).option_count == 1
-        await pilot.press("tab", "down", "enter")
+        await pilot.press("tab", "enter")
         await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
         await pilot.press("f3")
         assert not screen.query_one("#attached").display
+
+
+async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(training, watchlist, estimate_forty, board):
+    source = replace(board.snapshot.source, kind="demo")
+    recorded = replace(board, snapshot=replace(board.snapshot, source=source))
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(recorded)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: "is in the recording" in str(screen.query_one("#say", Static).render()))
+        assert watchlist.watched() == ()
 
 
 async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_forty):

@@ -2,11 +2,12 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,14 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("fit", "job.toml", "--gpu-type", "h100-80gb", "--gpu-memory", "1GiB"), 2, "not allowed with"),
         (("fit", "job.toml", "--", "torchrun", "train.py"), 2, "give one"),
         (("attach", "999999999"), 2, "999999999"),
-        (("attach", "one"), 2, "invalid int"),
+        (("attach", "one"), 2, "one is no pid"),
+        (("attach", "-5"), 2, "-5 is no pid"),
+        (("attach", "0"), 2, "0 is no pid"),
+        (("--pid", "99999999999", "--once"), 2, "99999999999 is no pid"),
+        (("--interval", "soon"), 2, "soon is not between"),
+        (("fit", "job.toml", "--gpus", "some"), 2, "some is no number of GPUs"),
+        (("--once", "--demo"), 2, "--demo is for the dashboard"),
+        (("--replay", "run.jsonl.gz", "fit", "job.toml"), 2, "--replay is for the dashboard"),
         (("--json",), 2, "--json goes with"),
         (("--", "torchrun"), 2, "launch line"),
         (("--once",), 3, "NVIDIA"),
@@ -228,6 +236,21 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> Non
     assert "--per_device_train_batch_size" in text
 
 
+def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "evil.toml").write_text(JOB.replace('"check"', r'"\u001b[31mred\u0007"'))
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    said = [vramtop("fit", "evil.toml", "--gpu-memory", "80GiB", "--method", "formula").stdout]
+    said.append(vramtop("estimate", "\x1b[31mno such model").stderr)
+    with subprocess.Popen([sys.executable, "train.py", "--name", "\x1b]0;title\x07"], cwd=tmp_path) as process:
+        try:
+            time.sleep(0.3)
+            said.append(vramtop("attach", str(process.pid), "--method", "formula").stdout)
+        finally:
+            process.kill()
+    assert all(said)
+    assert not any(sign in text for text in said for sign in "\x1b\x07")
+
+
 def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
     line = f"{sys.executable} -m vramtop.tui.cli estimate job.toml --method formula | head -n 1"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607
@@ -235,31 +258,78 @@ def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -
     assert done.stderr == ""
 
 
-def test_the_demo_ships_and_opens_in_a_terminal(tmp_path: Path) -> None:
-    """The real program on a pseudo-terminal: it draws the demo, and q ends it with the terminal as it was."""
-    import pty
-    import select
+@pytest.fixture
+def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
+    """Runs the real dashboard on a pseudo-terminal; ``act`` gets its pid and the terminal once the demo is drawn.
 
+    Returns its exit code, and what it wrote from then on.
+    """
+    import pty
+
+    children: list[int] = []
+
+    def run(act: Callable[[int, int], None]) -> tuple[int, bytes]:
+        child, master = pty.fork()
+        if child == 0:  # pragma: no cover - the child becomes vramtop
+            os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+            os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli", "--demo"])  # noqa: S606 - meant
+        children.append(child)
+        seen, after, acted, deadline = b"", b"", False, time.monotonic() + 60
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([master], [], [], 0.2)
+            try:
+                new = os.read(master, 65536) if ready else b""
+            except OSError:  # it has ended
+                break
+            seen, after = seen + new, after + new if acted else b""
+            if not acted and b"gpubox-3" in seen:
+                acted = True
+                act(child, master)
+        children.remove(child)
+        _, status = os.waitpid(child, 0)
+        os.close(master)
+        assert acted, seen[-500:]
+        return os.waitstatus_to_exitcode(status), after
+
+    yield run
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+_LEFT = b"\x1b[?1049l"
+"""The alternate screen was left: the terminal is as it was."""
+
+
+def test_the_demo_ships_and_opens_in_a_terminal_and_q_ends_it(demo_on_a_terminal) -> None:
     assert demo_path().is_file()
-    child, master = pty.fork()
-    if child == 0:  # pragma: no cover - the child becomes vramtop
-        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-        os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli", "--demo"])  # noqa: S606 - meant
-    seen, deadline, asked = b"", time.monotonic() + 60, False
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([master], [], [], 0.2)
-        try:
-            seen += os.read(master, 65536) if ready else b""
-        except OSError:
-            break
-        if not asked and b"gpubox-3" in seen:
-            os.write(master, b"q")
-            asked = True
-    os.close(master)
-    _, status = os.waitpid(child, 0)
-    assert asked, seen[-500:]
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGHUP)
-    assert b"\x1b[?1049l" in seen  # the alternate screen was left
+    code, written = demo_on_a_terminal(lambda child, master: os.write(master, b"q"))
+    assert code == 0
+    assert _LEFT in written
+
+
+def test_sigterm_ends_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
+    code, written = demo_on_a_terminal(lambda child, master: os.kill(child, signal.SIGTERM))
+    assert code == 128 + signal.SIGTERM
+    assert _LEFT in written
+
+
+def test_control_z_stops_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
+    written = b""
+
+    def act(child: int, master: int) -> None:
+        nonlocal written
+        os.write(master, b"\x1a")
+        stopped, deadline = 0, time.monotonic() + 30
+        while not stopped and time.monotonic() < deadline:
+            written += os.read(master, 65536) if select.select([master], [], [], 0.1)[0] else b""  # or it waits for us
+            stopped, _ = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
+        os.kill(child, signal.SIGKILL)
+        assert stopped
+
+    code, rest = demo_on_a_terminal(act)
+    assert code == -signal.SIGKILL  # it was stopped until then, not ended
+    assert _LEFT in written + rest
 
 
 def test_job_defaults_are_not_repeated_by_the_command_line() -> None:

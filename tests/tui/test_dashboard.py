@@ -261,6 +261,21 @@ async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu,
         assert "\x07" not in text
 
 
+async def test_hostile_names_never_reach_the_terminal_from_any_screen(
+    open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
+):
+    evil = "[red]\x1b[31mx[/]\x07"
+    monkeypatch.setitem(NEEDS, evil, 40.0)
+    process = make_process(1, 30, command=evil, user=evil, note=evil)
+    app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settle(pilot)
+        for keys in ((), ("enter",), ("escape", "a"), ("escape", "f")):
+            await pilot.press(*keys)
+            await pilot.pause(0.3)
+            assert all(line.isprintable() for line in screen_lines(app)), keys
+
+
 async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
     gpus = [make_gpu(0, [make_process(1, 61), make_process(3, 4)]), make_gpu(1, [make_process(2, 74.5)])]
     jobs = {"llama-8b-sft": [1], "qwen-7b-dpo": [2]}
@@ -344,6 +359,23 @@ async def test_key_opens_the_screen_and_figures_go_on_behind_it(open_app, make_s
         assert "0 H100" in screen_text(app)
 
 
+async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.action_fit_check()
+        app.action_fit_check()
+        await pilot.pause(0.3)
+        assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
+
+
+async def test_footer_is_whole_at_80_columns(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert screen_lines(app)[-1].startswith("Enter Details f Fit a Attach / Filter s Sort r Rec ? Help q Quit  ")
+
+
 async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
     processes = [make_process(1, 10, user="ana"), make_process(2, 20, user="bob")]
     app = open_app([make_snapshot([make_gpu(0, processes)])])
@@ -357,6 +389,56 @@ async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make
         await pilot.pause()
         assert table.row_count == 3
         assert table.has_focus
+
+
+async def test_filter_that_matches_nothing_says_so(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10)])])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"zzz")
+        await pilot.pause()
+        assert "no process matches 'zzz'; Esc shows all" in screen_text(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "no process matches" not in screen_text(app)
+
+
+async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])], pending=["big", "small"])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("x", "down", "enter")
+        await pilot.pause(0.2)
+        assert [job.name for job in app.watchlist.pending()] == ["big"]
+        await pilot.press("x")
+        await pilot.pause(0.2)
+        assert app.watchlist.pending() == ()
+        assert not any(line.startswith(" pending") for line in screen_lines(app))
+        await pilot.press("x")
+        await pilot.pause()
+        assert any("No job was pinned here" in note.message for note in app._notifications)
+
+
+async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10), make_process(2, 20)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.click(ProcessTable, offset=(50, 2))
+        await pilot.pause()
+        assert type(app.screen).__name__ == "DashboardScreen"
+        await pilot.click(ProcessTable, offset=(5, 2))
+        await pilot.pause(0.3)
+        assert type(app.screen).__name__ == "ProcessDetailScreen"
+
+
+async def test_lost_gpu_is_not_said_to_be_idle(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "nothing runs here" not in screen_text(app)
+        assert "n/a: its processes are not known" in screen_text(app)
 
 
 async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_snapshot, make_gpu, make_process):

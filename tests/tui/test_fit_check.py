@@ -92,6 +92,21 @@ async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, boa
         assert "effective batch 9 sequences" in text_of(screen, "#answer")
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+async def test_values_and_phases_are_whole_at_usual_widths(watchlist, estimate, board, width):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with Host(screen).run_test(size=(width, 60)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "total" in text_of(screen, "#answer"))
+        await pilot.pause()
+        lines = [strip.text for strip in screen._compositor.render_strips()]
+        (framework,) = (line for line in lines if "  framework" in line)
+        assert "transformers" in framework
+        (heads,) = (line for line in lines if "GiB     " in line and "loading" in line)
+        assert "optimizer" in heads
+
+
 async def test_a_new_board_changes_the_verdict(watchlist, board, make_snapshot, make_gpu, make_process):
     screen = FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
@@ -190,7 +205,10 @@ async def test_choices_and_words_reach_the_job(watchlist, estimate, board):
 async def test_the_better_figure_replaces_the_quick_one_and_is_kept_when_pinned(
     watchlist, estimate, board, make_budget
 ):
+    go = threading.Event()
+
     def refine(job: Job) -> Budget:
+        go.wait(5)
         return dataclasses.replace(make_budget(job, device=12), method="exact")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
@@ -198,6 +216,7 @@ async def test_the_better_figure_replaces_the_quick_one_and_is_kept_when_pinned(
         await pilot.pause()
         screen.show_board(board)
         await until(pilot, lambda: "from the shape" in text_of(screen, "#answer"))
+        go.set()
         await until(pilot, lambda: "exact count" in text_of(screen, "#answer"))
         assert "12.0 GiB" in text_of(screen, "#answer")
         await pilot.press("f2")

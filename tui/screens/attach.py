@@ -57,7 +57,7 @@ class AttachScreen(Screen[None]):
 
     TITLE = "Attach"
     AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
         Binding("f3", "choose", "Another process", key_display="F3"),
@@ -157,6 +157,9 @@ class AttachScreen(Screen[None]):
     async def attached(self, event: Attached) -> None:
         """Show what was read, or why nothing could be."""
         if event.pid != self._pid:
+            return
+        if self._is_recorded(event.pid):
+            self._choose(f"Process {event.pid} is in the recording that is played, not on this machine.")
             return
         if isinstance(event.answer, str):
             self._choose(event.answer)
@@ -282,6 +285,13 @@ class AttachScreen(Screen[None]):
         else:
             view.show_budget(self._budget)
         self.query_one("#run", Lines).show(run_content(attachment, rows), layout=True)
+
+    def _is_recorded(self, pid: int) -> bool:
+        """The process is known from a recording alone; one of the same pid that runs here is another one."""
+        board = self._board
+        if board is None or board.snapshot.source.kind == "nvml":
+            return False
+        return any(row.process.pid == pid for row in board.processes)
 
     def _known_job(self, attachment: Attachment) -> Job | None:
         """The job that the user has completed for this run before."""

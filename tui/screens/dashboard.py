@@ -8,9 +8,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.events import Resize, ScreenResume
+from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from vramtop.estimator.job import Job
 from vramtop.monitor.history import gpu_key
 from vramtop.monitor.watch import Board, GpuRow
 
@@ -18,13 +20,15 @@ from ..arrange import Arrangement, arrange
 from ..header_text import STALE_INTERVALS, Feed, header_line, notices, summary_line
 from ..panel_text import PanelShape, panel_height
 from ..row_text import row_titles
+from ..terminal import clean
+from ..widgets.choice import Menu
 from ..widgets.gpu_panel import GpuPanel
 from ..widgets.gpu_rows import GpuRows
 from ..widgets.legend import Legend, legend_line
 from ..widgets.lines import Lines
 from ..widgets.pending_list import PendingList
 from ..widgets.process_table import ProcessTable
-from ..words import severity
+from ..words import MUTED, severity, shorten
 
 if TYPE_CHECKING:
     from ..app import VramtopApp
@@ -36,11 +40,12 @@ class DashboardScreen(Screen[None]):
     app: "VramtopApp"
     AUTO_FOCUS = "ProcessTable"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f", "app.fit_check", "Fit check"),
+        Binding("f", "app.fit_check", "Fit"),
         Binding("a", "app.attach", "Attach"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "app.record", "Rec"),
+        Binding("x", "unpin", "Unpin", show=False),
         Binding("escape", "show_all", "Show all"),
     ]
 
@@ -61,6 +66,7 @@ class DashboardScreen(Screen[None]):
         yield GpuPanel(id="open")
         yield PendingList(id="pending")
         yield Input(id="filter", placeholder="filter: pid, user, command, job, status, gpu3", compact=True)
+        yield Lines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
         yield Footer(compact=True)
@@ -85,6 +91,7 @@ class DashboardScreen(Screen[None]):
                 board.pending, width=self.size.width - 2, height=plan.pending_height
             )
             self.table.show_board(board, width=self.size.width)
+            self._say_matches()
             legend = self.query_one(Legend)
             legend.display = plan.legend
             legend.show(legend_line(self.size.width - 2))
@@ -111,6 +118,7 @@ class DashboardScreen(Screen[None]):
     @on(Input.Changed, "#filter")
     def _filter(self, event: Input.Changed) -> None:
         self.table.filter_by(event.value)
+        self._say_matches()
 
     @on(Input.Submitted, "#filter")
     def _to_table(self) -> None:
@@ -148,10 +156,32 @@ class DashboardScreen(Screen[None]):
         """Sort the processes by the next thing."""
         self.table.sort_by_next()
 
+    def action_unpin(self) -> None:
+        """Take a job from those that wait; of several, the user chooses one."""
+        jobs = self.app.watchlist.pending()
+        if not jobs:
+            self.notify("No job was pinned here; those of a recording stay.", severity="warning")
+        elif len(jobs) == 1:
+            self._unpin(jobs[0])
+        else:
+            place = Offset(1, self.query_one(PendingList).region.bottom)
+            names = [shorten(clean(job.label), self.size.width - 8) for job in jobs]
+            self.app.push_screen(Menu(names, place), lambda at: None if at is None else self._unpin(jobs[at]))
+
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""
         self.table.redraw()
         self._arrange_again()
+
+    def _unpin(self, job: Job) -> None:
+        self.app.watchlist.unpend(job)
+        self.notify(f"{job.label} waits no longer.", markup=False)
+
+    def _say_matches(self) -> None:
+        """Say why the table is empty, where that is the filter's doing."""
+        line, words = self.query_one("#nothing", Lines), self.table.filter_words
+        line.display = bool(words.split()) and not self.table.row_count
+        line.show(Content.styled(f"no process matches {words!r}; Esc shows all", MUTED))
 
     def _show_head(self, board: Board | None, feed: Feed) -> int:
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""

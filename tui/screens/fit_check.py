@@ -46,7 +46,7 @@ class FitCheckScreen(Screen[None]):
     """
 
     TITLE = "Fit check"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
         Binding("f2", "pin", "Pin as pending", key_display="F2"),
@@ -163,7 +163,7 @@ class FitCheckScreen(Screen[None]):
         self._watchlist.pend(job)
         if budget.method != "formula" and budget.job == job:
             self._watchlist.refine(budget)
-        self.notify(f"{job.label} waits: the dashboard shows whether it fits.")
+        self.notify(f"{job.label} waits: the dashboard shows whether it fits; x there unpins it.", markup=False)
 
     def action_focus_machine(self) -> None:
         """Go to the choice of cards."""

@@ -12,13 +12,14 @@ from textual.widgets import Static
 from ..palette import COMPONENTS, STATUSES, VERDICTS, Mark
 
 _KEYS = (
-    ("f", "fit check: would a job fit, before it is started; p there pins it as pending"),
+    ("f", "fit check: would a job fit, before it is started; F2 there pins it as pending"),
     ("a", "attach: read a running job's settings, and hold it against its budget"),
     ("Enter", "details of the process under the cursor"),
     ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
     ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),
     ("s", "sort the processes by the next column, marked ↓ in its title"),
     ("space", "pause and go on"),
+    ("x", "unpin: take a job from those that wait"),
     ("r", "record to a file, and stop recording"),
     ("Ctrl+P", "all commands, and the themes"),
     ("q", "quit"),

@@ -10,10 +10,11 @@ from textual.widgets import Footer
 
 from vramtop.monitor.watch import Board, ProcessRow, Watchlist
 
+from ..terminal import clean
 from ..widgets.budget_view import short_name
 from ..widgets.lines import Lines
 from ..widgets.run_view import RunView
-from ..words import clean, span_words
+from ..words import span_words
 
 
 class ProcessDetailScreen(Screen[None]):

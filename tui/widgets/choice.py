@@ -82,37 +82,45 @@ class Choice(Widget, can_focus=True):
             return
         place = self.region
 
-        def choose(chosen: str | None) -> None:
+        def choose(chosen: int | None) -> None:
             if chosen is not None:
-                self.value = chosen
+                self.value = self.choices[chosen]
 
-        self.app.push_screen(_Menu(self.choices, self.value, Offset(place.x, place.bottom), place.width), choose)
+        at = self.choices.index(self.value)
+        self.app.push_screen(Menu(self.choices, Offset(place.x, place.bottom), at=at, width=place.width), choose)
 
 
-class _Menu(ModalScreen[str | None]):
-    """The choices; Escape or a click beside them changes nothing."""
+class Menu(ModalScreen[int | None]):
+    """A list of words to choose from, which returns the place of the chosen one; Escape or a click beside it: None.
+
+    Args:
+        words: what can be chosen.
+        place: where the list begins; where the screen ends, it ends above.
+        at: the word that is marked to begin with.
+        width: cells that the list takes at least.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
     DEFAULT_CSS = """
-    _Menu { background: transparent; }
-    _Menu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }
+    Menu { background: transparent; }
+    Menu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }
     """
 
-    def __init__(self, choices: Sequence[str], value: str, place: Offset, width: int) -> None:
+    def __init__(self, words: Sequence[str], place: Offset, *, at: int = 0, width: int = 0) -> None:
         super().__init__()
-        self._words = tuple(choices)
-        self._value = value
+        self._words = tuple(words)
+        self._at = at
         self._place = place
         self._width = width
 
     def compose(self) -> ComposeResult:
-        """The list, with the chosen word marked."""
+        """The list, with one word marked."""
         yield OptionList(*self._words, compact=True, markup=False)
 
     def on_mount(self) -> None:
-        """Put the list below the word, or above it where the screen ends."""
+        """Put the list in its place, or above it where the screen ends."""
         options = self.query_one(OptionList)
-        options.highlighted = self._words.index(self._value)
+        options.highlighted = self._at
         height = min(12, len(self._words))
         y = self._place.y if self._place.y + height <= self.app.size.height else max(0, self._place.y - 1 - height)
         options.styles.width = max(self._width, max(map(len, self._words)) + 3)
@@ -126,4 +134,4 @@ class _Menu(ModalScreen[str | None]):
     @on(OptionList.OptionSelected)
     def selected(self, event: OptionList.OptionSelected) -> None:
         """Take the word."""
-        self.dismiss(self._words[event.option_index])
+        self.dismiss(event.option_index)

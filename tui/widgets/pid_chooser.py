@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.watch import Board, ProcessRow
 
-from ..words import clean
+from ..terminal import clean
 
 
 class PidChooser(Vertical):
@@ -60,8 +60,8 @@ class PidChooser(Vertical):
         at = options.highlighted_option.id if options.highlighted_option else None
         options.clear_options()
         options.add_options(Option(line, id=str(pid)) for pid, line in zip(rows, lines, strict=True))
-        if at is not None and at in map(str, rows):
-            options.highlighted = options.get_option_index(at)
+        if rows:  # Enter takes the first until another one is chosen
+            options.highlighted = options.get_option_index(at) if at and int(at) in rows else 0
         self.query_one("#these").display = bool(rows)
 
     def fail(self, sentence: str) -> None:
@@ -99,4 +99,4 @@ def _line(row: ProcessRow) -> str:
     process = row.process
     size = f"{format_gib(process.used_bytes)} GiB"
     command = clean(process.command or process.name or "?")
-    return f"{process.pid:>8}  {process.user or '?':<9} GPU {row.gpu.index:<3} {size:>10}  {command}"
+    return f"{process.pid:>8}  {clean(process.user or '?'):<9} GPU {row.gpu.index:<3} {size:>10}  {command}"

@@ -7,6 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.coordinate import Coordinate
+from textual.events import Click
 from textual.message import Message
 from textual.widgets import DataTable
 
@@ -66,7 +67,7 @@ class ProcessTable(DataTable[_Drawn]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select_cursor", "Details", key_display="⏎"),
+        Binding("enter", "select_cursor", "Details", key_display="Enter"),
     ]
 
     class Chosen(Message):
@@ -115,6 +116,11 @@ class ProcessTable(DataTable[_Drawn]):
         key = self._key_at_cursor()
         return None if key is None else self._shown.get(key)
 
+    def on_click(self, event: Click) -> None:
+        """A click on the row under the cursor counts in every column; ``DataTable`` takes the row from the meta."""
+        if event.style.meta.get("row") == self.cursor_row:
+            self.cursor_coordinate = Coordinate(self.cursor_row, event.style.meta["column"])
+
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter or a click on the row under the cursor."""
         event.stop()
@@ -122,7 +128,7 @@ class ProcessTable(DataTable[_Drawn]):
         if row and row.row:
             self.post_message(self.Chosen(row.row))
         elif row:
-            self.notify(f"GPU {row.gpu.index}: {row.cells['COMMAND'].text}")
+            self.notify(f"GPU {row.gpu.index}: {row.cells['COMMAND'].text}", markup=False)
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """A click on a column's title sorts by it."""

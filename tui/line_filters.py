@@ -1,8 +1,8 @@
-"""The whole screen in ASCII, for terminals and fonts without more: applied to what any widget draws, at the end."""
+"""What is done to every drawn line at the end, whatever widget drew it: made harmless, and turned into ASCII."""
 
 from functools import lru_cache
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
@@ -22,8 +22,9 @@ _BLOCKS = {
     "▒": "=",
     "░": ".",
 }
-_OTHER = {"▶": ">", "►": ">", "◀": "<", "→": ">", "←": "<", "↓": "v", "↑": "^", "°": " ", "–": "-", "—": "-", "•": "*"}
-_TABLE = {ord(char): ascii_char for char, ascii_char in (_LINES | _BLOCKS | _OTHER).items()} | ASCII_SIGNS
+_ARROWS = {"▶": ">", "►": ">", "◀": "<", "→": ">", "←": "<", "↓": "v", "↑": "^"}
+_OTHER = {"°": " ", "–": "-", "—": "-", "•": "*"}
+_TABLE = {ord(char): ascii_char for char, ascii_char in (_LINES | _BLOCKS | _ARROWS | _OTHER).items()} | ASCII_SIGNS
 
 
 @lru_cache(maxsize=4096)
@@ -33,6 +34,22 @@ def to_ascii(text: str) -> str:
         return text
     signs = text.translate(_TABLE)
     return "".join(sign if sign.isascii() else "?" * cell_len(sign) for sign in signs)
+
+
+@lru_cache(maxsize=4096)
+def to_inert(text: str) -> str:
+    """The text without what a terminal could take for a command or a change of direction, as wide as before."""
+    if text.isprintable():
+        return text
+    return set_cell_size("".join(sign for sign in text if sign.isprintable()), cell_len(text))
+
+
+class InertFilter(LineFilter):
+    """Takes control characters out of each drawn line: commands, names and typed text come from strangers."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's signature
+        """The same segments, harmless."""
+        return [Segment(to_inert(text), style, control) for text, style, control in segments]
 
 
 class AsciiFilter(LineFilter):

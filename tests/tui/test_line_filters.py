@@ -1,0 +1,29 @@
+import pytest
+from rich.cells import cell_len
+
+from vramtop.tui.line_filters import to_ascii, to_inert
+
+HOSTILE = [
+    "\x1b[31mred",
+    "title\x1b]0;x\x07",
+    "\x9b2J",
+    "a\x00b",
+    "left\u202eright",
+    "\u200bx",
+    "soft\xadhyphen",
+    "\x7f",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_terminal_could_obey_is_gone_and_the_width_stays(text):
+    assert to_inert(text).isprintable()
+    assert cell_len(to_inert(text)) == cell_len(text)
+
+
+def test_harmless_text_stays_as_it_is():
+    assert to_inert("żółć ▲ OVER 你好 ├──┤") == "żółć ▲ OVER 你好 ├──┤"
+
+
+def test_ascii_keeps_the_width_of_wide_signs():
+    assert to_ascii("你 ▲") == "?? ^"
