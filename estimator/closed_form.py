@@ -189,7 +189,7 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         gradients=rank.accumulated,
         activations=others + saved.layers_bytes + saved.around_bytes,
         logits=rank.loss.backward,
-        communication=base.communication + max(rank.communication.forward, rank.communication.step),
+        communication=base.communication + rank.communication.loss,
     )
     for done in (0, layers - 1):  # the first block to run backward, and the last
         yield replace(
@@ -235,10 +235,10 @@ def _fullest(phases: tuple[Phase, ...]) -> Phase:
 
 def _peak(rank: _Rank, phase: Phase, inventory: Inventory) -> Peak:
     allocated = phase.allocated_bytes
-    slack = _slack(rank.job)
-    reserved = _whole_segments(round(allocated * (1 + slack)))
+    slack = _slack(rank, phase)
+    reserved = _whole_segments(allocated + slack)
     device = reserved + phase.outside_bytes
-    below, above = _uncertainty(rank, phase, inventory, slack)
+    below, above = _uncertainty(rank, phase, inventory, slack / max(1, allocated))
     return Peak(
         phase=phase.name,
         components=phase.components,
@@ -250,12 +250,18 @@ def _peak(rank: _Rank, phase: Phase, inventory: Inventory) -> Peak:
     )
 
 
-def _slack(job: Job) -> float:
-    """Share by which reserved memory exceeds allocated memory: fragmentation, more with FSDP's many streams.
+def _slack(rank: _Rank, phase: Phase) -> int:
+    """Bytes that the allocator holds beyond what is allocated: fragmentation, and what other streams' pools keep.
 
-    FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes).
+    FSDP2 gathers and reduces on streams of their own, whose pools keep their blocks (torch.distributed.fsdp,
+    ``_fsdp_param_group.py``): the sharded gradients' and the root's flat buffer; and a freed block of low-precision
+    logits serves no fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes).
     """
-    return {"fsdp1": 0.12, "fsdp2": 0.07, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03)
+    job, allocated = rank.job, phase.allocated_bytes
+    if job.parallel.strategy == "fsdp2" and job.parallel.data_shard > 1:
+        gradients = max(0, rank.states.gradients - phase.components.gradients)
+        return gradients + rank.communication.root + rank.loss.low
+    return round(allocated * {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03))
 
 
 def _whole_segments(size: int) -> int:

@@ -19,6 +19,8 @@ class LossBytes:
     """Kept for the backward pass."""
     backward: int
     """At most while the loss runs backward, what was saved included."""
+    low: int = 0
+    """The logits in the compute type, where they are freed before an fp32 copy runs backward."""
 
 
 def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LossBytes:
@@ -50,6 +52,7 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
                 forward=(c + copy + wide) * logits + capped,
                 saved=wide * logits + capped,
                 backward=3 * wide * logits + capped,
+                low=c * logits if copy else 0,
             )
         case "chunked":
             chunk = -(-logits // 8)

@@ -27,11 +27,15 @@ class Communication:
     """Bytes of communication buffers inside torch's allocator, by phase, and outside of it."""
 
     forward: int
+    loss: int
+    """Between forward and backward pass, when only the root's weights are gathered."""
     backward: int
     step: int
     """Kept between steps."""
     outside: int
     """NCCL's own buffers."""
+    root: int = 0
+    """The flat buffer in which FSDP gathers the root's parameters."""
 
 
 def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
@@ -42,19 +46,21 @@ def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
     """
     gathered = job.parallel.world_size > 1 and shards(job).weights > 1
     strategy = job.parallel.strategy
-    buffers = (0, 0, 0)
+    buffers = (0, 0, 0, 0)
     if strategy == "ddp" and job.parallel.data_ranks > 1 and job.training.framework != "megatron":
         # Megatron's buckets are its gradient buffer
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
-        buffers = (bucket, bucket, bucket)
+        buffers = (bucket, bucket, bucket, bucket)
     elif uses_zero(job) and job.parallel.data_ranks * job.parallel.context > 1:
         buffers = _zero_buffers(job, stage)
     elif gathered:
         buffers = _fsdp_buffers(job, stage, widths)
     elif strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
         unit = _unit_bytes(stage, widths)
-        buffers = (0, 2 * unit, 2 * unit if job.parallel.double_buffer else 0)
-    return Communication(forward=buffers[0], backward=buffers[1], step=buffers[2], outside=nccl_bytes(job))
+        buffers = (0, 0, 2 * unit, 2 * unit if job.parallel.double_buffer else 0)
+    forward, loss, backward, step = buffers
+    root = _gathered_bytes(stage, widths, layered=False) if gathered else 0
+    return Communication(forward=forward, loss=loss, backward=backward, step=step, outside=nccl_bytes(job), root=root)
 
 
 def context_bytes(gpu: Gpu | None) -> int:
@@ -69,24 +75,25 @@ def workspace_bytes(gpu: Gpu | None) -> int:
     return 2 * (32 * MIB if capability >= (9, 0) else 8_519_680)
 
 
-def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int]:
+def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int, int]:
     unit, root = _unit_bytes(stage, widths), _gathered_bytes(stage, widths, layered=False)
     keeps = not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op"
-    weights = root + unit + (_gathered_bytes(stage, widths, layered=True) if keeps else 2 * unit)
+    kept = _gathered_bytes(stage, widths, layered=True) if keeps else 0
+    gathering = kept + unit if keeps else 3 * unit
     layers = max(1, stage.layers)
     trainable = stage.elements(trainable=True, layered=True) // layers
     reduced = trainable * (widths.compute + widths.reduce)
-    kept = 4 * unit if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
-    return weights, weights + reduced, kept
+    double = 4 * unit if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
+    return root + gathering, root + kept + double, root + gathering + reduced, double
 
 
-def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int]:
+def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int, int]:
     trainable = stage.elements(trainable=True)
     bucket = 2 * min(_ZERO_BUCKET, trainable)
     if job.parallel.strategy == "zero3":
         live = 2 * min(_ZERO_LIVE, stage.elements())
-        return live, live + 2 * bucket, bucket
-    return 0, 2 * bucket, bucket
+        return live, live, live + 2 * bucket, bucket
+    return 0, bucket, 2 * bucket, bucket
 
 
 def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool) -> int:
