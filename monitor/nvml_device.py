@@ -62,6 +62,8 @@ class NvmlDevice:
         self._connect_at = clock()
         self._read_at = 0.0
         self._faults: list[Fault] = []
+        self._knows_v2 = False
+        """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
 
     def connect(self) -> None:
         """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
@@ -134,8 +136,9 @@ class NvmlDevice:
         try:
             info = self._asker.ask("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
             figures = MemoryFigures(total=info.total, reserved=info.reserved, used=info.used, free=info.free)
+            self._knows_v2 = True
         except RefusedError as refused:
-            if refused.code == "NOT_SUPPORTED":
+            if refused.code == "NOT_SUPPORTED" or self._knows_v2:  # once it worked, a failure is a passing one
                 return self._no_memory(refused.code)
             try:
                 info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)

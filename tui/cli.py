@@ -5,12 +5,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
-from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.errors import InputError, VramtopError
 
-from .job_argument import add_job_arguments
 from .terminal import clean
 
 _COMMANDS = {
@@ -20,6 +18,9 @@ _COMMANDS = {
     "record": "record the GPUs to a file that --replay plays",
 }
 
+_WITH_VALUE = ("--replay", "--pid", "--job", "--interval", "--python")
+"""Options before the command that take a value."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run vramtop; the exit code of the process."""
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in words:
         at = words.index("--")
         words, launch = words[:at], words[at + 1 :]
-    parser = build_parser()
+    parser = build_parser(_command_in(words))
     try:
         options = parser.parse_args(words)
         return _run(options, launch)
@@ -42,24 +43,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
+def _command_in(words: Sequence[str]) -> str | None:
+    """The command among the words, before they are parsed: a value of an option is none."""
+    values = {at + 1 for at, word in enumerate(words) if word in _WITH_VALUE}
+    return next((word for at, word in enumerate(words) if word in _COMMANDS and at not in values), None)
+
+
 def _run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     asked = [f"--{name}" for name in ("demo", "replay") if getattr(options, name)]
     if asked and (options.command or options.once):
-        raise _usage(f"{asked[0]} is for the dashboard; {options.command or '--once'} looks at this machine")
+        raise InputError(f"{asked[0]} is for the dashboard; {options.command or '--once'} looks at this machine")
     if options.command:
         return int(importlib.import_module(f".commands.{options.command}", __package__).run(options, launch))
     if launch is not None:
-        raise _usage("a launch line after -- goes with a command, such as vramtop fit -- torchrun train.py ...")
+        raise InputError("a launch line after -- goes with a command, such as vramtop fit -- torchrun train.py ...")
     if options.json and not options.once:
-        raise _usage("--json goes with --once or with a command")
+        raise InputError("--json goes with --once or with a command")
     name = "once" if options.once else "dashboard"
     return int(importlib.import_module(f".commands.{name}", __package__).run(options))
-
-
-def _usage(sentence: str) -> VramtopError:
-    error = VramtopError(sentence)
-    error.exit_code = 2
-    return error
 
 
 class _Parser(argparse.ArgumentParser):
@@ -70,14 +71,18 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands and options."""
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands and options.
+
+    Args:
+        chosen: the command whose own arguments are needed: making them takes imports that the dashboard can do without.
+    """
     parser = _Parser(
         prog="vramtop",
         description="Live GPU memory beside a predicted training budget. Without a command: the dashboard.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"vramtop {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--demo", action="store_true", help="play the demo recording")
     source.add_argument("--replay", metavar="FILE", help="play a recording")
@@ -89,12 +94,15 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, words in _COMMANDS.items():
         command = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-        globals()[f"_{name}_arguments"](command)
-        _add_common(command)
+        if name == chosen:
+            globals()[f"_{name}_arguments"](command)
+            _add_common(command)
     return parser
 
 
 def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
+    from .job_argument import add_job_arguments
+
     add_job_arguments(parser)
     _machine_arguments(parser)
     _method_argument(parser)
@@ -167,11 +175,18 @@ def _whole(text: str, what: str) -> int:
     return int(text)
 
 
-def _version() -> str:
-    try:
-        return version("vramtop-budget")
-    except PackageNotFoundError:
-        return "(not installed)"
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for: that takes as long as half of the parser."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("vramtop-budget")
+        except PackageNotFoundError:
+            number = "(not installed)"
+        print(f"vramtop {number}")
+        parser.exit()
 
 
 if __name__ == "__main__":

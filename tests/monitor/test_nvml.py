@@ -325,3 +325,16 @@ def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, s
     assert gpu.reserved_bytes + gpu.used_bytes + gpu.free_bytes == gpu.total_bytes
     assert gpu.attributed_bytes + gpu.unattributed_bytes == gpu.used_bytes
     assert {p.pid: p.used_bytes for p in gpu.processes} == {p.pid: p.used_bytes for p in processes}
+
+
+def test_a_passing_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source, fake_gpu):
+    """v1 counts the driver's reserve as used: falling back for one reading would look as if something grew."""
+    driver.gpus = [fake_gpu()]
+    source.open()
+    before = source.read().gpus[0].used_bytes
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN)
+    gpu = source.read().gpus[0]
+    assert before is not None
+    assert gpu.used_bytes is None
+    assert gpu.reason("used_bytes")
+    assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0

@@ -172,6 +172,13 @@ def test_each_key_of_the_job_file_has_a_flag(vramtop: Vramtop) -> None:
     assert all(flag in help_text for flag in flags)
 
 
+def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path: Path) -> None:
+    assert vramtop("--version").stdout.startswith("vramtop 0")
+    (tmp_path / "fit").write_text(JOB)
+    done = vramtop("--job", "fit", "estimate", "job.toml", "--method", "formula")
+    assert (done.returncode, done.stdout[:6]) == (0, "check:")
+
+
 def test_a_model_with_flags_is_a_job(vramtop: Vramtop) -> None:
     words = ("estimate", "google-bert/bert-base-uncased", "--json", "--method", "formula", "--sequence-length", "128")
     budget = json.loads(vramtop(*words).stdout)
@@ -285,6 +292,8 @@ def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
             if not acted and b"gpubox-3" in seen:
                 acted = True
                 act(child, master)
+        else:
+            os.kill(child, signal.SIGKILL)  # it hangs; what it did until then decides
         children.remove(child)
         _, status = os.waitpid(child, 0)
         os.close(master)
