@@ -32,6 +32,8 @@ _SLOTS: dict[str, Slot] = {
 _ACTIVATION_EXTRA = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
 
+_AUTOCAST_EXTRA = {"gelu_new": 7}
+"""The same in units of two bytes under CUDA's autocast, which runs ``pow`` and all that follows it in fp32."""
 _FUSED_VIEWS = frozenset({"phi3", "gpt_neox"})
 """Values are a view of one tensor with queries and keys, which rotation copies: the whole tensor stays."""
 _COPIED_OUTPUT = frozenset({"phi", "phi3", "gpt_neox", "deepseek_v2", "deepseek_v3"})
@@ -273,8 +275,7 @@ def _latents(context: _Context) -> float:
 
 def _mlp_per_token(context: _Context, size: int) -> float:
     arch, c = context.arch, context.widths.compute
-    extra = 1 if context.job.training.framework in ("litgpt", "megatron") else _ACTIVATION_EXTRA.get(arch.activation, 1)
-    saved = extra + (2 if arch.gated else 0)  # gated: both factors of the product
+    saved = _activation_tensors(context) + (2 if arch.gated else 0)  # gated: both factors of the product
     needing = context.consumers.get("mlp_out", (1, 1 if context.full else 0))[1]
     product: float = c * size if needing else 0
     if needing and not context.full and not context.widths.autocast:
@@ -282,6 +283,16 @@ def _mlp_per_token(context: _Context, size: int) -> float:
         if context.job.training.framework == "litgpt":
             product = (c + 1) * size
     return (saved * c * size + product) / context.tensor
+
+
+def _activation_tensors(context: _Context) -> int:
+    """How many tensors of the compute type an activation function keeps."""
+    activation = context.arch.activation
+    if context.job.training.framework in ("litgpt", "megatron"):
+        return 1  # torch's own, or a fused one
+    if context.widths.autocast and activation in _AUTOCAST_EXTRA:
+        return _AUTOCAST_EXTRA[activation]
+    return _ACTIVATION_EXTRA.get(activation, 1)
 
 
 def _experts_per_token(context: _Context) -> float:

@@ -166,11 +166,16 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         base,
         gradients=rank.accumulated,
         activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes),
-        temporary=base.temporary + rank.casts,
+        temporary=base.temporary + (rank.casts // max(1, rank.stage.layers) if _drops_casts(rank.job) else rank.casts),
         communication=base.communication + rank.communication.forward,
     )
     yield replace(blocks, temporary=blocks.temporary + rank.saved.forward_bytes)
     yield replace(blocks, logits=rank.loss.forward)
+
+
+def _drops_casts(job: Job) -> bool:
+    """Autocast caches casts of what is trained only, and checkpointed blocks keep none of the others."""
+    return job.lora is not None and job.training.activation_checkpointing != "none"
 
 
 def _backward(rank: _Rank) -> Iterator[Components]:
@@ -275,10 +280,12 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
     unsure_count = 0.1 if inventory.count == "approximate" else 0.002
     states = parts.weights + parts.gradients + parts.optimizer
     compiled = 0.4 if rank.job.training.compile else 0.0
+    # other frameworks' blocks are counted from their sources, and held against published figures alone
+    foreign = 0.0 if rank.job.training.framework == "transformers" else 0.25
     above = (
         unsure_count * states,
-        0.08 * parts.activations,
-        0.2 * parts.logits,
+        max(0.08, foreign) * parts.activations,
+        max(0.2, foreign) * parts.logits,
         0.15 * parts.temporary,
         0.5 * parts.communication,
         (slack + 0.02) * phase.allocated_bytes,
@@ -286,7 +293,7 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
     )
     below = (
         unsure_count * states,
-        max(0.1, compiled) * parts.activations,
+        max(0.1, compiled, foreign) * parts.activations,
         0.3 * parts.logits,
         0.5 * parts.temporary,
         0.5 * parts.communication,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .gpus import Gpu
 from .job import Job
-from .rank import Stage
+from .rank import Held, Stage
 from .sizes import MIB
 from .states import shards, weight_width
 from .widths import Widths, uses_zero
@@ -76,7 +76,11 @@ def workspace_bytes(gpu: Gpu | None) -> int:
 
 
 def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int, int]:
-    unit, root = _unit_bytes(stage, widths), _gathered_bytes(stage, widths, layered=False)
+    unit, around = _unit_bytes(stage, widths), _gathered_bytes(stage, widths, layered=False)
+    head = around
+    if job.training.framework == "transformers" and job.parallel.strategy == "fsdp2":
+        # accelerate (utils/fsdp_utils.py, 1.15) makes units of the embedding and of the head, which come and go too
+        around, head = 0, _gathered_bytes(stage, widths, layered=False, embedding=not stage.last)
     keeps = not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op"
     kept = _gathered_bytes(stage, widths, layered=True) if keeps else 0
     gathering = kept + unit if keeps else 3 * unit
@@ -84,7 +88,8 @@ def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
     trainable = stage.elements(trainable=True, layered=True) // layers
     reduced = trainable * (widths.compute + widths.reduce)
     double = 4 * unit if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
-    return root + gathering, root + kept + double, root + gathering + reduced, double
+    forward = max(around + gathering, head + kept)
+    return forward, head + kept + double, around + gathering + reduced, double
 
 
 def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int, int]:
@@ -96,15 +101,27 @@ def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int, int]:
     return 0, bucket, 2 * bucket, bucket
 
 
-def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool) -> int:
-    """Gathered parameters, whole: in the compute type, quantized ones as they are stored."""
+def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool, embedding: bool = True) -> int:
+    """Gathered parameters, whole: in the compute type, quantized ones as they are stored.
+
+    Args:
+        stage: what the rank holds.
+        widths: bytes per element.
+        layered: those of the blocks, or those around them.
+        embedding: count the embedding in, unless it is all there is: it then is the head too.
+    """
     return round(
         sum(
             held.elements * (weight_width(held, widths) if held.quantized else widths.compute)
-            for held in stage.held
-            if held.group.layered == layered
+            for held in _around(stage, layered=layered, embedding=embedding)
         )
     )
+
+
+def _around(stage: Stage, *, layered: bool, embedding: bool) -> list[Held]:
+    there = [held for held in stage.held if held.group.layered == layered]
+    others = [held for held in there if held.group.role == "head"]
+    return there if embedding or not others else [held for held in there if held.group.role != "embedding"]
 
 
 def _unit_bytes(stage: Stage, widths: Widths) -> int:

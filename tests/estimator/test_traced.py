@@ -42,6 +42,14 @@ JOBS = {
     "lora": job(lora={"rank": 8, "targets": "all-linear"}),
     "sharded": job(BF16 | {"precision": "bf16-mixed"}, parallel={"strategy": "fsdp2", "data_shard": 8}),
     "qwen3": job(config=CONFIG | {"model_type": "qwen3", "head_dim": 64}),
+    "gpt2, mixed": job(
+        BF16 | {"precision": "bf16-mixed"},
+        config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000},
+    ),
+    "lora, mixed, checkpointed": job(
+        BF16 | {"precision": "bf16-mixed", "activation_checkpointing": "full"}, lora={"rank": 8}
+    ),
+    "sharded lora": job(lora={"rank": 8}, parallel={"strategy": "fsdp2", "data_shard": 4}),
     "gpt2": job(config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000}),
 }
 
@@ -55,7 +63,7 @@ def test_closed_form_and_trace_agree_within_the_closed_forms_range(name: str) ->
     for phase in trace.phases:
         same = formula.phase(phase.name)
         assert same is not None
-        assert phase.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.08), phase.name
+        assert phase.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.03), phase.name
 
 
 def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
