@@ -8,9 +8,9 @@ then it does not.
 import math
 import random
 
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.gpus import find_gpu
 from vramtop.estimator.job import Job, Lora, ModelSpec, Target, Training
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import GIB, MIB
 from vramtop.monitor.demo import demo_path
 from vramtop.monitor.recording import RecordingWriter

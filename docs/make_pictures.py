@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from vramtop.estimator.estimate import estimate
+from vramtop.estimator.methods import estimate
 from vramtop.monitor.demo import demo_path
 from vramtop.monitor.recording import read_recording
 from vramtop.monitor.snapshot import Snapshot

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from .job import Job
 from .jobfile import job_to_mapping
+from .sizes import format_gib
 
 Method = Literal["formula", "exact", "traced"]
 PhaseName = Literal["loading", "forward", "backward", "optimizer step"]
@@ -124,6 +125,19 @@ class Budget:
     def phase(self, name: PhaseName) -> Phase | None:
         """The phase of that name, or None where the job has none (inference has no backward)."""
         return next((phase for phase in self.phases if phase.name == name), None)
+
+    def __str__(self) -> str:
+        """A table for a notebook or a log: GiB by component and phase, and the peak with its range."""
+        peak = self.peak
+        heads = [f"{phase.name:>16}" for phase in self.phases]
+        rows = [f"{self.job.label} ({self.method}), GiB".ljust(34)[:34] + "".join(heads)]
+        for name, total in peak.components.items():
+            sizes = [getattr(phase.components, name) for phase in self.phases]
+            if total or any(sizes):
+                rows.append(name.ljust(34) + "".join(f"{format_gib(size, digits=2):>16}" for size in sizes))
+        span = f"{format_gib(peak.low_bytes, digits=2)} to {format_gib(peak.high_bytes, digits=2)}"
+        rows.append(f"peak {format_gib(peak.device_bytes, digits=2)} ({span}) on the device, in the {peak.phase}")
+        return "\n".join(rows)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's JSON of ``vramtop estimate --json`` (schema 1)."""

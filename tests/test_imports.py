@@ -9,7 +9,7 @@ HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy")
 
 DASHBOARD = """
 import asyncio
-from vramtop.estimator.estimate import estimate
+from vramtop.estimator.methods import estimate
 from vramtop.monitor.demo import demo_source
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
@@ -23,7 +23,7 @@ async def main():
 asyncio.run(main())
 """
 CLOSED_FORM = """
-from vramtop.estimator.estimate import estimate
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.job import Job, ModelSpec
 estimate(Job(model=ModelSpec(id="gpt2")))
 """

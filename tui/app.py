@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.estimate import estimate
+from vramtop.estimator.methods import estimate
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.source import SnapshotSource

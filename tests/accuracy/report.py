@@ -15,7 +15,7 @@ from peers import PEERS
 from vramtop.estimator.architecture import read_architecture
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.estimate import MethodChoice, estimate
+from vramtop.estimator.methods import MethodChoice, estimate
 from vramtop.estimator.models import resolve_model
 from vramtop.estimator.shape_inventory import inventory_of
 from vramtop.estimator.sizes import GIB

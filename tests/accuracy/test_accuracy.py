@@ -76,7 +76,7 @@ def bert() -> Case:
 
 
 def test_a_range_moves_with_the_figure_it_is_for(bert: Case) -> None:
-    from vramtop.estimator.estimate import estimate
+    from vramtop.estimator.methods import estimate
 
     budget = estimate(bert.job)
     assert bert.range_bytes(budget) == (budget.peak.low_bytes, budget.peak.high_bytes)

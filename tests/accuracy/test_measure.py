@@ -10,8 +10,8 @@ import pytest
 from accuracy_cases import read_measured
 from configurations import configurations, find, tiny
 
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.jobfile import job_from_mapping
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import GIB
 
 PROGRAM = Path(measure.__file__)

@@ -8,8 +8,8 @@ import pytest
 
 from vramtop.estimator import traced, worker_process
 from vramtop.estimator.errors import CannotTellError
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.jobfile import job_from_mapping
+from vramtop.estimator.methods import estimate
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

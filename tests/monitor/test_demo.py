@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.estimate import estimate
+from vramtop.estimator.methods import estimate
 from vramtop.monitor.demo import LiveOrDemo, demo_path, demo_source
 from vramtop.monitor.recording import read_recording
 from vramtop.monitor.snapshot import GpuReading, Snapshot

@@ -77,7 +77,7 @@ def test_rooms_are_what_nvml_calls_free(
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))
 def test_a_job_that_fits_has_room_for_its_upper_bound_on_each_gpu(free: list[int | None], ranks: int) -> None:
-    from vramtop.estimator.estimate import estimate
+    from vramtop.estimator.methods import estimate
 
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(job)

@@ -8,10 +8,10 @@ from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.estimator.suggestions import suggest
 from vramtop.monitor.attach import Attachment, attach

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import load_job
+from vramtop.estimator.methods import estimate
 from vramtop.monitor.demo import LiveOrDemo, demo_source
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.replay import ReplaySource

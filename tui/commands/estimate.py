@@ -5,9 +5,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from vramtop.estimator.estimate import MethodChoice, estimate
 from vramtop.estimator.gpus import Gpu, find_gpu
 from vramtop.estimator.job import Job
+from vramtop.estimator.methods import MethodChoice, estimate
 from vramtop.estimator.sizes import parse_size
 
 from ..job_argument import read_job

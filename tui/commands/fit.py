@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.suggestions import Suggestion, suggest
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of
 from vramtop.monitor.nvml import NvmlSource

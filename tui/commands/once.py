@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.jobfile import load_job
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.compare import STATUS_WORDS
 from vramtop.monitor.nvml import NvmlSource

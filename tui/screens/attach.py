@@ -15,8 +15,8 @@ from textual.widgets import Footer, Input, Label, Static
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.job import Job
+from vramtop.estimator.methods import estimate
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import compare
 from vramtop.monitor.snapshot import WatchedJob

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.estimate import estimate
 from vramtop.estimator.gpus import find_gpu
 from vramtop.estimator.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.jobfile import with_changes
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import GIB
 from vramtop.estimator.suggestions import suggest
 
@@ -76,3 +76,16 @@ def test_optimizer_states_come_with_the_first_step() -> None:
         {"training.framework": "torchtitan", "parallel.strategy": "fsdp2", "parallel.data_shard": 8},
     )
     assert estimate(job).peak.components.optimizer / GIB == pytest.approx(49.59 - 42.08, rel=0.01)
+
+
+def test_the_package_is_a_library() -> None:
+    import vramtop.estimator as library
+
+    budget = library.estimate(library.Job(model=library.ModelSpec(id="gpt2")))
+    assert isinstance(budget, library.Budget)
+    assert budget.to_json()["peak"]["device_bytes"] == budget.peak.device_bytes
+    lines = str(budget).splitlines()
+    assert lines[0].startswith("gpt2")
+    assert any(line.startswith("weights") for line in lines)
+    with pytest.raises(AttributeError, match="nothing_there"):
+        _ = library.nothing_there
