@@ -1,5 +1,7 @@
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,6 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,
         )
         started.append(process)
         assert process.stdout is not None
@@ -56,7 +59,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         family = [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else []
         for member in family:
             member.kill()
-        process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # those that were just being started
+        process.wait()
+        if process.stdout:
+            process.stdout.close()  # not read to its end: whoever is left may hold it
 
 
 @pytest.fixture
