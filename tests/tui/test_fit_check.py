@@ -67,11 +67,11 @@ def error_under(screen: FitCheckScreen, key: str) -> str:
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    for _ in range(200):
+    for _ in range(1000):
         if condition():
             return
         await pilot.pause(0.02)
-    raise AssertionError("it did not happen within four seconds")
+    raise AssertionError("it did not happen within twenty seconds")
 
 
 async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str) -> None:
