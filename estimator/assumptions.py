@@ -7,6 +7,7 @@ from .architecture import Architecture
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
+from .states import accumulates_whole
 from .widths import uses_zero
 
 
@@ -59,13 +60,8 @@ def _warnings(job: Job, arch: Architecture, inventory: Inventory) -> Iterator[st
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if training.gradient_accumulation > 1 and training.optimizer_in_backward:
         yield "Stepping in the backward pass does not go together with gradient accumulation."
-    if (
-        training.gradient_accumulation > 1
-        and training.framework == "transformers"
-        and parallel.strategy in ("fsdp1", "fsdp2")
-        and parallel.data_shard > 1
-    ):
-        yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (accelerate's no_sync)."
+    if accumulates_whole(job):
+        yield "Accumulating under FSDP keeps unsharded gradients between micro-batches (no_sync)."
     if job.lora and job.lora.quantization != "none" and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
     if parallel.tensor > 1 and arch.kv_heads % parallel.tensor:

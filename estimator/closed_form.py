@@ -19,7 +19,7 @@ from .job import Job
 from .loss import LossBytes, loss_bytes
 from .rank import Stage, adapter_groups, stages
 from .sizes import MIB
-from .states import States, states
+from .states import States, accumulates_whole, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
 
@@ -99,16 +99,6 @@ def closed_form(
         steady_device_bytes=peak.device_bytes,
         assumptions=assumptions(job, arch, gpu),
         warnings=warnings(job, arch, inventory),
-    )
-
-
-def accumulates_whole(job: Job) -> bool:
-    """Gradients are accumulated before they are reduced, and so whole: ``no_sync`` under FSDP."""
-    return (
-        job.training.gradient_accumulation > 1
-        and job.training.framework in ("transformers", "litgpt")
-        and job.parallel.strategy in ("fsdp1", "fsdp2")
-        and job.parallel.data_shard > 1
     )
 
 

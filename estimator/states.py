@@ -88,6 +88,16 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     )
 
 
+def accumulates_whole(job: Job) -> bool:
+    """Gradients are accumulated before they are reduced, and so whole: ``no_sync`` under FSDP."""
+    return (
+        job.training.gradient_accumulation > 1
+        and job.training.framework in ("transformers", "litgpt")
+        and job.parallel.strategy in ("fsdp1", "fsdp2")
+        and job.parallel.data_shard > 1
+    )
+
+
 def weight_width(held: Held, widths: Widths) -> float:
     """Bytes per stored element."""
     if held.quantized and widths.quantized is not None:

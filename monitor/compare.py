@@ -9,16 +9,6 @@ from vramtop.estimator.sizes import format_gib
 
 Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "unknown"]
 
-STATUS_WORDS: dict[Status, str] = {
-    "loading": "loading",
-    "warming_up": "warming up",
-    "on_budget": "on budget",
-    "over": "over",
-    "under": "under",
-    "growing": "growing",
-    "unknown": "unknown",
-}
-
 _STILL_SECONDS = 240.0
 """A job that holds its weights and whose memory has not moved for so long is past its first steps."""
 _STARTED_SECONDS = 1200.0

@@ -11,12 +11,6 @@ from .snapshot import Snapshot
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
-VERDICT_WORDS: dict[Verdict, str] = {
-    "fits": "fits",
-    "tight": "tight",
-    "does_not_fit": "does not fit",
-    "unknown": "cannot tell",
-}
 _BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 

@@ -1,7 +1,7 @@
 """Settings of another tool, by its own names, in layers: the command line before files, files before defaults."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 _TRUE = {"true", "1", "yes", "y", "on", "t"}
@@ -16,10 +16,6 @@ class Setting:
     origin: str
     written: bool = True
     """False for a default or an inference."""
-
-    def because(self, reason: str) -> "Setting":
-        """The same value with a remark on where it comes from."""
-        return replace(self, origin=f"{self.origin}, {reason}")
 
 
 Layer = Mapping[str, Setting]

@@ -227,6 +227,14 @@ def test_what_a_large_vocabulary_costs(budget_of: Estimate, tiny_llama: dict[str
     assert components(budget_of(tiny_llama, fused), "forward").logits < 4 * logits + matrix
 
 
+SMALL: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 2000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+}
 CHOICES = {
     "training.precision": ["fp32", "bf16-mixed", "bf16", "fp16-mixed"],
     "training.optimizer": ["adamw", "adamw-fused", "adamw-8bit", "adafactor", "sgd", "lion", "muon", "none"],
@@ -265,17 +273,7 @@ def quick(config: dict[str, Any], chosen: dict[str, Any]) -> Budget:
 @settings(max_examples=300, deadline=None)
 @given(SETTINGS)
 def test_every_budget_adds_up(chosen: dict[str, Any]) -> None:
-    budget = quick(
-        {
-            "model_type": "llama",
-            "vocab_size": 2000,
-            "hidden_size": 512,
-            "intermediate_size": 1408,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 8,
-        },
-        chosen,
-    )
+    budget = quick(SMALL, chosen)
     peak = budget.peak
     for phase in budget.phases:
         assert all(size >= 0 for _, size in phase.components.items())
@@ -288,14 +286,6 @@ def test_every_budget_adds_up(chosen: dict[str, Any]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(SETTINGS)
 def test_a_longer_sequence_never_takes_less(chosen: dict[str, Any]) -> None:
-    config = {
-        "model_type": "llama",
-        "vocab_size": 2000,
-        "hidden_size": 512,
-        "intermediate_size": 1408,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-    }
-    short = quick(config, chosen | {"training.sequence_length": 512})
-    long = quick(config, chosen | {"training.sequence_length": 1024})
+    short = quick(SMALL, chosen | {"training.sequence_length": 512})
+    long = quick(SMALL, chosen | {"training.sequence_length": 1024})
     assert long.peak.device_bytes >= short.peak.device_bytes

@@ -11,12 +11,11 @@ from typing import Any
 from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.compare import STATUS_WORDS
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Board, GpuRow, ProcessRow, Watchlist
 
-from ..palette import VERDICTS, rest_words
+from ..palette import STATUSES, VERDICTS, rest_words
 from ..terminal import Terminal, look, table
 
 
@@ -166,6 +165,6 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
         str(row.gpu.index),
         format_gib(process.used_bytes),
         format_gib(row.budget.steady_device_bytes) if row.budget else "",
-        STATUS_WORDS[row.comparison.status] if row.comparison else "",
+        STATUSES[row.comparison.status].word if row.comparison else "",
         process.command or process.note or process.name or "n/a",
     )
