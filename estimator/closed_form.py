@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import hypot
 
 from .activations import Saved, key_value_cache_bytes, saved_activations
+from .adapters import adapters_of
 from .architecture import Architecture
 from .assumptions import assumptions, warnings
 from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseName
@@ -17,7 +18,7 @@ from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
 from .loss import LossBytes, loss_bytes
-from .rank import Stage, adapter_groups, stages
+from .rank import Stage, stages
 from .sizes import MIB
 from .states import States, accumulates_whole, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
@@ -296,4 +297,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return sum(g.elements for g in adapter_groups(inventory, job.lora)) if job.lora else inventory.parameters
+    return sum(g.elements for g in adapters_of(inventory, job.lora)) if job.lora else inventory.parameters

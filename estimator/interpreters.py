@@ -15,7 +15,7 @@ PROBE_SECONDS = 20
 _PROBE = """
 import importlib.metadata, importlib.util, json
 found = {}
-for name in ("torch", "transformers"):
+for name in ("torch", "transformers", "peft"):
     try:
         if importlib.util.find_spec(name) is not None:
             found[name] = importlib.metadata.version(name)
@@ -34,6 +34,8 @@ class Interpreter:
     """Version."""
     transformers: str
     """Version."""
+    peft: str | None = None
+    """Version; None: it has none."""
 
 
 def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
@@ -83,7 +85,7 @@ def probe(path: Path) -> Interpreter | None:
         return None
     if not {"torch", "transformers"} <= found.keys():
         return None
-    return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"])
+    return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"], peft=found.get("peft"))
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:

@@ -1,6 +1,7 @@
 """One job in, one Budget out, by the method asked for."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from .architecture import Architecture, read_architecture
@@ -46,39 +47,63 @@ def estimate(
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
-    arch = read_architecture(model.config, job.model.task, where=model.where)
+    arch = _shape(job, model)
+    say = progress or (lambda _: None)
+    reasons: list[str] = []
     if method in ("auto", "traced"):
-        if progress:
-            progress(f"tracing two training steps of {model.label}")
-        traced = _traced(job, model, arch, gpu=gpu, insist=method == "traced", python=python)
-        if traced is not None:
-            return traced
+        say(f"tracing two training steps of {model.label}")
+        try:
+            shape = None if isinstance(arch, CannotTellError) else arch
+            return traced_budget(job, model, shape, gpu=gpu, python=python)
+        except CannotTellError as error:
+            if method == "traced":
+                raise
+            reasons.append(f"The step was not traced: {error.message}.")
     if method != "formula":
-        if progress:
-            progress(f"counting the parameters of {model.label} on the built model")
-        counted = _exact(job, model, insist=method == "exact", python=python)
-        if counted is not None:
-            return closed_form(job, arch, counted, method="exact", gpu=gpu)
-    return closed_form(job, arch, inventory_of(arch), gpu=gpu)
+        say(f"counting the parameters of {model.label} on the built model")
+        try:
+            counted = exact_inventory(model, job.model.task, lora=job.lora, python=python)
+            budget = closed_form(job, _shape_of_built(job, model, arch, counted), counted, method="exact", gpu=gpu)
+            return replace(budget, warnings=(*budget.warnings, *reasons))
+        except CannotTellError as error:
+            if method == "exact" or model.source == "code":
+                raise
+            reasons.append(f"The parameters were not counted on the built model: {error.message}.")
+    if isinstance(arch, CannotTellError):
+        raise arch
+    budget = closed_form(job, arch, inventory_of(arch), gpu=gpu)
+    return replace(budget, warnings=(*budget.warnings, *dict.fromkeys(reasons)))
 
 
-def _traced(
-    job: Job, model: ResolvedModel, arch: Architecture, *, gpu: Gpu | None, insist: bool, python: str | None
-) -> Budget | None:
-    """The traced budget; None where it cannot be had and nobody insists on it."""
+def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
+    """The model's shape, or why the formula cannot have one."""
+    if model.source == "code":
+        return CannotTellError(
+            f"{model.label} is Python code, which the formula cannot read; use --method traced or --method exact"
+        )
     try:
-        return traced_budget(job, model, arch, gpu=gpu, python=python)
-    except CannotTellError:
-        if insist:
-            raise
-        return None
+        return read_architecture(model.config, job.model.task, where=model.where)
+    except CannotTellError as error:
+        return CannotTellError(f"{error.message}; --method traced runs the model itself")
 
 
-def _exact(job: Job, model: ResolvedModel, *, insist: bool, python: str | None) -> Inventory | None:
-    """The exact inventory; None where it cannot be had and nobody insists on it."""
-    try:
-        return exact_inventory(model, job.model.task, python=python)
-    except CannotTellError:
-        if insist:
-            raise
-        return None
+def _shape_of_built(
+    job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, counted: Inventory
+) -> Architecture:
+    """The shape that activations are told from, of a model whose parameters were counted.
+
+    Raises:
+        CannotTellError: there is none; the count is said.
+    """
+    if isinstance(arch, Architecture):
+        return arch
+    reason = arch.message
+    if model.source == "code":
+        if counted.config and counted.family:
+            try:
+                return read_architecture(counted.config, job.model.task, where=model.where)
+            except CannotTellError as error:
+                reason = f"{error.message}; --method traced runs the model itself"
+        else:
+            reason = "it has no Hugging Face config to tell its activations from; --method traced runs it"
+    raise CannotTellError(f"{model.label}: {counted.parameters:,} parameters were counted, but {reason}")

@@ -1,11 +1,13 @@
 """What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
+from .adapters import adapters_of
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job, Lora
+from .job import Job
+from .quantized import quantization, quantized_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,8 @@ class Held:
     trainable: bool
     quantized: bool
     adapter: bool
+    quantized_bytes: int | None = None
+    """What its part takes as bitsandbytes stores it; None: it is not quantized."""
 
     @property
     def largest(self) -> int:
@@ -39,6 +43,8 @@ class Stage:
     in_flight: int
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
     held: tuple[Held, ...]
+    buffer_bytes: int = 0
+    """Of buffers, whole on every rank that has their module; 0 where the model was not built."""
 
     def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
         """Elements of what it holds, restricted where asked."""
@@ -61,37 +67,8 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
     candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = tuple(adapter_groups(inventory, job.lora)) if job.lora else ()
+    adapters = adapters_of(inventory, job.lora) if job.lora else ()
     return tuple(_stage(job, inventory, adapters, index) for index in candidates)
-
-
-def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
-    """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
-
-    Raises:
-        InputError: no linear layer has such a name.
-    """
-    linear = [g for g in inventory.groups if g.linear and g.role != "head" and len(g.shape) == 2]
-    wanted = linear if lora.targets == "all-linear" else [g for g in linear if module_name(g) in lora.targets]
-    if not wanted:
-        known = ", ".join(sorted({module_name(g) for g in linear}))
-        raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
-    for group in wanted:
-        rows, columns = group.shape
-        for letter, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank))):
-            yield ParameterGroup(
-                name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
-                shape=shape,
-                repeat=group.repeat,
-                role=group.role,
-                linear=False,
-                layered=group.layered,
-            )
-
-
-def module_name(group: ParameterGroup) -> str:
-    """The last part of the module's name, which is what adapters are targeted by: ``q_proj``."""
-    return group.name.rpartition(".")[0].rpartition(".")[2]
 
 
 def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
@@ -107,14 +84,16 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         ):
             continue
         tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
+        elements = -(-group.elements * tensors // group.repeat // _split(job, group))
         held.append(
             Held(
                 group=group,
-                elements=-(-group.elements * tensors // group.repeat // _split(job, group)),
+                elements=elements,
                 tensors=tensors,
                 trainable=adapter or (job.lora is None and job.training.mode == "train"),
                 quantized=_is_quantized(job, group) and not adapter,
                 adapter=adapter,
+                quantized_bytes=_quantized_bytes(job, group, elements) if not adapter else None,
             )
         )
     return Stage(
@@ -124,7 +103,14 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         last=last,
         in_flight=min(count - index, job.training.gradient_accumulation) if count > 1 else 1,
         held=tuple(held),
+        buffer_bytes=_buffer_bytes(inventory, layers if count > 1 else inventory.layers),
     )
+
+
+def _buffer_bytes(inventory: Inventory, layers: int) -> int:
+    """Of the layers' buffers this stage's share; the others stand on every stage, since each needs positions."""
+    share = layers / max(1, inventory.layers)
+    return round(sum(b.total_bytes * (share if ".*." in b.name else 1) for b in inventory.buffers))
 
 
 def _split(job: Job, group: ParameterGroup) -> int:
@@ -136,4 +122,13 @@ def _split(job: Job, group: ParameterGroup) -> int:
 
 def _is_quantized(job: Job, group: ParameterGroup) -> bool:
     """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
-    return bool(job.lora and job.lora.quantization != "none" and group.linear and group.role != "head")
+    if quantization(job.lora) is None:
+        return False
+    return group.linear and group.role != "head" if group.quantized is None else group.quantized
+
+
+def _quantized_bytes(job: Job, group: ParameterGroup, elements: int) -> int | None:
+    kind = quantization(job.lora)
+    if kind is None or not _is_quantized(job, group):
+        return None
+    return round(quantized_bytes(group.shape, kind, transposed=group.transposed) * elements / prod(group.shape))

@@ -40,6 +40,7 @@ def inventory_of(arch: Architecture) -> Inventory:
         groups=assign_roles(found),
         layers=arch.layers,
         tied_head=arch.tied and arch.has_vocab_head,
+        family=arch.family,
         count="approximate" if arch.approximate else "exact",
         source=f"the shape of a {arch.family} model" if not arch.approximate else "the shape, read as Llama's",
     )

@@ -67,7 +67,7 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     """What one rank holds of weights, gradients and optimizer state."""
     split, offload = shards(job), job.parallel.cpu_offload
     trained = [held for held in stage.held if held.trainable]
-    weights = _total(stage.held, lambda h: h.elements * weight_width(h, widths), split.weights)
+    weights = _total(stage.held, lambda h: _stored(h, widths), split.weights) + stage.buffer_bytes
     gradients = _total(trained, lambda h: h.elements * _gradient_width(h, widths), split.gradients)
     if job.parallel.strategy == "fsdp1":
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
@@ -96,6 +96,13 @@ def accumulates_whole(job: Job) -> bool:
         and job.parallel.strategy in ("fsdp1", "fsdp2")
         and job.parallel.data_shard > 1
     )
+
+
+def _stored(held: Held, widths: Widths) -> float:
+    """Bytes of the weights as they are stored."""
+    if held.quantized_bytes is not None:
+        return held.quantized_bytes
+    return held.elements * weight_width(held, widths)
 
 
 def weight_width(held: Held, widths: Widths) -> float:

@@ -19,13 +19,13 @@ from .interpreters import Interpreter, choose_interpreter
 from .job import Job
 from .jobfile import job_to_mapping
 from .models import ResolvedModel
-from .shape_inventory import inventory_of
 from .sizes import MIB
 from .surroundings import context_bytes, nccl_bytes, workspace_bytes
 from .worker_cache import read_cached, write_cached
 from .worker_process import Worker
 
 TRACE_PROGRAM = Path(__file__).with_name("worker") / "trace.py"
+_HINT = "; method exact answers by rule"
 _FORMAT = 1
 """Of the answers in the cache; another number there is a miss."""
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
@@ -58,7 +58,7 @@ class Trace(msgspec.Struct, frozen=True):
 def traced_budget(
     job: Job,
     model: ResolvedModel,
-    arch: Architecture,
+    arch: Architecture | None,
     *,
     gpu: Gpu | None = None,
     python: str | None = None,
@@ -69,7 +69,7 @@ def traced_budget(
     Args:
         job: what is trained.
         model: its config.
-        arch: its shape.
+        arch: its shape; None where its config tells none.
         gpu: the card, for what CUDA itself takes; a Hopper card when left out.
         python: the interpreter with torch and transformers; searched for when left out.
         timeout: seconds.
@@ -78,7 +78,7 @@ def traced_budget(
         InputError: ``python`` is not there.
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
-    found = trace(job, model, python=python, timeout=timeout)
+    found = trace(job, model, python=python, timeout=timeout, hint=_HINT if arch else "")
     context, workspace, nccl = context_bytes(gpu), workspace_bytes(gpu), nccl_bytes(job)
     phases = tuple(
         _phase(name, found.phases[name], context, workspace, nccl) for name in _PHASES if name in found.phases
@@ -101,19 +101,32 @@ def traced_budget(
     versions = ", ".join(f"{name} {number}" for name, number in found.versions.items())
     return Budget(
         job=job,
-        model=ModelFacts(parameters=found.parameters, trainable_parameters=found.trainable, count="exact"),
+        model=ModelFacts(
+            parameters=found.parameters - (found.trainable if job.lora else 0),  # peft's adapters are among them
+            trainable_parameters=found.trainable,
+            count="exact",
+        ),
         method="traced",
         phases=phases,
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=(f"Two steps were traced with {versions}.", *assumptions(job, arch, gpu)),
-        warnings=warnings(job, arch, inventory_of(arch)),
+        warnings=warnings(job, arch, None),
         largest=found.peak_tensors,
     )
 
 
-def trace(job: Job, model: ResolvedModel, *, python: str | None = None, timeout: float = 900) -> Trace:
+def trace(
+    job: Job, model: ResolvedModel, *, python: str | None = None, timeout: float = 900, hint: str = _HINT
+) -> Trace:
     """What the worker saw, or what it saw of the same job before.
+
+    Args:
+        job: what is trained.
+        model: its config.
+        python: the interpreter with torch and transformers; searched for when left out.
+        timeout: seconds.
+        hint: what to do about a job that tracing cannot run.
 
     Raises:
         InputError: ``python`` is not there.
@@ -122,18 +135,20 @@ def trace(job: Job, model: ResolvedModel, *, python: str | None = None, timeout:
     interpreter = choose_interpreter(python, os.environ)
     request = _request(job, model)
     file = _cache_file(request, interpreter)
-    answer = read_cached(file, _FORMAT, Trace)
+    # code may change at any time, so its answers are not kept
+    answer = None if request["code"] else read_cached(file, _FORMAT, Trace)
     if answer is not None:
         return answer
     with Worker(interpreter.path, TRACE_PROGRAM) as worker:
         message = worker.request(request, timeout)
     if message.get("unsupported"):
-        raise CannotTellError(f"{message['unsupported']}; method exact answers by rule")
+        raise CannotTellError(f"{message['unsupported']}{hint}")
     try:
         answer = msgspec.convert(message, Trace)
     except msgspec.ValidationError as error:
         raise CannotTellError(f"the worker's answer is not understood: {error}") from None
-    write_cached(file, _FORMAT, message)
+    if not request["code"]:
+        write_cached(file, _FORMAT, message)
     return answer
 
 
@@ -147,14 +162,23 @@ def _request(job: Job, model: ResolvedModel) -> dict[str, Any]:
         "training": tables["training"],
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
+        "code": _code(job, model),
         "allocator": {"conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")},
     }
+
+
+def _code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
+    """The user's code that the worker may run: the model's, or a tensor-parallel plan's."""
+    if model.code is not None:
+        return dict(model.code)
+    return {"folder": str(Path(job.model.code_folder or "").resolve())} if job.parallel.tensor_plan else None
 
 
 def _cache_file(request: Mapping[str, Any], interpreter: Interpreter) -> Path:
     programs = sorted(TRACE_PROGRAM.parent.glob("*.py"))
     code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in programs]
-    key = msgspec.json.encode([request, interpreter.torch, interpreter.transformers, code], order="sorted")
+    libraries = [interpreter.torch, interpreter.transformers, interpreter.peft]
+    key = msgspec.json.encode([request, libraries, code], order="sorted")
     return Path(user_cache_dir("vramtop")) / "traces" / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from vramtop.estimator.architecture import usual_task
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, ModelSpec
-from vramtop.estimator.jobfile import job_keys, load_job, parse_assignment, with_changes
+from vramtop.estimator.jobfile import job_keys, load_job, names_code, parse_assignment, with_changes
 from vramtop.estimator.models import read_config, resolve_model
 
 _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
+_SWITCH = "model.trust_remote_code"
+"""Said by its flag alone, as transformers' own scripts take it."""
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _OTHER_TOOLS = (".yaml", ".yml", ".json")
 
@@ -32,13 +34,16 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "job",
         nargs="?",
         metavar="JOB",
-        help="job file (TOML), model (built-in name, hub id in the local cache, folder with config.json), "
+        help="job file (TOML), model (built-in name, hub id in the local cache, folder with config.json, module:callable), "
         "or a launch line after --",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any key of the job file")
     group = parser.add_argument_group("settings of the job (as in a job file)")
     for flag, key in job_flags().items():
-        group.add_argument(flag, dest=key, metavar="VALUE", help=f"{key}", default=None)
+        if key == _SWITCH:
+            group.add_argument(flag, dest=key, action="store_const", const="true", help="run code in the model's folder")
+        else:
+            group.add_argument(flag, dest=key, metavar="VALUE", help=f"{key}", default=None)
 
 
 def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
@@ -78,7 +83,7 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
             f"such as vramtop fit -- trl sft --config {path.name}"
         )
     spec = ModelSpec(id=str(path.resolve()) if path.suffix == ".json" else name)
-    if "model.task" not in changes:
+    if "model.task" not in changes and not names_code(name):
         model = resolve_model(spec)
         return Job(model=ModelSpec(id=spec.id, task=usual_task(model.config, where=model.where)))
     return Job(model=spec)

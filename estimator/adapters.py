@@ -1,0 +1,118 @@
+"""The matrices that LoRA puts beside adapted layers: counted by peft itself on the built model, or by peft's rules.
+
+Source: peft 0.21, ``tuners/lora`` and ``utils/transformers_weight_conversion.py``.
+"""
+
+from collections.abc import Collection, Iterator
+
+from .errors import InputError
+from .inventory import Inventory, ParameterGroup
+from .job import Lora
+
+_FUSED_FAMILIES = frozenset(
+    (
+        "afmoe cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe flex_olmo glm4_moe "
+        "glm4_moe_lite glm4v_moe glm_moe_dsa hunyuan_v1_moe longcat_flash minimax minimax_m2 mixtral olmoe qwen3_moe "
+        "qwen3_next qwen3_omni_moe qwen3_omni_moe_text qwen3_omni_moe_thinker solar_open"
+    ).split()
+)
+"""Families whose experts transformers 5 fused, and for which peft takes the old names to mean the fused ones."""
+
+
+def adapters_of(inventory: Inventory, lora: Lora) -> tuple[ParameterGroup, ...]:
+    """What peft put into the built model, else what it would put in.
+
+    Raises:
+        InputError: nothing in the model is called as the targets are.
+    """
+    return tuple(adapter_groups(inventory, lora)) if inventory.adapters is None else inventory.adapters
+
+
+def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
+    """By rule: A (r, in) and B (out, r) beside each adapted linear layer; fused experts have r for each of them.
+
+    Raises:
+        InputError: nothing in the model is called as the targets are, or peft refuses them.
+    """
+    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
+    if lora.targets == "all-linear":
+        names: Collection[str] = {module_name(g) for g in linear if not _is_output(g, inventory)}
+    else:
+        names = set(lora.targets)
+    fused = list(_fused(inventory, names, every=lora.targets == "all-linear"))
+    old_names = set().union(*(old for _, old, _ in fused))
+    renamed = set(_old_names(inventory)) if fused else old_names
+    wanted = [g for g in linear if _matches(g, names) and not _matches(g, renamed) and _may(g, inventory, lora)]
+    if not wanted and not fused:
+        known = ", ".join(sorted({module_name(g) for g in linear if g.role != "head"}))
+        raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
+    for group in wanted:
+        columns, rows = group.shape if group.transposed else reversed(group.shape)
+        yield from _pair(group, lora.rank, rows, columns)
+    for group, _, times in fused:
+        experts = group.shape[0] if len(group.shape) == 3 else 1
+        yield from _pair(group, lora.rank * times * experts, *group.shape[-2:])
+
+
+def module_name(group: ParameterGroup) -> str:
+    """The last part of the module's name, which is what adapters are targeted by: ``q_proj``."""
+    return _path(group).rpartition(".")[2]
+
+
+def _path(group: ParameterGroup) -> str:
+    return group.name.rpartition(".")[0] if group.linear else group.name
+
+
+def _matches(group: ParameterGroup, names: Collection[str]) -> bool:
+    path = _path(group)
+    return any(path == name or path.endswith(f".{name}") for name in names)
+
+
+def _may(group: ParameterGroup, inventory: Inventory, lora: Lora) -> bool:
+    return lora.targets != "all-linear" or not _is_output(group, inventory)
+
+
+def _is_output(group: ParameterGroup, inventory: Inventory) -> bool:
+    """The layer that gives the logits over the vocabulary, which ``all-linear`` leaves out."""
+    words = max((g.shape[0] for g in inventory.groups if g.role == "embedding"), default=0)
+    return group.role == "head" and group.shape[0] == words
+
+
+def _old_names(inventory: Inventory) -> dict[str, str]:
+    """What the parts of a mixture of experts were called before they were fused, and are called now."""
+    if inventory.family not in _FUSED_FAMILIES:
+        return {}
+    gate, up, down = ("w1", "w3", "w2") if inventory.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    return {"gate": "gate.weight", gate: "gate_up_proj", up: "gate_up_proj", down: "down_proj"}
+
+
+def _fused(
+    inventory: Inventory, names: Collection[str], *, every: bool
+) -> Iterator[tuple[ParameterGroup, set[str], int]]:
+    """Fused parameters that are adapted, the old names they stand for, and by how many times the rank."""
+    old_names = _old_names(inventory)
+    asked = {old for old in old_names if every or old in names}
+    for group in inventory.groups:
+        if group.role not in ("expert", "router") or group.linear or len(group.shape) < 2:
+            continue
+        meant = {old for old, new in old_names.items() if group.name.endswith(f".{new}")}
+        if not meant & asked:
+            continue
+        if missing := meant - asked:
+            raise InputError(
+                f"lora.targets: peft cannot adapt {', '.join(sorted(meant & asked))} without "
+                f"{', '.join(sorted(missing))}; transformers 5 holds them in one tensor"
+            )
+        yield group, meant, len(meant)
+
+
+def _pair(group: ParameterGroup, rank: int, rows: int, columns: int) -> Iterator[ParameterGroup]:
+    for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
+        yield ParameterGroup(
+            name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
+            shape=shape,
+            repeat=group.repeat,
+            role=group.role,
+            linear=False,
+            layered=group.layered,
+        )
