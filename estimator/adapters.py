@@ -4,17 +4,40 @@ Source: peft 0.21, ``tuners/lora`` and ``utils/transformers_weight_conversion.py
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup
 from .job import Lora
 
 _FUSED_FAMILIES = frozenset(
-    (
-        "afmoe cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe flex_olmo glm4_moe "
-        "glm4_moe_lite glm4v_moe glm_moe_dsa hunyuan_v1_moe longcat_flash minimax minimax_m2 mixtral olmoe qwen3_moe "
-        "qwen3_next qwen3_omni_moe qwen3_omni_moe_text qwen3_omni_moe_thinker solar_open"
-    ).split()
+    {
+        "afmoe",
+        "cohere2_moe",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "dots1",
+        "ernie4_5_moe",
+        "exaone_moe",
+        "flex_olmo",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "glm4v_moe",
+        "glm_moe_dsa",
+        "hunyuan_v1_moe",
+        "longcat_flash",
+        "minimax",
+        "minimax_m2",
+        "mixtral",
+        "olmoe",
+        "qwen3_moe",
+        "qwen3_next",
+        "qwen3_omni_moe",
+        "qwen3_omni_moe_text",
+        "qwen3_omni_moe_thinker",
+        "solar_open",
+    }
 )
 """Families whose experts transformers 5 fused, and for which peft takes the old names to mean the fused ones."""
 
@@ -40,8 +63,9 @@ def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]
     else:
         names = set(lora.targets)
     fused = list(_fused(inventory, names, every=lora.targets == "all-linear"))
-    old_names = set().union(*(old for _, old, _ in fused))
-    renamed = set(_old_names(inventory)) if fused else old_names
+    renamed = set(_old_names(inventory)) if fused else set()  # these then mean the fused tensors alone
+    if lora.targets != "all-linear":
+        linear += _tied_head(inventory)
     wanted = [g for g in linear if _matches(g, names) and not _matches(g, renamed) and _may(g, inventory, lora)]
     if not wanted and not fused:
         known = ", ".join(sorted({module_name(g) for g in linear if g.role != "head"}))
@@ -49,7 +73,7 @@ def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]
     for group in wanted:
         columns, rows = group.shape if group.transposed else reversed(group.shape)
         yield from _pair(group, lora.rank, rows, columns)
-    for group, _, times in fused:
+    for group, times in fused:
         experts = group.shape[0] if len(group.shape) == 3 else 1
         yield from _pair(group, lora.rank * times * experts, *group.shape[-2:])
 
@@ -60,7 +84,7 @@ def module_name(group: ParameterGroup) -> str:
 
 
 def _path(group: ParameterGroup) -> str:
-    return group.name.rpartition(".")[0] if group.linear else group.name
+    return group.name.removesuffix(".weight")
 
 
 def _matches(group: ParameterGroup, names: Collection[str]) -> bool:
@@ -72,10 +96,21 @@ def _may(group: ParameterGroup, inventory: Inventory, lora: Lora) -> bool:
     return lora.targets != "all-linear" or not _is_output(group, inventory)
 
 
+def _tied_head(inventory: Inventory) -> list[ParameterGroup]:
+    """A head that is the embedding has no parameter of its own, but is a layer that can be targeted."""
+    if not inventory.tied_head or inventory.family in ("bert", "roberta", "distilbert"):  # there it is called otherwise
+        return []
+    tokens = [g for g in inventory.groups if g.role == "embedding" and g.shape[0] == _words(inventory)]
+    return [replace(group, name="lm_head.weight") for group in tokens[:1]]
+
+
 def _is_output(group: ParameterGroup, inventory: Inventory) -> bool:
     """The layer that gives the logits over the vocabulary, which ``all-linear`` leaves out."""
-    words = max((g.shape[0] for g in inventory.groups if g.role == "embedding"), default=0)
-    return group.role == "head" and group.shape[0] == words
+    return group.role == "head" and group.shape[0] == _words(inventory)
+
+
+def _words(inventory: Inventory) -> int:
+    return max((g.shape[0] for g in inventory.groups if g.role == "embedding"), default=0)
 
 
 def _old_names(inventory: Inventory) -> dict[str, str]:
@@ -86,10 +121,8 @@ def _old_names(inventory: Inventory) -> dict[str, str]:
     return {"gate": "gate.weight", gate: "gate_up_proj", up: "gate_up_proj", down: "down_proj"}
 
 
-def _fused(
-    inventory: Inventory, names: Collection[str], *, every: bool
-) -> Iterator[tuple[ParameterGroup, set[str], int]]:
-    """Fused parameters that are adapted, the old names they stand for, and by how many times the rank."""
+def _fused(inventory: Inventory, names: Collection[str], *, every: bool) -> Iterator[tuple[ParameterGroup, int]]:
+    """Fused parameters that are adapted, and with how many times the rank: once for each layer fused into one."""
     old_names = _old_names(inventory)
     asked = {old for old in old_names if every or old in names}
     for group in inventory.groups:
@@ -103,7 +136,7 @@ def _fused(
                 f"lora.targets: peft cannot adapt {', '.join(sorted(meant & asked))} without "
                 f"{', '.join(sorted(missing))}; transformers 5 holds them in one tensor"
             )
-        yield group, meant, len(meant)
+        yield group, len(meant)
 
 
 def _pair(group: ParameterGroup, rank: int, rows: int, columns: int) -> Iterator[ParameterGroup]:

@@ -14,7 +14,6 @@ from .errors import CannotTellError, InputError
 from .families import FAMILIES, GENERIC, Family
 from .job import Task
 
-
 RULED_TASKS: tuple[Task, ...] = (
     "causal-lm",
     "masked-lm",
@@ -36,6 +35,10 @@ _STAND_INS: Mapping[Task, Task | None] = MappingProxyType(
     }
 )
 """Heads that are counted as another; None: as what the family is usually trained for."""
+
+
+_TWO_STACKS = {"decoder_layers", "num_decoder_layers", "d_kv"}
+"""Fields of models with an encoder and a decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,18 +157,17 @@ def read_architecture(
     name = config["model_type"]
     family = FAMILIES.get(name, GENERIC)
     served = _served_task(name, family, task, where)
+    if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
+        raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
     try:
         parts = read_parts(Fields(config, where, family.absent), family, served)
     except MissingFieldError as error:
         if name in FAMILIES:
             raise
-        raise CannotTellError(f"the formula has no rule for a {name} model ({error.message})") from None
+        raise CannotTellError(f"the formula has no rule for models of type {name!r} ({error.message})") from None
     return Architecture(
         family=name,
-        approximate=name not in FAMILIES
-        or served != task
-        or served in family.without_head
-        or "text_config" in config,
+        approximate=name not in FAMILIES or served != task or served in family.without_head or "text_config" in config,
         task=served,
         **parts,
     )
@@ -240,5 +242,5 @@ def _served_task(name: str, family: Family, task: Task, where: str) -> Task:
     stand_in = _STAND_INS.get(task, family.tasks[0] if task in ("masked-lm", "seq2seq-lm") else task)
     served = family.tasks[0] if stand_in is None else stand_in
     if served not in family.tasks:
-        raise CannotTellError(f"the formula has no rule for the {task} head of a {name} model")
+        raise CannotTellError(f"the formula has no rule for the {task} head of models of type {name!r}")
     return served

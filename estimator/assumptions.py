@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 
 from .activations import uses_eager_attention
+from .adapters import adapters_of
 from .architecture import Architecture
+from .families import FAMILIES
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
+from .shape_inventory import UNKNOWN_FAMILY_ERROR
 from .states import accumulates_whole
 from .widths import uses_zero
 
@@ -72,17 +75,32 @@ def _warnings(job: Job, arch: Architecture | None, inventory: Inventory | None) 
         yield "Several data-parallel ranks without a strategy: every rank is taken as a copy that reduces nothing."
 
 
+def _known_error(arch: Architecture) -> str:
+    """What reading a family as Llama's was measured to be off by."""
+    if arch.family in FAMILIES:
+        return ""
+    low, high = UNKNOWN_FAMILY_ERROR
+    return (
+        f" Known families read like that come out {low:+.0%} to {high:+.0%} off: gated decoders right, others too high."
+    )
+
+
 def _of_the_shape(job: Job, arch: Architecture, inventory: Inventory | None) -> Iterator[str]:
     training, parallel = job.training, job.parallel
     if inventory and job.model.task != arch.task:
         yield f"The formula has no rule for the {job.model.task} head; that of {arch.task} stands in for it."
     if inventory and inventory.count == "approximate":
-        yield f"The parameter count is approximate: {inventory.source}."
+        yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
     if arch.max_positions and training.sequence_length > arch.max_positions:
         yield f"The sequence length {training.sequence_length} is beyond the model's {arch.max_positions} positions."
     if uses_eager_attention(job, arch) and training.sequence_length >= 4096:
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.lora and job.lora.quantization != "none" and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
+    if inventory and job.lora and any(g.role == "expert" for g in adapters_of(inventory, job.lora)):
+        yield (
+            "peft adds adapters of fused experts to whole weights, made anew in every forward pass; the formula does "
+            "not count those."
+        )
     if parallel.tensor > 1 and arch.kv_heads % parallel.tensor:
         yield f"{arch.kv_heads} key-value heads do not divide evenly over {parallel.tensor} tensor-parallel ranks."

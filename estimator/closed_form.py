@@ -19,6 +19,7 @@ from .inventory import Inventory
 from .job import Job
 from .loss import LossBytes, loss_bytes
 from .rank import Stage, stages
+from .shape_inventory import UNKNOWN_FAMILY_ERROR
 from .sizes import MIB
 from .states import States, accumulates_whole, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
@@ -268,13 +269,16 @@ def _whole_segments(size: int) -> int:
 def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) -> tuple[int, int]:
     """How far below and above the expected figure the truth may lie, taken together as independent."""
     parts = phase.components
-    unsure_count = 0.1 if inventory.count == "approximate" else 0.002
+    approximate = inventory.count == "approximate"
+    # the true count lies below an approximate one by what UNKNOWN_FAMILY_ERROR says that this is too high
+    too_many = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1]) if approximate else 0.002
+    too_few = 0.1 if approximate else 0.002
     states = parts.weights + parts.gradients + parts.optimizer
     compiled = 0.4 if rank.job.training.compile else 0.0
     # other frameworks' blocks are counted from their sources, and held against published figures alone
     foreign = 0.0 if rank.job.training.framework == "transformers" else 0.25
     above = (
-        unsure_count * states,
+        too_few * states,
         max(0.08, foreign) * parts.activations,
         max(0.2, foreign) * parts.logits,
         0.15 * parts.temporary,
@@ -283,7 +287,7 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         300 * MIB,
     )
     below = (
-        unsure_count * states,
+        too_many * states,
         max(0.1, compiled, foreign) * parts.activations,
         0.3 * parts.logits,
         0.5 * parts.temporary,

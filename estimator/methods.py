@@ -16,6 +16,7 @@ from .shape_inventory import inventory_of
 from .traced import traced_budget
 from .worker_client import exact_inventory
 
+_TRACE_IT = "--method traced runs the model itself"
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
 
@@ -49,7 +50,7 @@ def estimate(
     model = resolve_model(job.model, environ=environ)
     arch = _shape(job, model)
     say = progress or (lambda _: None)
-    reasons: list[str] = []
+    deeper: list[CannotTellError] = []
     if method in ("auto", "traced"):
         say(f"tracing two training steps of {model.label}")
         try:
@@ -58,21 +59,23 @@ def estimate(
         except CannotTellError as error:
             if method == "traced":
                 raise
-            reasons.append(f"The step was not traced: {error.message}.")
+            deeper.append(error)
     if method != "formula":
         say(f"counting the parameters of {model.label} on the built model")
         try:
             counted = exact_inventory(model, job.model.task, lora=job.lora, python=python)
             budget = closed_form(job, _shape_of_built(job, model, arch, counted), counted, method="exact", gpu=gpu)
+            reasons = tuple(f"Not traced: {error.message}." for error in deeper)
             return replace(budget, warnings=(*budget.warnings, *reasons))
         except CannotTellError as error:
             if method == "exact" or model.source == "code":
                 raise
-            reasons.append(f"The parameters were not counted on the built model: {error.message}.")
+            deeper.append(error)
     if isinstance(arch, CannotTellError):
-        raise arch
+        raise CannotTellError(f"{arch.message} ({deeper[0].message})") if deeper else arch
+    missed = dict.fromkeys(f"Not told from the built model: {error.message}." for error in deeper)
     budget = closed_form(job, arch, inventory_of(arch), gpu=gpu)
-    return replace(budget, warnings=(*budget.warnings, *dict.fromkeys(reasons)))
+    return replace(budget, warnings=(*budget.warnings, *missed))
 
 
 def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
@@ -84,7 +87,8 @@ def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
     try:
         return read_architecture(model.config, job.model.task, where=model.where)
     except CannotTellError as error:
-        return CannotTellError(f"{error.message}; --method traced runs the model itself")
+        trusted = job.model.trust_remote_code or not model.config.get("auto_map")
+        return CannotTellError(f"{error.message}; {'' if trusted else '--trust-remote-code and '}{_TRACE_IT}")
 
 
 def _shape_of_built(
@@ -103,7 +107,7 @@ def _shape_of_built(
             try:
                 return read_architecture(counted.config, job.model.task, where=model.where)
             except CannotTellError as error:
-                reason = f"{error.message}; --method traced runs the model itself"
+                reason = f"{error.message}; {_TRACE_IT}"
         else:
-            reason = "it has no Hugging Face config to tell its activations from; --method traced runs it"
+            reason = f"it has no Hugging Face config to tell its activations from; {_TRACE_IT}"
     raise CannotTellError(f"{model.label}: {counted.parameters:,} parameters were counted, but {reason}")

@@ -34,14 +34,16 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "job",
         nargs="?",
         metavar="JOB",
-        help="job file (TOML), model (built-in name, hub id in the local cache, folder with config.json, module:callable), "
-        "or a launch line after --",
+        help="job file (TOML), model (built-in name, hub id in the local cache, folder with config.json, "
+        "module:callable), or a launch line after --",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any key of the job file")
     group = parser.add_argument_group("settings of the job (as in a job file)")
     for flag, key in job_flags().items():
         if key == _SWITCH:
-            group.add_argument(flag, dest=key, action="store_const", const="true", help="run code in the model's folder")
+            group.add_argument(
+                flag, dest=key, action="store_const", const="true", help="run code in the model's folder"
+            )
         else:
             group.add_argument(flag, dest=key, metavar="VALUE", help=f"{key}", default=None)
 

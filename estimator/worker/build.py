@@ -55,7 +55,7 @@ def build_model(
 
 def prepare_for_training(model: Any, request: Request) -> Any:
     """The model as a training script hands it on: adapters applied, checkpointing on, caches of inference off."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if config is not None:
         config.use_cache = False
     if request.task == "seq2seq-lm" and getattr(config, "decoder_start_token_id", 0) is None:
@@ -82,7 +82,7 @@ def has_tied_head(model: Any) -> bool:
 
 def vocabulary(model: Any) -> int:
     """Words of the output's vocabulary; 0 where the model does not say."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return getattr(text, "vocab_size", None) or 0
 

@@ -50,7 +50,7 @@ def make_inputs(model: Any, request: Request) -> dict[str, Any]:
     inputs = _read(model, request, rows, tokens)
     one_per_row = torch.zeros(rows, dtype=torch.long)
     if request.task in ONE_LABEL:
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if "input_ids" in inputs and getattr(config, "pad_token_id", 0) is None:
             config.pad_token_id = 0
         return {**inputs, "labels": one_per_row}
@@ -67,7 +67,7 @@ def make_inputs(model: Any, request: Request) -> dict[str, Any]:
 def _read(model: Any, request: Request, rows: int, tokens: int) -> dict[str, Any]:
     """What the model reads, by the name it has for it."""
     name = getattr(model, "main_input_name", "input_ids")
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if name == "input_ids":
         shape = (rows, CHOICES, tokens) if request.task == "multiple-choice" else (rows, tokens)
         return {name: torch.randint(0, 2, shape)}

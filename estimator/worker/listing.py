@@ -72,7 +72,7 @@ def buffers(model: Any) -> list[dict[str, Any]]:
 
 def experts(model: Any) -> dict[str, int] | None:
     """How many routed experts a layer has at most, and the elements of all of them; None: it has none."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     count = next((getattr(text, name) for name in names if isinstance(getattr(text, name, None), int)), 0)
@@ -98,7 +98,7 @@ def plan(model: Any) -> dict[str, str]:
 
 def config_of(model: Any) -> dict[str, Any] | None:
     """The model's Hugging Face config; None where it has none that JSON can hold."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_dict"):
         return None
     fields: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))

@@ -80,7 +80,9 @@ def _blocks(model: Any) -> dict[str, Any]:
     wanted = set(getattr(model, "_no_split_modules", None) or ())
     blocks = {name: module for name, module in model.named_modules() if type(module).__name__ in wanted}
     if not blocks:
-        raise UnsupportedError(f"{type(model).__name__} does not name the blocks that sequence parallelism runs through")
+        raise UnsupportedError(
+            f"{type(model).__name__} does not name the blocks that sequence parallelism runs through"
+        )
     return blocks
 
 

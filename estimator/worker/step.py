@@ -64,6 +64,7 @@ def _on_fake_tensors(request: Request) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(stand_ins.no_padding_mask())
         stack.enter_context(stand_ins.grouped_products())
+        stack.enter_context(stand_ins.no_initial_values())
         if not request.as_is:
             stack.enter_context(cuda_kernels.cuda_kernels())
             if request.training.mixed:

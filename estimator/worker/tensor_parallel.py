@@ -9,7 +9,7 @@ from .build import has_tied_head
 from .limits import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 PLAIN = ("replicate", "replicated_with_grad_allreduce", "ep_router")
 """Styles that leave parameters whole on every rank; gradients are summed in place, which takes no memory."""
@@ -63,10 +63,10 @@ def translate(style: Any, config: Any = None) -> Any:
         return None if isinstance(style, str) else style
     if style == "mla_kv_a_proj":
         return own.LatentKeys(config.get_text_config().qk_rope_head_dim)
-    made = {
-        "colwise": lambda: ColwiseParallel(),
+    made: dict[str, Callable[[], Any]] = {
+        "colwise": ColwiseParallel,
         "colwise_rep": lambda: ColwiseParallel(output_layouts=Replicate()),
-        "rowwise": lambda: RowwiseParallel(),
+        "rowwise": RowwiseParallel,
         "rowwise_rep": lambda: RowwiseParallel(input_layouts=Replicate()),
         "sequence_parallel": lambda: SequenceParallel(use_local_output=True),
         "packed_colwise": own.PackedColumns,
@@ -141,7 +141,7 @@ def _users_plan(model: Any, plan: Any) -> dict[str, Any]:
 
 
 def _refuse_adapted_parameters(model: Any) -> None:
-    """peft adapts fused experts by adding to their parameters, whole, which no plan splits."""
+    """Peft adapts fused experts by adding to their parameters, whole, which no plan splits."""
     for name, module in model.named_modules():
         if type(module).__name__ == "ParamWrapper":
             raise UnsupportedError(f"adapters on fused experts ({name}) cannot be traced under tensor parallelism")

@@ -1,7 +1,7 @@
 """Tensor-parallel styles that transformers' plans name and torch has none of.
 
-A module runs on this rank's part of its parameters as ordinary tensors, as ``transformers/distributed/tensor_parallel.py``
-(5.23) runs it: inputs whole, what comes out a part of it or summed over the ranks.
+A module runs on this rank's part of its parameters as ordinary tensors, as transformers 5.23 runs it
+(``distributed/tensor_parallel.py``): inputs whole, what comes out a part of it or summed over the ranks.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ class PackedColumns(LocalStyle):
     """A linear layer whose output holds two parts of equal size, each split by columns (``packed_colwise``)."""
 
     def split(self, module: Any, mesh: Any) -> None:
+        """Split what the module holds itself."""
         for name, parameter in list(module.named_parameters(recurse=False)):
             split_parameter(module, name, max(parameter.ndim - 2, 0), mesh)
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
+        """What the forward pass gets."""
         return (SumGradients.apply(args[0], mesh.get_group()), *args[1:]), kwargs
 
 
@@ -64,11 +66,13 @@ class PackedRows(LocalStyle):
     """A linear layer whose input holds two parts, each split (``packed_rowwise``)."""
 
     def split(self, module: Any, mesh: Any) -> None:
+        """Split what the module holds itself."""
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter.ndim > 1:
                 split_parameter(module, name, parameter.ndim - 1, mesh)
 
     def leave(self, output: Any, mesh: Any) -> Any:
+        """What the forward pass gives."""
         return SumOutputs.apply(output, mesh.get_group())
 
 
@@ -76,6 +80,7 @@ class Experts(LocalStyle):
     """Every rank runs its part of every expert; the parts of the output are summed (``moe_tp_experts``)."""
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
+        """What the forward pass gets."""
         given = [_whole(value) for value in args]
         # hidden states and the weights of the routes: every rank computes a part of their gradients
         summed = [
@@ -85,6 +90,7 @@ class Experts(LocalStyle):
         return tuple(summed), kwargs
 
     def leave(self, output: Any, mesh: Any) -> Any:
+        """What the forward pass gives."""
         return SumOutputs.apply(output, mesh.get_group())
 
 
@@ -92,6 +98,7 @@ class IdentityExpert(LocalStyle):
     """An expert that passes its input on, divided beforehand by what the sum over the ranks multiplies it by."""
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
+        """What the forward pass gets."""
         return (args[0] / mesh.size(), *args[1:]), kwargs
 
 
@@ -99,6 +106,7 @@ class SummedOutput(LocalStyle):
     """The ranks' outputs are summed (``all_reduce``, ``gather``)."""
 
     def leave(self, output: Any, mesh: Any) -> Any:
+        """What the forward pass gives."""
         partial = output if isinstance(output, DTensor) else DTensor.from_local(output, mesh, [Partial()])
         return partial.redistribute(placements=[Replicate()]).to_local()
 
@@ -115,6 +123,7 @@ class LatentKeys(LocalStyle):
         self.rotated = rotated
 
     def leave(self, output: Any, mesh: Any) -> Any:
+        """What the forward pass gives."""
         latent, rotated = output.split([output.shape[-1] - self.rotated, self.rotated], dim=-1)
         return torch.cat([latent, SumGradients.apply(rotated, mesh.get_group())], dim=-1)
 
@@ -176,11 +185,13 @@ class SumGradients(torch.autograd.Function):  # type: ignore[misc] # torch is no
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, group: Any) -> Any:
+        """As autograd calls it."""
         ctx.group = group
         return tensor
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        """As autograd calls it."""
         gradient = gradient.contiguous()
         dist.all_reduce(gradient, group=ctx.group)
         return gradient, None
@@ -191,11 +202,13 @@ class SumOutputs(torch.autograd.Function):  # type: ignore[misc] # torch is not 
 
     @staticmethod
     def forward(_ctx: Any, tensor: Any, group: Any) -> Any:
+        """As autograd calls it."""
         dist.all_reduce(tensor, group=group)
         return tensor
 
     @staticmethod
     def backward(_ctx: Any, gradient: Any) -> Any:
+        """As autograd calls it."""
         return gradient, None
 
 

@@ -1,4 +1,4 @@
-"""Code that the user names: a model or a tensor-parallel plan as ``module:attribute``, imported from a folder of his."""
+"""Code that the user names, as ``module:attribute``: a model, or a tensor-parallel plan; imported from his folder."""
 
 from __future__ import annotations
 
