@@ -18,6 +18,7 @@ from .interpreter import find_interpreter, installed_versions
 from .process_tree import Family, Seen, find_family, look, number
 
 _HF = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME")
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,9 @@ class Attachment:
     """The interpreter, where running it is harmless: the process is this user's own and not in a container."""
     versions: Mapping[str, str]
     """Installed frameworks, by name."""
-    environ_hf: Mapping[str, str]
-    """Where the process looks for models: the folders of its Hugging Face cache and its HOME, as reached from here."""
+    environ: Mapping[str, str]
+    """What of its environment counts for an estimate: the folders of its Hugging Face cache and its HOME, as reached
+    from here, and what sets torch's allocator."""
     warnings: tuple[str, ...]
     """What could not be seen, and what was seen and not understood; one sentence each."""
 
@@ -115,7 +117,7 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         interpreter=interpreter,
         worker_python=str(interpreter) if interpreter and root is None and _is_ours(program.pid) else None,
         versions=versions,
-        environ_hf=_cache_folders(environ),
+        environ=_cache_folders(environ) | {name: environ[name] for name in _ALLOCATOR if name in environ},
         warnings=(*_unseen(family), *reading.warnings),
     )
 

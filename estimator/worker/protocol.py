@@ -23,6 +23,8 @@ class RefusedError(Exception):
 def serve(operations: dict[str, Operation]) -> None:
     """Answer requests until stdin ends. Nothing is downloaded, and no card is touched."""
     answers = _own_stdout()
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # the job's: a wrong one must not end the worker
+        os.environ.pop(name, None)
     os.environ.update(
         CUDA_VISIBLE_DEVICES="",  # counting must not take memory of the cards that are being watched
         HF_HUB_OFFLINE="1",

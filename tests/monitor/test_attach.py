@@ -123,7 +123,7 @@ def test_models_are_looked_up_where_the_process_has_them(
     (tmp_path / "cache" / "hub" / "models--some--model" / "refs" / "main").write_text("abc")
     command = [sys.executable, script(SLEEPS), *flags(model_name_or_path="some/model")]
     attached = attach(start(command, HF_HOME=str(tmp_path / "cache"), HF_TOKEN="hf_secret"))  # noqa: S106
-    assert attached.environ_hf["HF_HOME"] == str(tmp_path / "cache")
+    assert attached.environ["HF_HOME"] == str(tmp_path / "cache")
     assert "hf_secret" not in str(attached)
     assert attached.reading.value("training.precision") == "fp16"
 

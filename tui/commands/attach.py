@@ -1,7 +1,6 @@
 """``vramtop attach PID``: a running job, read, estimated, and held against what it takes."""
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
 
+from ..json_text import json_text
 from ..palette import STATUSES
 from ..report import budget_lines
 from ..terminal import Terminal, look, table
@@ -47,13 +47,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             method=method(options),
             gpu=None if job.target.gpu else gpu,
             python=options.python or attachment.worker_python,
-            environ=attachment.environ_hf,
+            environ=attachment.environ,
             progress=progress(options),
         )
     comparison = compare(budget, [(0.0, observed)]) if budget else None
     found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
     if options.json:
-        print(json.dumps(_to_json(found, observed), indent=2))
+        print(json_text(_to_json(found, observed)))
     else:
         print("\n".join(_lines(found, look(ascii_only=options.ascii))))
     return 0 if budget else 3
@@ -103,7 +103,7 @@ def _explanation(run: _Run) -> Iterator[dict[str, Any]]:
         return
     observed = comparison.observed_bytes
     distance = abs(budget.peak.device_bytes - observed)
-    found = suggest(budget.job, budget, lambda job: estimate(job, environ=run.attachment.environ_hf))
+    found = suggest(budget.job, budget, lambda job: estimate(job, environ=run.attachment.environ))
     nearer = [s for s in found if abs(s.budget.peak.device_bytes - observed) < distance]
     for s in sorted(nearer, key=lambda s: abs(s.budget.peak.device_bytes - observed)):
         yield {"changes": s.changes, "device_bytes": s.budget.peak.device_bytes}

@@ -1,7 +1,6 @@
 """``vramtop estimate JOB``: what a job will take."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 
@@ -11,6 +10,7 @@ from vramtop.estimator.methods import MethodChoice, estimate
 from vramtop.estimator.sizes import parse_size
 
 from ..job_argument import read_job
+from ..json_text import json_text
 from ..report import budget_lines
 from ..terminal import look
 
@@ -19,9 +19,16 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget; exit code 0."""
     job, notes = read_job(options, launch)
     gpu, memory = elsewhere(options, job)
-    budget = estimate(job, method=method(options), gpu=gpu, python=options.python, progress=progress(options))
+    budget = estimate(
+        job,
+        method=method(options),
+        gpu=gpu,
+        memory_bytes=memory,
+        python=options.python,
+        progress=progress(options),
+    )
     if options.json:
-        print(json.dumps(budget.to_json() | ({"notes": list(notes)} if notes else {}), indent=2))
+        print(json_text(budget.to_json() | ({"notes": list(notes)} if notes else {})))
         return 0
     terminal = look(ascii_only=options.ascii)
     scale = memory if memory and memory > budget.peak.device_bytes else None

@@ -259,7 +259,7 @@ class AttachScreen(Screen[None]):
         """Runs on a thread of its own."""
         answer: Budget | str
         try:
-            answer = estimate(job, environ=attachment.environ_hf, python=attachment.worker_python)
+            answer = estimate(job, environ=attachment.environ, python=attachment.worker_python)
         except VramtopError as error:
             if estimate is self._refine:
                 return  # the quick figure stands
