@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from .allocator import allocator_settings
-from .architecture import read_architecture
+from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
 from .errors import CannotTellError
@@ -53,30 +53,41 @@ def estimate(
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
     arch = read_architecture(model.config, job.model.task, where=model.where)
+    remarks: list[str] = []
     if method in ("auto", "traced"):
         if progress:
             progress(f"tracing two training steps of {model.label}")
         try:
             return traced_budget(job, model, arch, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
-        except CannotTellError:
+        except CannotTellError as error:
             if method == "traced":
                 raise
+            remarks.append(f"Not traced: {error.message}.")
+    settings = allocator_settings(os.environ if environ is None else environ)
+    if settings and settings[1].strip():
+        remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
+    budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
+
+
+def _closed(
+    job: Job,
+    model: ResolvedModel,
+    arch: Architecture,
+    *,
+    method: MethodChoice,
+    gpu: Gpu | None,
+    python: str | None,
+    progress: Callable[[str], None] | None,
+) -> Budget:
+    """The closed form, on parameters counted on the built model where that is wanted and can be had."""
     if method != "formula":
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
         counted = _exact(job, model, insist=method == "exact", python=python)
         if counted is not None:
-            return _unset(closed_form(job, arch, counted, method="exact", gpu=gpu), environ)
-    return _unset(closed_form(job, arch, inventory_of(arch), gpu=gpu), environ)
-
-
-def _unset(budget: Budget, environ: Mapping[str, str] | None) -> Budget:
-    """The closed form's budget; where the allocator is set, it says that this is not counted in."""
-    found = allocator_settings(os.environ if environ is None else environ)
-    if not found or not found[1].strip():
-        return budget
-    sentence = f"The allocator has its usual settings: {found[0]} is followed by traced steps only."
-    return replace(budget, assumptions=(*budget.assumptions, sentence))
+            return closed_form(job, arch, counted, method="exact", gpu=gpu)
+    return closed_form(job, arch, inventory_of(arch), gpu=gpu)
 
 
 def _exact(job: Job, model: ResolvedModel, *, insist: bool, python: str | None) -> Inventory | None:
