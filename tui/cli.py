@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in words:
         at = words.index("--")
         words, launch = words[:at], words[at + 1 :]
-    parser = build_parser(_command_in(words))
     try:
+        parser = build_parser(_command_in(words))
         options = parser.parse_args(words)
         return _run(options, launch)
     except VramtopError as error:

@@ -19,9 +19,10 @@ from vramtop.monitor.nvml import NvmlSource
 
 from ..json_text import json_text
 from ..palette import STATUSES
+from ..progress import Progress
 from ..report import budget_lines
 from ..terminal import Terminal, look, table
-from .estimate import method, progress
+from .estimate import method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +43,15 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     observed, gpu = observe(attachment)
     budget = None
     if job is not None:
-        budget = estimate(
-            job,
-            method=method(options),
-            gpu=None if job.target.gpu else gpu,
-            python=options.python or attachment.worker_python,
-            environ=attachment.environ,
-            progress=progress(options),
-        )
+        with Progress(quiet=options.json) as progress:
+            budget = estimate(
+                job,
+                method=method(options),
+                gpu=None if job.target.gpu else gpu,
+                python=options.python or attachment.worker_python,
+                environ=attachment.environ,
+                progress=progress,
+            )
     comparison = compare(budget, [(0.0, observed)]) if budget else None
     found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
     if options.json:

@@ -15,9 +15,10 @@ from vramtop.monitor.snapshot import Snapshot
 
 from ..job_argument import read_job
 from ..json_text import json_text
+from ..progress import Progress
 from ..report import budget_lines, fit_lines
 from ..terminal import look
-from .estimate import elsewhere, method, progress
+from .estimate import elsewhere, method
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 _SHOWN = 6
@@ -34,14 +35,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         rooms = rooms_of(snapshot, {}, _chosen(options.gpu, snapshot))
         gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
         memory = max((room.total_bytes for room in rooms if room.total_bytes), default=None)
-    budget = estimate(
-        job,
-        method=method(options),
-        gpu=gpu,
-        memory_bytes=memory,
-        python=options.python,
-        progress=progress(options),
-    )
+    with Progress(quiet=options.json) as progress:
+        budget = estimate(
+            job, method=method(options), gpu=gpu, memory_bytes=memory, python=options.python, progress=progress
+        )
     found = fit(budget, rooms)
     smaller = _suggestions(job, gpu, budget, rooms) if found.verdict in ("does_not_fit", "tight") else ()
     if options.json:
