@@ -52,7 +52,7 @@ def test_so_does_a_traced_one_with_its_timeline_and_tensors() -> None:
 
 def test_what_is_no_budget_is_said() -> None:
     written = estimate(JOBS["full"]).to_json()
-    with pytest.raises(InputError, match="no budget as vramtop writes it.*peak"):
+    with pytest.raises(InputError, match=r"no budget as vramtop writes it.*peak"):
         Budget.from_json({key: value for key, value in written.items() if key != "peak"})
     with pytest.raises(InputError, match="schema 2"):
         Budget.from_json(written | {"schema": 2})

@@ -60,10 +60,15 @@ def test_only_what_still_runs_is_ended() -> None:
     cancel, ended = Cancel(), []
     with cancel.ending(lambda: ended.append("first")):
         pass
-    with pytest.raises(CancelledError), cancel.ending(lambda: ended.append("second")):
-        cancel.cancel()
-        cancel.cancel()
-        raise CannotTellError("the worker ended")
+
+    def fail() -> None:
+        with cancel.ending(lambda: ended.append("second")):
+            cancel.cancel()
+            cancel.cancel()
+            raise CannotTellError("the worker ended")
+
+    with pytest.raises(CancelledError):
+        fail()
     assert ended == ["second"]
 
 

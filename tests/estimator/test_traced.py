@@ -118,17 +118,17 @@ def test_the_timeline_is_the_budget_over_the_step_and_comes_from_the_cache_too()
 
 
 def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_one_memory_runs_out() -> None:
-    anywhere = estimate(JOBS["mixed"], method="traced", python=sys.executable)
+    which = JOBS["lora, mixed, checkpointed"]
+    anywhere = estimate(which, method="traced", python=sys.executable)
     assert not anywhere.warnings
     peak = anywhere.peak
-    assert peak.reserved_bytes > peak.allocated_bytes * 1.05
     outside = peak.device_bytes - peak.reserved_bytes
 
     def on(size: int) -> Any:
-        return estimate(JOBS["mixed"], method="traced", python=sys.executable, memory_bytes=size)
+        return estimate(which, method="traced", python=sys.executable, memory_bytes=size)
 
     assert on(peak.device_bytes + (64 << 20)).peak == peak
-    tight = on(peak.device_bytes - (peak.reserved_bytes - peak.allocated_bytes) // 4)
+    tight = on(peak.device_bytes - (8 << 20))
     assert tight.peak.allocated_bytes == peak.allocated_bytes
     assert tight.peak.reserved_bytes < peak.reserved_bytes
     assert any("would have to free its cache" in sentence for sentence in tight.warnings)

@@ -122,8 +122,10 @@ def test_models_are_looked_up_where_the_process_has_them(
     (tmp_path / "cache" / "hub" / "models--some--model" / "refs").mkdir()
     (tmp_path / "cache" / "hub" / "models--some--model" / "refs" / "main").write_text("abc")
     command = [sys.executable, script(SLEEPS), *flags(model_name_or_path="some/model")]
-    attached = attach(start(command, HF_HOME=str(tmp_path / "cache"), HF_TOKEN="hf_secret"))  # noqa: S106
+    environ = {"HF_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    attached = attach(start(command, **environ, HF_TOKEN="hf_secret"))  # noqa: S106
     assert attached.environ["HF_HOME"] == str(tmp_path / "cache")
+    assert attached.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert "hf_secret" not in str(attached)
     assert attached.reading.value("training.precision") == "fp16"
 
