@@ -292,6 +292,8 @@ class VramtopApp(App[None]):
         self.call_from_thread(self.notify, error.message, severity="error", markup=False)
 
     def _tick(self) -> None:
+        if not self.is_running:  # the screens are being taken down
+            return
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()

@@ -18,6 +18,7 @@ used and no card touched; where a card's kernels allocate otherwise than a CPU's
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from importlib import import_module
@@ -43,6 +44,7 @@ def trace(message: dict[str, Any]) -> dict[str, Any]:
     from .step import trace_steps
     from .summary import allocator_events, summarize
 
+    gc.freeze()  # the libraries' own objects need not be looked through again and again
     request = read_request(message)
     try:
         traced = trace_steps(request)
