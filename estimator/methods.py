@@ -62,7 +62,7 @@ def estimate(
         except CannotTellError as error:
             if method == "traced":
                 raise
-            remarks.append(f"Not traced: {error.message}.")
+            remarks.append(f"The step was not traced: {error.message}.")
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")

@@ -17,8 +17,10 @@ from vramtop.estimator.readers.launch_line import read_launch
 from .interpreter import find_interpreter, installed_versions
 from .process_tree import Family, Seen, find_family, look, number
 
-_HF = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME")
-_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_HF = (
+    *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),  # no folders, but they count for an estimate as well
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +57,8 @@ class Attachment:
     """The interpreter, where running it is harmless: the process is this user's own and not in a container."""
     versions: Mapping[str, str]
     """Installed frameworks, by name."""
-    environ: Mapping[str, str]
-    """What of its environment counts for an estimate: the folders of its Hugging Face cache and its HOME, as reached
-    from here, and what sets torch's allocator."""
+    environ_hf: Mapping[str, str]
+    """Where the process looks for models: the folders of its Hugging Face cache and its HOME, as reached from here."""
     warnings: tuple[str, ...]
     """What could not be seen, and what was seen and not understood; one sentence each."""
 
@@ -117,7 +118,7 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         interpreter=interpreter,
         worker_python=str(interpreter) if interpreter and root is None and _is_ours(program.pid) else None,
         versions=versions,
-        environ=_cache_folders(environ) | {name: environ[name] for name in _ALLOCATOR if name in environ},
+        environ_hf=_cache_folders(environ),
         warnings=(*_unseen(family), *reading.warnings),
     )
 

@@ -153,4 +153,4 @@ def test_auto_says_why_nothing_was_traced() -> None:
     zero = job(BF16, parallel={"strategy": "zero3", "data_shard": 8})
     budget = estimate(zero, method="auto", python=sys.executable)
     assert budget.timeline is None
-    assert any(text.startswith("Not traced: the strategy zero3") for text in budget.assumptions)
+    assert any(text.startswith("The step was not traced: the strategy zero3") for text in budget.assumptions)

@@ -124,8 +124,8 @@ def test_models_are_looked_up_where_the_process_has_them(
     command = [sys.executable, script(SLEEPS), *flags(model_name_or_path="some/model")]
     environ = {"HF_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     attached = attach(start(command, **environ, HF_TOKEN="hf_secret"))  # noqa: S106
-    assert attached.environ["HF_HOME"] == str(tmp_path / "cache")
-    assert attached.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert attached.environ_hf["HF_HOME"] == str(tmp_path / "cache")
+    assert attached.environ_hf["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert "hf_secret" not in str(attached)
     assert attached.reading.value("training.precision") == "fp16"
 

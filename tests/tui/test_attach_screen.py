@@ -22,6 +22,9 @@ from vramtop.tui.screens.step import StepScreen
 from vramtop.tui.widgets.memory_graph import MemoryGraph
 
 
+UNTRACED = "The step was not traced: lion cannot be traced."
+
+
 class Host(App[None]):
     """Shows one screen."""
 
@@ -219,7 +222,7 @@ async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
 
     def refine(job: Job, **asked: object) -> Budget:
         go.wait(20)
-        return replace(estimate_forty(job), method="exact", assumptions=("Not traced: lion cannot be traced.",))
+        return replace(estimate_forty(job), method="exact", assumptions=(UNTRACED,))
 
     screen = AttachScreen(watchlist, estimate=estimate_forty, refine=refine, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:

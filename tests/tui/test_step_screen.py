@@ -150,7 +150,7 @@ async def test_why_there_is_no_trace_is_said(make_budget):
     async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: "There is no traced step" in text(pilot.app))
         assert "no Python with torch was found" in " ".join(text(pilot.app).split())
-    exact = replace(make_budget(JOB), method="exact", assumptions=("Not traced: zero3 cannot be traced.",))
+    exact = replace(make_budget(JOB), method="exact", assumptions=("The step was not traced: zero3 cannot be traced.",))
     async with Host(StepScreen(exact)).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
         assert "zero3 cannot be traced" in " ".join(text(pilot.app).split())

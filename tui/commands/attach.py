@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 method=method(options),
                 gpu=None if job.target.gpu else gpu,
                 python=options.python or attachment.worker_python,
-                environ=attachment.environ,
+                environ=attachment.environ_hf,
                 progress=progress,
             )
     comparison = compare(budget, [(0.0, observed)]) if budget else None
@@ -105,7 +105,7 @@ def _explanation(run: _Run) -> Iterator[dict[str, Any]]:
         return
     observed = comparison.observed_bytes
     distance = abs(budget.peak.device_bytes - observed)
-    found = suggest(budget.job, budget, lambda job: estimate(job, environ=run.attachment.environ))
+    found = suggest(budget.job, budget, lambda job: estimate(job, environ=run.attachment.environ_hf))
     nearer = [s for s in found if abs(s.budget.peak.device_bytes - observed) < distance]
     for s in sorted(nearer, key=lambda s: abs(s.budget.peak.device_bytes - observed)):
         yield {"changes": s.changes, "device_bytes": s.budget.peak.device_bytes}

@@ -48,7 +48,7 @@ def _watch(pid: int, watchlist: Watchlist) -> None:
 
     attachment, job, _ = complete_job(pid, {})
     if job is not None:
-        watchlist.refine(estimate(job, environ=attachment.environ))
+        watchlist.refine(estimate(job, environ=attachment.environ_hf))
         ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
         watchlist.watch(WatchedJob(job=job, pids=ranks))
 

@@ -304,7 +304,7 @@ class AttachScreen(Screen[None]):
         """Runs on a thread of its own."""
         answer: Budget | str
         try:
-            answer = estimate(job, environ=attachment.environ, python=attachment.worker_python)
+            answer = estimate(job, environ=attachment.environ_hf, python=attachment.worker_python)
         except VramtopError as error:
             if estimate is self._refine:
                 if not isinstance(error, CancelledError) and not self._gone.is_set():

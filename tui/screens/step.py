@@ -28,6 +28,7 @@ from ..widgets.lines import Lines
 from ..widgets.step_graph import StepGraph
 from ..widgets.tensor_table import tensor_lines
 
+_UNTRACED = "The step was not traced: "
 _WIDE = 110
 WAITING = "Not traced yet: below, the phases of the closed form, each at its fullest. Tracing goes on."
 _NO_TRACE = "There is no traced step of this job: below, the phases of the closed form, each at its fullest."
@@ -180,5 +181,5 @@ class StepScreen(Screen[None]):
 
 def _why_untraced(budget: Budget) -> str:
     """The reason among the budget's assumptions, where one was written down."""
-    reason = next((sentence for sentence in budget.assumptions if sentence.startswith("Not traced: ")), "")
+    reason = next((sentence for sentence in budget.assumptions if sentence.startswith(_UNTRACED)), "")
     return f"{_NO_TRACE} {reason}".rstrip()
