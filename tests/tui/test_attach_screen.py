@@ -21,7 +21,6 @@ from vramtop.tui.screens.attach import AttachScreen
 from vramtop.tui.screens.step import StepScreen
 from vramtop.tui.widgets.memory_graph import MemoryGraph
 
-
 UNTRACED = "The step was not traced: lion cannot be traced."
 
 
