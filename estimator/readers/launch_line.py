@@ -29,6 +29,7 @@ def read_launch(
     root: Path | None = None,
     versions: Mapping[str, str] | None = None,
     launcher: Sequence[str] | None = None,
+    told: Layer | None = None,
 ) -> JobReading:
     """The job that a launch line starts. Files it names are read as data, scripts are parsed; nothing is run.
 
@@ -39,6 +40,7 @@ def read_launch(
         root: its root folder as it is reached from here, for a process in a container.
         versions: installed versions by distribution (``transformers``, ``trl``, ``torch``), where they are known.
         launcher: the command line of the launcher that started the worker, whose own flags the worker does not have.
+        told: what the program says of itself, by transformers' names; it wins over everything else.
 
     Raises:
         InputError: the line starts no Python program.
@@ -56,6 +58,7 @@ def read_launch(
         place=Place(cwd=Path.cwd() if cwd is None else cwd, home=surroundings.get("HOME"), root=root),
         versions=dict(versions or {}),
         notes=Notes(),
+        told=told or {},
     )
     return _read(program)
 

@@ -76,6 +76,11 @@ class Launch:
         return PurePath(self.script).name if self.script else self.module
 
     @property
+    def only_starts(self) -> bool:
+        """Its process trains nothing itself. A tool's own command may do either: it trains where there is one GPU."""
+        return bool(self.launchers) and "tool" not in self.launchers
+
+    @property
     def trl_command(self) -> str | None:
         """``sft``, ``dpo``, ... when it is TRL's own script that runs."""
         if self.module and self.module.startswith("trl.scripts."):
@@ -160,7 +165,7 @@ def _command(tokens: list[str], found: Launch) -> Launch:
     if name in _NAMES:
         return _launcher(_NAMES[name], rest, found)
     if name == "tune" and rest[:1] == ["run"]:  # torchrun's flags, then the recipe
-        return _launcher("torchrun", rest[1:], found)
+        return _launcher("torchrun", rest[1:], replace(found, launchers=(*found.launchers, "tool")))
     if name in _TOOLS or name == "automodel":
         found = replace(found, launchers=(*found.launchers, "tool"))
     return replace(found, script=tokens[0], arguments=tuple(rest))

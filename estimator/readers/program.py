@@ -1,12 +1,13 @@
 """A training program as it is started, and all that is known of where it runs: what every reader starts from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .evidence import Notes
 from .launchers import Launch
 from .place import Place
+from .settings import Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,5 +25,7 @@ class Program:
     """Installed versions by distribution, as far as they are known."""
     notes: Notes
     """Where findings are put."""
+    told: Layer = field(default_factory=dict)
+    """What the running program says of itself, by transformers' names."""
     file: Path | None = None
     """A configuration file that was given by itself, without a launch line."""

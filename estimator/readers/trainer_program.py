@@ -33,7 +33,7 @@ def read_trainer(
     """
     notes = program.notes
     init = model_init(Settings(*layers), program.place, notes)
-    settings = Settings(layers[0], init, *layers[1:])
+    settings = Settings(program.told, layers[0], init, *layers[1:])
     launcher = Settings(*accelerate)
     world = read_world(program.outer, launcher, program.environ)
     sources = Sources(trainer=settings, accelerate=launcher, world=world, place=program.place)
@@ -51,6 +51,10 @@ def read_trainer(
     read_model(arguments, notes)
     read_step(arguments, notes)
     config = known_config(notes.get("model.id"), program.environ)
+    running = settings.find("running_model_config")
+    if config is None and running is not None:
+        config = running.value
+        notes.put("model.config", config, running.origin)
     lora = read_lora(arguments, usual_targets(config), notes)
     read_precision(arguments, fsdp=fsdp is not None, lora=lora, stored=stored_dtype(config), notes=notes)
     read_parallel(sources, deepspeed, fsdp, notes)
