@@ -2,18 +2,19 @@
 
 import argparse
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError
+from vramtop.estimator.explain import Explanation, explain
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
-from vramtop.estimator.suggestions import suggest
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
@@ -50,13 +51,25 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             environ=attachment.environ_hf,
             progress=progress(options),
         )
-    comparison = compare(budget, [(0.0, observed)]) if budget else None
+    comparison = _compare(attachment, budget, observed) if budget else None
     found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
     if options.json:
         print(json.dumps(_to_json(found, observed), indent=2))
     else:
         print("\n".join(_lines(found, look(ascii_only=options.ascii))))
     return 0 if budget else 3
+
+
+def _compare(attachment: Attachment, budget: Budget, observed: int | None) -> Comparison:
+    """By one reading: a process that says its steps is settled or not; of others only too much can be told."""
+    now = time.time()
+    sample = attachment.probe
+    return compare(
+        budget,
+        [(now, observed)],
+        elapsed_seconds=max(0.0, now - attachment.start_time),
+        steps=sample.steps if sample is not None and sample.trainer is not None else None,
+    )
 
 
 def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
@@ -92,21 +105,20 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "budget": run.budget.to_json() if run.budget else None,
         "observed_bytes": observed,
         "status": run.comparison.status if run.comparison else "unknown",
-        "explanation": list(_explanation(run)),
+        "explanation": [
+            {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
+            for each in _explanation(run)
+        ],
     }
 
 
-def _explanation(run: _Run) -> Iterator[dict[str, Any]]:
-    """For a job that holds less than its budget: the single changes that would come nearer to what it holds."""
+def _explanation(run: _Run) -> tuple[Explanation, ...]:
+    """For a job that is off its budget: the settings that would predict what it holds."""
     budget, comparison = run.budget, run.comparison
-    if not budget or not comparison or comparison.status != "under" or comparison.observed_bytes is None:
-        return
-    observed = comparison.observed_bytes
-    distance = abs(budget.peak.device_bytes - observed)
-    found = suggest(budget.job, budget, lambda job: estimate(job, environ=run.attachment.environ_hf))
-    nearer = [s for s in found if abs(s.budget.peak.device_bytes - observed) < distance]
-    for s in sorted(nearer, key=lambda s: abs(s.budget.peak.device_bytes - observed)):
-        yield {"changes": s.changes, "device_bytes": s.budget.peak.device_bytes}
+    if not budget or not comparison or not comparison.diverges or comparison.observed_bytes is None:
+        return ()
+    quick = lambda job: estimate(job, environ=run.attachment.environ_hf)  # noqa: E731 - a name for the argument
+    return explain(budget.job, budget, comparison.observed_bytes, quick)
 
 
 def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
@@ -129,5 +141,16 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
             f"  holds {format_gib(comparison.observed_bytes)} GiB, expected {format_gib(comparison.expected_bytes)}: "
             f"{comparison.sentence}"
         )
+        yield from (terminal.text(line) for line in _explanation_lines(run))
         yield ""
         yield from budget_lines(budget, terminal)
+
+
+def _explanation_lines(run: _Run) -> Iterator[str]:
+    if run.comparison is None or not run.comparison.diverges:
+        return
+    found = _explanation(run)
+    if not found:
+        yield "  no setting within two changes of the job would explain it"
+    for each in found:
+        yield f"  {format_gib(each.device_bytes)} GiB if {each.words}"
