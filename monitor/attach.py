@@ -109,6 +109,8 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         versions=versions,
         launcher=family.launcher.argv if family.launcher else None,
         told=told_by(sample),
+        pid=own_pid(program.pid),
+        started=program.start_time,
     )
     still_there(pid, family.asked.start_time)
     return Attachment(
@@ -126,6 +128,16 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         probe=sample,
         warnings=(*_unseen(family), *reading.warnings),
     )
+
+
+def own_pid(pid: int) -> int:
+    """A process's pid as it knows itself: the innermost of its pid namespaces (``NSpid`` in its status)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return pid
+    found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return int(found[-1]) if found else pid
 
 
 def _launcher_name(launch: Launch) -> str:

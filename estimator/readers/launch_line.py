@@ -30,6 +30,8 @@ def read_launch(
     versions: Mapping[str, str] | None = None,
     launcher: Sequence[str] | None = None,
     told: Layer | None = None,
+    pid: int | None = None,
+    started: float | None = None,
 ) -> JobReading:
     """The job that a launch line starts. Files it names are read as data, scripts are parsed; nothing is run.
 
@@ -41,6 +43,8 @@ def read_launch(
         versions: installed versions by distribution (``transformers``, ``trl``, ``torch``), where they are known.
         launcher: the command line of the launcher that started the worker, whose own flags the worker does not have.
         told: what the program says of itself, by transformers' names; it wins over everything else.
+        pid: of the running program, as it knows itself.
+        started: when it started, in Unix seconds: what it has written since tells of its settings.
 
     Raises:
         InputError: the line starts no Python program.
@@ -59,6 +63,8 @@ def read_launch(
         versions=dict(versions or {}),
         notes=Notes(),
         told=told or {},
+        pid=pid,
+        started=started,
     )
     return _read(program)
 

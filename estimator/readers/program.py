@@ -27,5 +27,9 @@ class Program:
     """Where findings are put."""
     told: Layer = field(default_factory=dict)
     """What the running program says of itself, by transformers' names."""
+    pid: int | None = None
+    """Of the running program, as it knows itself (in its own pid namespace); None: it does not run."""
+    started: float | None = None
+    """When it started, in Unix seconds; None: it does not run, and has written nothing."""
     file: Path | None = None
     """A configuration file that was given by itself, without a launch line."""

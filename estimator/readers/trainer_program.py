@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from .artefacts import trainer_artefacts
 from .evidence import JobReading, Notes
 from .model_facts import known_config, stored_dtype, usual_targets
 from .precision import read_precision
@@ -33,7 +34,8 @@ def read_trainer(
     """
     notes = program.notes
     init = model_init(Settings(*layers), program.place, notes)
-    settings = Settings(program.told, layers[0], init, *layers[1:])
+    written = trainer_artefacts(program, Settings(*layers))
+    settings = Settings(program.told, written, layers[0], init, *layers[1:])
     launcher = Settings(*accelerate)
     world = read_world(program.outer, launcher, program.environ)
     sources = Sources(trainer=settings, accelerate=launcher, world=world, place=program.place)

@@ -42,7 +42,7 @@ _NOT_FOR_MEMORY = ("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_
 def read(program: Program) -> JobReading:
     """The job of an axolotl configuration."""
     layers, accelerate = [], []
-    for layer in tool_layers(program, "config"):
+    for layer in tool_layers(program, "config", written=("debug.log",)):
         translation = _translate(layer)
         layers.append(translation.layer)
         accelerate.append(translation.other)

@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ..artefacts import newest_file, table_in_file, table_in_log
 from ..data_files import read_table
 from ..flags import parse_flags
 from ..program import Program
 from ..settings import Layer, Setting, Settings
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json", ".toml")
+_RESOLVED = "config:"
+"""What stands before the resolved configuration in axolotl's log."""
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def tool_settings(program: Program, *names: str) -> Settings:
+def tool_settings(program: Program, *names: str, written: tuple[str, ...] = ()) -> Settings:
     """Overrides on the command line, then the file, by dotted names with underscores.
 
     Overrides are ``--a.b value``, ``--a.b=value``, ``--a__b value`` and ``a.b=value``.
@@ -23,12 +26,13 @@ def tool_settings(program: Program, *names: str) -> Settings:
     Args:
         program: what is read.
         names: the flags that name the file; without one of them it is the first word that ends like a file.
+        written: patterns of the file that the running tool writes into its ``output_dir``, all settings resolved.
     """
-    return Settings(*tool_layers(program, *names))
+    return Settings(*tool_layers(program, *names, written=written))
 
 
-def tool_layers(program: Program, *names: str) -> tuple[Layer, Layer]:
-    """The two layers of ``tool_settings``: overrides, file."""
+def tool_layers(program: Program, *names: str, written: tuple[str, ...] = ()) -> tuple[Layer, ...]:
+    """The layers of ``tool_settings``: what the running tool wrote, overrides, file."""
     flags, words = parse_flags(_split(program.launch.arguments))
     overrides = {name.replace("__", "."): setting for name, setting in flags.items()}
     for word in words:
@@ -36,16 +40,22 @@ def tool_layers(program: Program, *names: str) -> tuple[Layer, Layer]:
         if equals:
             overrides[name.replace("-", "_")] = Setting(value=_scalar(value), origin=f"{name}= on the command line")
     path = program.file or _file(program, flags, words, names)
-    if path is None:
-        return overrides, {}
+    layers: tuple[Layer, ...] = (overrides, _file_layer(program, path) if path is not None else {})
+    output = Settings(*layers).find("output_dir")
+    if output is None or not written or (found := newest_file(program, str(output.value), *written)) is None:
+        return layers
+    table = table_in_log(found, _RESOLVED) if found.suffix == ".log" else table_in_file(found)
+    return layers if table is None else (flat(table, source=f"{found.name} of the run"), *layers)
+
+
+def _file_layer(program: Program, path: Path) -> Layer:
     try:
-        table = read_table(path)
+        return flat(read_table(path), source=path.name)
     except InputError as error:
         if program.file is not None:
             raise
         program.notes.warn(f"The program's configuration is not counted: {error.message}")
-        return overrides, {}
-    return overrides, flat(table, source=path.name)
+        return {}
 
 
 def flat(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:

@@ -24,7 +24,7 @@ _ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "ze
 
 def read(program: Program) -> JobReading:
     """The job of an ms-swift command line or configuration."""
-    layers = tool_layers(program, "config")
+    layers = tool_layers(program, "config", written=("args.json", "*/args.json"))
     raw = Settings(*layers)
     kind = raw.find("tuner_type", "train_type")
     lora = kind is None or as_word(kind) in ("lora", "longlora", "adalora")

@@ -31,7 +31,7 @@ _DISTRIBUTED = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_di
 
 def read(program: Program) -> JobReading:
     """The job of a torchtune recipe."""
-    notes, settings = program.notes, tool_settings(program, "config")
+    notes, settings = program.notes, tool_settings(program, "config", written=("torchtune_config.yaml",))
     notes.put("training.framework", "torchtune", "the program is torchtune's")
     _model(program, settings)
     put_int(notes, "training.micro_batch", settings.find("batch_size"))
