@@ -82,7 +82,8 @@ def _read_script(program: Program) -> JobReading:
     flags, words = parse_flags(program.launch.arguments)
     files = _files(program, flags, words)
     script = _script(program, {**files, **flags})
-    notes.warn(*(what for name, what in script.unread.items() if name not in flags and name not in files))
+    known = {*flags, *files, *program.told}
+    notes.warn(*(what for name, what in script.unread.items() if name not in known))
     method = program.launch.trl_command or script.trl_method
     layers = [flags, files, script.written, script.hints, *_defaults(program, script, method, {**files, **flags})]
     return read_trainer(program, layers, [*accelerate_layers(program, files), script.accelerate], method=method)

@@ -4,7 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramtop.estimator.budget import Budget
@@ -104,12 +104,19 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "job": job_to_mapping(run.job) if run.job else None,
         "budget": run.budget.to_json() if run.budget else None,
         "observed_bytes": observed,
+        "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
         "explanation": [
             {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
             for each in _explanation(run)
         ],
     }
+
+
+def _counters(attachment: Attachment) -> list[dict[str, Any]] | None:
+    """Torch's own, per device; None without the probe."""
+    sample = attachment.probe
+    return None if sample is None else [asdict(device) for device in sample.devices]
 
 
 def _explanation(run: _Run) -> tuple[Explanation, ...]:
@@ -128,7 +135,7 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     yield terminal.text(f"pid {attachment.pid}{how}; ranks here: {ranks}")
     yield terminal.text(f"{attachment.command}"[: terminal.width])
     yield ""
-    rows = [("SETTING", "VALUE", "FROM"), *((f.key, str(f.value), f.origin) for f in attachment.reading.findings)]
+    rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
     yield from (terminal.text(line) for line in table(rows, "<<<"))
     for key in run.missing:
         yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#f59e0b")
@@ -142,8 +149,34 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
             f"{comparison.sentence}"
         )
         yield from (terminal.text(line) for line in _explanation_lines(run))
+    yield from (terminal.text(line) for line in _counter_lines(run))
+    if budget and comparison:
         yield ""
         yield from budget_lines(budget, terminal)
+
+
+def _short(value: Any) -> str:
+    """A setting's value in a table; a model's config by its type."""
+    if isinstance(value, Mapping):
+        return f"config of a {value.get('model_type', 'model')}"
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _counter_lines(run: _Run) -> Iterator[str]:
+    """What torch itself counts, where the process runs with the probe, beside the budget's figures."""
+    sample, budget = run.attachment.probe, run.budget
+    for device in sample.devices if sample else ():
+        free = (device.reserved_bytes or 0) - (device.allocated_bytes or 0)
+        line = (
+            f"torch on its device {device.index}: {format_gib(device.allocated_bytes)} GiB allocated (most "
+            f"{format_gib(device.allocated_peak_bytes)}), {format_gib(device.reserved_bytes)} reserved (most "
+            f"{format_gib(device.reserved_peak_bytes)}), {format_gib(free)} of it cached and free"
+        )
+        expected = f"; expected at most {format_gib(budget.peak.allocated_bytes)} allocated" if budget else ""
+        yield line + expected
+        if device.retries:
+            yield f"  the cache was flushed {device.retries} times for want of room"
 
 
 def _explanation_lines(run: _Run) -> Iterator[str]:
