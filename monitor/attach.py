@@ -19,6 +19,7 @@ from .interpreter import find_interpreter, installed_versions
 from .probe_reader import ProbeReader, ProbeSample
 from .probe_settings import told_by
 from .process_tree import Family, Seen, find_family, look, number
+from .whereabouts import whereabouts
 
 _HF = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME")
 
@@ -59,6 +60,8 @@ class Attachment:
     """Installed frameworks, by name."""
     environ_hf: Mapping[str, str]
     """Where the process looks for models: the folders of its Hugging Face cache and its HOME, as reached from here."""
+    inside: tuple[str, ...]
+    """What it runs in, in words: ``Slurm job 4711 (sft)``, ``Docker container 0123456789ab``."""
     probe: ProbeSample | None
     """What the program says of itself, where it runs with the probe."""
     warnings: tuple[str, ...]
@@ -73,6 +76,8 @@ class Attachment:
                 for each in self.ranks
             ],
             "launcher": self.launcher,
+            "inside": list(self.inside),
+            "probe": self.probe is not None,
             "command": self.command,
             "versions": dict(self.versions),
             "evidence": self.reading.evidence(),
@@ -125,6 +130,7 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         worker_python=str(interpreter) if interpreter and root is None and _is_ours(program.pid) else None,
         versions=versions,
         environ_hf=_cache_folders(environ),
+        inside=whereabouts(program.pid, program.environ),
         probe=sample,
         warnings=(*_unseen(family), *reading.warnings),
     )

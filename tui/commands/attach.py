@@ -132,7 +132,8 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     attachment, budget, comparison = run.attachment, run.budget, run.comparison
     ranks = ", ".join(f"{rank.pid}" for rank in attachment.ranks)
     how = f" through {attachment.launcher}" if attachment.launcher else ""
-    yield terminal.text(f"pid {attachment.pid}{how}; ranks here: {ranks}")
+    inside = f"; in {', '.join(attachment.inside)}" if attachment.inside else ""
+    yield terminal.text(f"pid {attachment.pid}{how}; ranks here: {ranks}{inside}")
     yield terminal.text(f"{attachment.command}"[: terminal.width])
     yield ""
     rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
