@@ -62,7 +62,8 @@ class Attachment:
     versions: Mapping[str, str]
     """Installed frameworks, by name."""
     environ_hf: Mapping[str, str]
-    """Where the process looks for models: the folders of its Hugging Face cache and its HOME, as reached from here."""
+    """Variables that count for an estimate: the folders of its Hugging Face cache and its HOME, as reached from here,
+    and the allocator's settings."""
     inside: tuple[str, ...]
     """What it runs in, in words: ``Slurm job 4711 (sft)``, ``Docker container 0123456789ab``."""
     probe: ProbeSample | None

@@ -133,7 +133,7 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("estimate",), 2, "no job"),
         (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
         (("estimate", "no-such/model"), 2, "no-such/model"),
-        (("estimate", "zero3.json"), 2, "launch line"),
+        (("estimate", "zero3.json"), 2, "zero3.json does not say model.id"),
         (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
