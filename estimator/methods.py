@@ -1,9 +1,11 @@
 """One job in, one Budget out, by the method asked for."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from .allocator import allocator_settings
 from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
@@ -25,6 +27,7 @@ def estimate(
     *,
     method: MethodChoice = "formula",
     gpu: Gpu | None = None,
+    memory_bytes: int | None = None,
     python: str | None = None,
     environ: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -37,8 +40,10 @@ def estimate(
             model, in a worker process; ``traced``: from two steps of the real model on fake tensors, likewise;
             ``auto``: the deepest that can be had.
         gpu: the card; the job's target when left out, else a Hopper card.
+        memory_bytes: the card's size, where it is no known card: a traced step is replayed in that much room.
         python: the interpreter for the worker process; searched for when left out.
-        environ: whose Hugging Face cache to look into; this process's own when left out.
+        environ: whose Hugging Face cache to look into, and whose allocator settings count; this process's own when
+            left out.
         progress: told in a few words what is going on, for what takes longer.
 
     Raises:
@@ -49,33 +54,49 @@ def estimate(
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
     arch = _shape(job, model)
-    say = progress or (lambda _: None)
-    deeper: list[CannotTellError] = []
+    remarks: list[str] = []
     if method in ("auto", "traced"):
-        say(f"tracing two training steps of {model.label}")
+        if progress:
+            progress(f"tracing two training steps of {model.label}")
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
-            return traced_budget(job, model, shape, gpu=gpu, python=python)
+            return traced_budget(job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
         except CannotTellError as error:
             if method == "traced":
                 raise
-            deeper.append(error)
+            if isinstance(arch, CannotTellError) and model.source != "code":
+                raise CannotTellError(f"{arch.message} ({error.message})") from None
+            remarks.append(f"The step was not traced: {error.message}.")
+    settings = allocator_settings(os.environ if environ is None else environ)
+    if settings and settings[1].strip():
+        remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
+    budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
+
+
+def _closed(
+    job: Job,
+    model: ResolvedModel,
+    arch: Architecture | CannotTellError,
+    *,
+    method: MethodChoice,
+    gpu: Gpu | None,
+    python: str | None,
+    progress: Callable[[str], None] | None,
+) -> Budget:
+    """The closed form, on parameters counted on the built model where that is wanted and can be had."""
     if method != "formula":
-        say(f"counting the parameters of {model.label} on the built model")
+        if progress:
+            progress(f"counting the parameters of {model.label} on the built model")
         try:
             counted = exact_inventory(model, job.model.task, lora=job.lora, python=python)
-            budget = closed_form(job, _shape_of_built(job, model, arch, counted), counted, method="exact", gpu=gpu)
-            reasons = tuple(f"Not traced: {error.message}." for error in deeper)
-            return replace(budget, warnings=(*budget.warnings, *reasons))
-        except CannotTellError as error:
+            return closed_form(job, _shape_of_built(job, model, arch, counted), counted, method="exact", gpu=gpu)
+        except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise
-            deeper.append(error)
     if isinstance(arch, CannotTellError):
-        raise CannotTellError(f"{arch.message} ({deeper[0].message})") if deeper else arch
-    missed = dict.fromkeys(f"Not told from the built model: {error.message}." for error in deeper)
-    budget = closed_form(job, arch, inventory_of(arch), gpu=gpu)
-    return replace(budget, warnings=(*budget.warnings, *missed))
+        raise arch
+    return closed_form(job, arch, inventory_of(arch), gpu=gpu)
 
 
 def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:

@@ -189,12 +189,12 @@ def test_a_head_without_a_rule_is_stood_in_for_and_said(counter: Worker) -> None
         counter.request({"op": "inventory", "config": CONFIGS["bert"], "task": "zero-shot-image-classification"}, 120)
 
 
-def test_what_was_not_had_from_the_built_model_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_no_step_was_traced_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = {"model_type": "brandnew", "vocab_size": 100, **SIZES}
     budget = estimate(Job(model=ModelSpec(config=config)), method="auto", python=sys.executable)
     assert budget.method == "formula"
-    assert any("does not know the model type 'brandnew'" in warning for warning in budget.warnings)
+    assert any("does not know the model type 'brandnew'" in sentence for sentence in budget.assumptions)
     low, high = UNKNOWN_FAMILY_ERROR
     assert any(f"{low:+.0%} to {high:+.0%}" in warning for warning in budget.warnings)
 
