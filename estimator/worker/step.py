@@ -139,7 +139,7 @@ def _train(model: Any, request: Request, tracker: Tracker) -> None:
             if parallel.sharded:  # accelerate's no_sync: gradients stay whole until the last micro-batch
                 model.set_requires_gradient_sync(micro_batch == rounds - 1)
             tracker.begin(step, "forward")
-            loss = _forward(model, request)
+            loss = stepper.scaled(_forward(model, request))
             tracker.begin(step, "backward")
             loss.backward()
             del loss
@@ -160,8 +160,6 @@ def _forward(model: Any, request: Request) -> Any:
     if training.mixed:  # accelerate's convert_outputs_to_fp32
         outputs = {name: _widened(value) for name, value in outputs.items()}
     loss = outputs["loss"]
-    if training.precision == "fp16-mixed":
-        loss = loss * loss.new_tensor(65536.0)
     rounds = training.gradient_accumulation
     return loss / rounds if rounds > 1 else loss
 

@@ -127,7 +127,8 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
     if training.get("activation_checkpointing") == "full":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    mixed = training["precision"] == "bf16-mixed"
+    low = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(training["precision"])
+    scaler = torch.amp.GradScaler("cpu", enabled=low == torch.float16)
     peaks = {}
     with Count() as count:
         for tensor in (*model.parameters(), *model.buffers()):
@@ -136,9 +137,9 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
             for _ in range(training.get("gradient_accumulation", 1)):
                 count.mark()
                 ids, labels = (torch.randint(0, made.vocab_size, (BATCH, LENGTH)) for _ in range(2))
-                with torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext():
+                with torch.autocast("cpu", dtype=low) if low else contextlib.nullcontext():
                     outputs = model(input_ids=ids, labels=labels)
-                loss = (convert_outputs_to_fp32(dict)(outputs) if mixed else outputs)["loss"]
+                loss = scaler.scale((convert_outputs_to_fp32(dict)(outputs) if low else outputs)["loss"])
                 del outputs, ids, labels
                 peaks["forward"] = count.peak
                 count.mark()
@@ -146,8 +147,10 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
                 del loss
                 peaks["backward"] = count.peak
             count.mark()
+            scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             peaks["optimizer step"] = count.peak
             model.zero_grad()
     return peaks
@@ -155,6 +158,8 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
 
 CASES = [
     *[(family, {"precision": precision}) for family in CONFIGS for precision in ("fp32", "bf16-mixed")],
+    ("llama", {"precision": "fp16-mixed"}),
+    ("gpt2", {"precision": "fp16-mixed"}),
     ("llama", {"precision": "bf16"}),
     ("mixtral", {"precision": "bf16"}),
     ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
