@@ -101,10 +101,10 @@ def _make(name: str, trained: list[Any]) -> Any:
 
 
 def keep_on_host(history: History) -> None:
-    """Under CPU offload, parameters, gradients, states and the whole optimizer step are the host's."""
+    """Under CPU offload, optimizer states and the whole optimizer step are the host's."""
     in_step = _births_in(history, "optimizer step")
     for record in history.records:
-        if record.component in ("weights", "gradients", "optimizer") or record.number in in_step:
+        if record.component == "optimizer" or record.number in in_step:
             record.host = True
 
 

@@ -85,9 +85,13 @@ def _run(request: Request) -> Traced:
             stack.enter_context(sharding.without_shape_inference(tracker))
         if request.parallel.sharded:
             stack.enter_context(sharding.labelling_communication(tracker))
+            if request.parallel.cpu_offload == "all":
+                stack.enter_context(sharding.copying_to_and_from_host(tracker))
         tracker.begin(0, "loading")
         named = [*model.named_parameters(), *model.named_buffers()]
         tracker.own((tensor for _, tensor in named), "weights", (name for name, _ in named))
+        if request.parallel.cpu_offload == "all":
+            tracker.at_home(model.parameters())
         if training.mode == "inference":
             _infer(model, request, tracker)
         else:

@@ -43,7 +43,8 @@ class Record:
     dtype: str
     module: str
     """The path of the module in whose forward or backward pass it came to be; empty outside of any."""
-    stream: str
+    stream: int
+    """0 is the one that computes; others in the order in which they were first used."""
     component: str | None = None
     host: bool = False
     """On a card's machine it would lie in host memory."""
@@ -79,7 +80,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
     def __init__(self, vocab: Iterable[int] = ()) -> None:
         super().__init__()
         self.history = History()
-        self.stream = ""
+        self._streams = {torch.cpu.current_stream(): 0}
         self._vocab = frozenset(vocab)
         self._live: dict[int, Record] = {}
         self._watched: set[int] = set()
@@ -138,14 +139,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
                 record.host = True
 
     @contextlib.contextmanager
-    def inside(self, component: str, stream: str = "") -> Iterator[None]:
-        """What comes to be in here belongs to that component, on that stream."""
-        before = self._scope, self.stream
-        self._scope, self.stream = component, stream or self.stream
+    def inside(self, component: str) -> Iterator[None]:
+        """What comes to be in here belongs to that component."""
+        before, self._scope = self._scope, component
         try:
             yield
         finally:
-            self._scope, self.stream = before
+            self._scope = before
 
     @contextlib.contextmanager
     def blind(self) -> Iterator[None]:
@@ -227,7 +227,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
             shape=shape,
             dtype=dtype,
             module=self._modules[-1] if self._modules else self._backward_module,
-            stream=self.stream,
+            stream=self._streams.setdefault(torch.cpu.current_stream(), len(self._streams)),
             component=self._scope if component is None else component,
         )
         history.records.append(record)

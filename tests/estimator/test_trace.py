@@ -291,12 +291,33 @@ def test_fsdp2_variants(trace: Trace) -> None:
     layer = 2 * (4 * 128 * 128 * 5 // 8 + 3 * 128 * 352 + 256)
     gathered = [case["forward"]["components"]["communication"] for case in (usual, kept)]
     assert gathered[0] < 4 * layer < 8 * layer < gathered[1]
-    host = phases(cpu_offload="all")
-    assert host["loading"]["allocated"] == host["optimizer step"]["allocated"] == 0
-    assert 0 < host["backward"]["allocated"] < usual["backward"]["allocated"]
     assert phases(data_replicate=2)["optimizer step"]["components"]["optimizer"] == pytest.approx(
         usual["optimizer step"]["components"]["optimizer"]
     )
+
+
+def test_offload_leaves_the_units_in_flight_on_the_card(trace: Trace) -> None:
+    """Late in a block's backward pass: its weights and most of its gradients, the next one's weights, gathered in one
+    piece ahead of time, and the block before's gradients, still being reduced."""
+    deep = LLAMA | {"num_hidden_layers": 8, "vocab_size": 100}
+    training = {"precision": "bf16", "activation_checkpointing": "full", "micro_batch": 1, "sequence_length": 32}
+    parallel = {"strategy": "fsdp2", "data_shard": 8, "reduce_dtype": "bf16", "cpu_offload": "all"}
+    phases = trace(deep, training, parallel=parallel)["phases"]
+    block = 2 * (2 * 128 * 128 + 2 * 128 * 32 + 3 * 128 * 352 + 2 * 128)
+    buffers = phases["loading"]["allocated"]
+
+    assert 0 < buffers == phases["optimizer step"]["allocated"] < 2048
+    backward = phases["backward"]["components"]
+    assert 3.8 * block < backward["communication"] <= 4 * block
+    assert backward["gradients"] == backward["optimizer"] == 0
+
+
+def test_offload_accumulates_whole_gradients_on_the_card(trace: Trace) -> None:
+    parallel = {"strategy": "fsdp2", "data_shard": 8, "cpu_offload": "all"}
+    answer = trace(LLAMA, {"precision": "bf16-mixed", "gradient_accumulation": 2}, parallel=parallel)
+    whole = 4 * answer["parameters"]  # in the type in which they are reduced
+    assert answer["phases"]["forward"]["components"]["gradients"] == pytest.approx(whole, rel=0.02)
+    assert answer["phases"]["optimizer step"]["components"]["gradients"] == 0
 
 
 def test_ddp_has_a_bucket_element_for_every_gradient(trace: Trace) -> None:
