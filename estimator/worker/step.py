@@ -76,7 +76,8 @@ def _run(request: Request) -> Traced:
     model = prepare_for_training(model, request)
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     _spread(model, request)
-    tracker = Tracker({size for size in (vocab, -(-vocab // request.parallel.tensor)) if size})
+    vocab_sizes = {size for size in (vocab, -(-vocab // request.parallel.tensor)) if size}
+    tracker = Tracker(vocab_sizes, sums_in_place=not request.as_is)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracker)
         stack.enter_context(tracker.watching_resize())
