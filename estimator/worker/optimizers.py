@@ -32,7 +32,13 @@ class Stepper:
         self._tracker = tracker
         self._named = [(name, parameter, _local(parameter)) for name, parameter in trained]
         self._names = {local: name for name, _, local in self._named}
-        self._optimizer = _make(request.training.optimizer, [local for _, _, local in self._named])
+        self._request = request
+        self._optimizer = None
+        if request.training.optimizer_in_backward:
+            for parameter in self._names:
+                self._step_in_backward(parameter)
+        else:
+            self._optimizer = _make(request.training.optimizer, [local for _, _, local in self._named])
         self._host_counters = not request.as_is and request.training.optimizer != "adamw-fused"
         self._scaler = _Scaler("cpu") if request.training.precision == "fp16-mixed" else None
 
@@ -58,7 +64,23 @@ class Stepper:
         for _, parameter, local in self._named:
             if local is not parameter:
                 local.grad = None
-        for local, state in self._optimizer.state.items():
+        self._label(self._optimizer)
+
+    def _step_in_backward(self, parameter: Any) -> None:
+        """Give a parameter an optimizer of its own, as the Trainer's layerwise optimizers do: nothing is clipped."""
+        optimizer = _make(self._request.training.optimizer, [parameter])
+        if optimizer is None:
+            return
+
+        def step(_parameter: Any) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+            self._label(optimizer)
+
+        parameter.register_post_accumulate_grad_hook(step)
+
+    def _label(self, optimizer: Any) -> None:
+        for local, state in optimizer.state.items():
             tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
             self._tracker.own(tensors.values(), "optimizer", [self._names[local]] * len(tensors))
             if self._host_counters and "step" in tensors:

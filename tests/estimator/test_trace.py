@@ -126,7 +126,10 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
     model.train()
     if training.get("activation_checkpointing") == "full":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    in_backward = training.get("optimizer_in_backward")
+    optimizer = None if in_backward else torch.optim.AdamW(model.parameters(), foreach=True)
+    if in_backward:
+        step_in_backward(model)
     low = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(training["precision"])
     scaler = torch.amp.GradScaler("cpu", enabled=low == torch.float16)
     peaks = {}
@@ -147,13 +150,25 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
                 del loss
                 peaks["backward"] = count.peak
             count.mark()
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-            scaler.step(optimizer)
-            scaler.update()
+            if optimizer is not None:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+                scaler.step(optimizer)
+                scaler.update()
             peaks["optimizer step"] = count.peak
             model.zero_grad()
     return peaks
+
+
+def step_in_backward(model: torch.nn.Module) -> None:
+    optimizers = {parameter: torch.optim.AdamW([parameter], foreach=True) for parameter in model.parameters()}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
 
 
 CASES = [
@@ -165,6 +180,8 @@ CASES = [
     ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
     ("gpt2", {"precision": "fp32", "activation_checkpointing": "full"}),
     ("llama", {"precision": "fp32", "gradient_accumulation": 2}),
+    ("llama", {"precision": "fp32", "optimizer_in_backward": True}),
+    ("qwen3", {"precision": "bf16", "optimizer_in_backward": True}),
 ]
 
 
@@ -436,6 +453,7 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
         ({"training": {"loss": "fused-linear"}}, "fused-linear loss"),
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),
         ({"training": {"compile": True}}, "torch.compile"),
+        ({"training": {"optimizer_in_backward": True}, "parallel": {"tensor": 2}}, "one card only"),
         ({"training": {"activation_checkpointing": "selective"}}, "selective"),
         ({"task": "feature-extraction"}, "no loss"),
     ],
