@@ -1,9 +1,9 @@
 """Autocast as CUDA does it: a CPU lowers, widens and promotes other operations.
 
 The lists are the macros ``AT_FORALL_...`` of ``ATen/autocast_mode.h``, of which a copy lies in every installed torch.
-Of torch 2.12.1 (built for CUDA 13) and 2.13.0 (built for CPUs, where CUDA's rules are registered too) all names were
-compared with the header and with the dispatcher's table, and the types of results with those that fake CUDA tensors
-have; the tests of this module repeat that for the torch at hand. Lists of names in a torch that lacks some are cut.
+The tests compare them with that header and with the dispatcher's table, and what is computed with what fake CUDA
+tensors make torch compute, operation by operation: done with 2.12.1 (built for CUDA 13) and 2.13.0 (built for CPUs,
+where CUDA's rules are registered too). Of a torch that lacks some operations the others are taken.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ kernel saves for its backward pass and needs during it comes from ATen's ``nativ
 and, under ``native/transformers/cuda``, its ``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``,
 ``flash_attn/flash_api.cpp`` and ``mem_eff_attention/kernel_backward.h``; the tests compare what is saved and returned
 with torch's own kernels for tensors without data (run with torch 2.12.1 for CUDA 13 and 2.13.0), which do not tell what
-a kernel needs meanwhile.
+a kernel needs meanwhile. Of whole forward passes, known to differ still: the statistics of ``layer_norm`` of 16-bit
+inputs (fp32 on a card, four bytes more per token) and ``torch.nn.RMSNorm`` (one kernel on a card, from torch 2.9 on).
 The choice is that of a card from sm_80 on. With cuDNN from 9.15.1, torch 2.11 and newer prefer its kernel on Hopper and
 Blackwell: it saves the same, and what it needs meanwhile is not published and taken to be the same.
 Legend: b batch, h heads, s sequence, d head dimension.
