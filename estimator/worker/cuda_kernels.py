@@ -1,12 +1,13 @@
-"""Attention, dropout and softmax as CUDA's kernels do them, for tensors that only claim to lie on a CPU.
+"""Attention, dropout, softmax and embeddings as CUDA's kernels do them, for tensors that only claim to lie on a CPU.
 
 Fake tensors on "cuda" would need no stand-ins, but autograd's engine asks for a device that is really there. What each
-kernel saves for its backward pass and needs during it comes from ATen's ``native/Dropout.cpp``, ``native/SoftMax.cpp``
-and, under ``native/transformers/cuda``, its ``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``,
-``flash_attn/flash_api.cpp`` and ``mem_eff_attention/kernel_backward.h``; the tests compare what is saved and returned
-with torch's own kernels for tensors without data (run with torch 2.12.1 for CUDA 13 and 2.13.0), which do not tell what
-a kernel needs meanwhile. Of whole forward passes, known to differ still: the statistics of ``layer_norm`` of 16-bit
-inputs (fp32 on a card, four bytes more per token) and ``torch.nn.RMSNorm`` (one kernel on a card, from torch 2.9 on).
+kernel saves for its backward pass and needs during it comes from ATen's ``native/Dropout.cpp``, ``native/SoftMax.cpp``,
+``native/cuda/Embedding.cu``, ``EmbeddingBackwardKernel.cu`` and, under ``native/transformers/cuda``, its
+``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``, ``flash_attn/flash_api.cpp`` and
+``mem_eff_attention/kernel_backward.h``; the tests compare what is saved and returned with torch's own kernels for
+tensors without data (run with torch 2.12.1 for CUDA 13 and 2.13.0), which do not tell what a kernel needs meanwhile.
+Of whole forward passes, known to differ still: the statistics of ``layer_norm`` of 16-bit inputs (fp32 on a card, four
+bytes more per token) and ``torch.nn.RMSNorm`` (one kernel on a card, from torch 2.9 on).
 The choice is that of a card from sm_80 on. With cuDNN from 9.15.1, torch 2.11 and newer prefer its kernel on Hopper and
 Blackwell: it saves the same, and what it needs meanwhile is not published and taken to be the same.
 Legend: b batch, h heads, s sequence, d head dimension.
@@ -28,23 +29,27 @@ FLASH_HEAD_DIM = 256
 LOW = (torch.float16, torch.bfloat16)
 BIAS_ALIGNMENT = 16
 """Elements to which the memory-efficient kernel wants a mask's last dimension padded."""
+FEW_TOKENS = 3072
+"""For up to so many, an embedding's gradient is summed up without partial sums."""
 FLASH_NAME = "vramtop_fused_attention"
 """Under this name transformers finds flash attention 2 and 3 here; under theirs it would ask for their packages."""
 
 
 @contextlib.contextmanager
 def cuda_kernels() -> Iterator[None]:
-    """Attention, dropout and softmax allocate as on a card while this is open."""
+    """Attention, dropout, softmax and embeddings allocate as on a card while this is open."""
     functional = torch.nn.functional
     before = functional.scaled_dot_product_attention, functional.dropout
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     functional.dropout = dropout
-    library = torch.library.Library("aten", "IMPL", "CompositeImplicitAutograd")
+    library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            library.impl("softmax.int", _softmax(torch.ops.aten._softmax.default))
-            library.impl("log_softmax.int", _softmax(torch.ops.aten._log_softmax.default))
+            composite = "CompositeImplicitAutograd"
+            library.impl("softmax.int", _softmax(torch.ops.aten._softmax.default), composite)
+            library.impl("log_softmax.int", _softmax(torch.ops.aten._log_softmax.default), composite)
+            library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
         yield
     finally:
         library._destroy()
@@ -60,6 +65,17 @@ def _softmax(kernel: Any) -> Any:
         return kernel(tensor if dtype is None else tensor.to(dtype), dim, False)
 
     return run
+
+
+def _embedding_backward(gradient: Any, ids: Any, *settings: Any) -> Any:
+    """Sums up in fp32 what belongs to the same row, in pieces of which there may be as many as tokens."""
+    with torch._C._AutoDispatchBelowAutograd():
+        gradient = gradient.contiguous()
+        result = torch.ops.aten.embedding_dense_backward.default(gradient, ids, *settings)
+        if ids.numel() > FEW_TOKENS:
+            _order = [torch.empty_like(ids) for _ in range(2)]
+            _partial = torch.empty_like(gradient, dtype=torch.float32)
+        return result
 
 
 def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:

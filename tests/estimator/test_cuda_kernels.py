@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from vramtop.estimator.worker import cuda_kernels
+from vramtop.estimator.worker.tracker import Tracker
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 B, H, S = 2, 8, 200
@@ -125,3 +126,15 @@ def test_softmax_of_fp16_makes_no_copy() -> None:
     assert [(tuple(shape), size) for shape, _, size in kept] == [((4, 8), 4)]
     assert tensor.grad is not None
     assert tensor.grad.dtype == FP16
+
+
+@pytest.mark.parametrize(("tokens", "partial"), [(3072, 0), (3073, 4 * 3073 * 128)])
+def test_embeddings_of_many_tokens_are_summed_up_in_pieces(tokens: int, partial: int) -> None:
+    with FakeTensorMode(), cuda_kernels.cuda_kernels(), Tracker() as tracker:
+        weight = torch.empty(100, 128, dtype=BF16, requires_grad=True)
+        functional.embedding(torch.zeros(1, tokens, dtype=torch.long), weight).sum().backward()
+
+    sizes = [record.size for record in tracker.history.records if record.dtype == "float32"]
+    assert sum(sizes) == partial
+    assert weight.grad is not None
+    assert weight.grad.shape == (100, 128)
