@@ -29,8 +29,8 @@ FLASH_HEAD_DIM = 256
 LOW = (torch.float16, torch.bfloat16)
 BIAS_ALIGNMENT = 16
 """Elements to which the memory-efficient kernel wants a mask's last dimension padded."""
-FEW_TOKENS = 3072
-"""For up to so many, an embedding's gradient is summed up without partial sums."""
+FEW_TOKENS, PIECE = 3072, 10
+"""Up to so many tokens, an embedding's gradient needs no partial sums; else one for so many tokens of a row."""
 FLASH_NAME = "vramtop_fused_attention"
 """Under this name transformers finds flash attention 2 and 3 here; under theirs it would ask for their packages."""
 
@@ -67,14 +67,16 @@ def _softmax(kernel: Any) -> Any:
     return run
 
 
-def _embedding_backward(gradient: Any, ids: Any, *settings: Any) -> Any:
-    """Sums up in fp32 what belongs to the same row, in pieces of which there may be as many as tokens."""
+def _embedding_backward(gradient: Any, ids: Any, rows: int, *settings: Any) -> Any:
+    """Sums up in fp32 what belongs to the same row, in pieces, for the largest number of which there is room."""
     with torch._C._AutoDispatchBelowAutograd():
         gradient = gradient.contiguous()
-        result = torch.ops.aten.embedding_dense_backward.default(gradient, ids, *settings)
-        if ids.numel() > FEW_TOKENS:
+        result = torch.ops.aten.embedding_dense_backward.default(gradient, ids, rows, *settings)
+        tokens = ids.numel()
+        if tokens > FEW_TOKENS:
+            pieces = tokens // PIECE + min(tokens, rows)
             _order = [torch.empty_like(ids) for _ in range(2)]
-            _partial = torch.empty_like(gradient, dtype=torch.float32)
+            _partial = gradient.new_empty((pieces, gradient.shape[-1]), dtype=torch.float32)
         return result
 
 
