@@ -76,7 +76,8 @@ def _run(request: Request) -> Traced:
     model = prepare_for_training(model, request)
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     _spread(model, request)
-    tracker = Tracker({size for size in (vocab, -(-vocab // request.parallel.tensor)) if size})
+    vocab_sizes = {size for size in (vocab, -(-vocab // request.parallel.tensor)) if size}
+    tracker = Tracker(vocab_sizes, sums_in_place=not request.as_is)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracker)
         stack.enter_context(tracker.watching_resize())
@@ -85,9 +86,13 @@ def _run(request: Request) -> Traced:
             stack.enter_context(sharding.without_shape_inference(tracker))
         if request.parallel.sharded:
             stack.enter_context(sharding.labelling_communication(tracker))
+            if request.parallel.cpu_offload == "all":
+                stack.enter_context(sharding.copying_to_and_from_host(tracker))
         tracker.begin(0, "loading")
         named = [*model.named_parameters(), *model.named_buffers()]
         tracker.own((tensor for _, tensor in named), "weights", (name for name, _ in named))
+        if request.parallel.cpu_offload == "all":
+            tracker.at_home(model.parameters())
         if training.mode == "inference":
             _infer(model, request, tracker)
         else:
@@ -138,7 +143,7 @@ def _train(model: Any, request: Request, tracker: Tracker) -> None:
             if parallel.sharded:  # accelerate's no_sync: gradients stay whole until the last micro-batch
                 model.set_requires_gradient_sync(micro_batch == rounds - 1)
             tracker.begin(step, "forward")
-            loss = _forward(model, request)
+            loss = stepper.scaled(_forward(model, request))
             tracker.begin(step, "backward")
             loss.backward()
             del loss
@@ -160,8 +165,6 @@ def _forward(model: Any, request: Request) -> Any:
     if training.mixed:  # accelerate's convert_outputs_to_fp32
         outputs = {name: _widened(value) for name, value in outputs.items()}
     loss = outputs["loss"]
-    if training.precision == "fp16-mixed":
-        loss = loss * loss.new_tensor(65536.0)
     rounds = training.gradient_accumulation
     return loss / rounds if rounds > 1 else loss
 
