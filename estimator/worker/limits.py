@@ -46,8 +46,8 @@ def _of_training(request: Request) -> Iterator[str]:
         yield "selective activation checkpointing is no setting of transformers and cannot be traced"
     if training.activation_offload:
         yield "activation offload cannot be traced"
-    if training.optimizer_in_backward:
-        yield "an optimizer that steps in the backward pass cannot be traced"
+    if training.optimizer_in_backward and (request.parallel.world > 1 or training.precision == "fp16-mixed"):
+        yield "an optimizer that steps in the backward pass can be traced on one card only, without a gradient scaler"
     if training.compile:
         yield "torch.compile cannot be traced"
     if request.task == "feature-extraction" and training.mode == "train":

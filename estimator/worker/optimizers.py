@@ -1,4 +1,4 @@
-"""The optimizer step as the Trainer takes it: gradients clipped, then the job's real optimizer class."""
+"""The optimizer step as the Trainer takes it: gradients unscaled and clipped, then the job's real optimizer class."""
 
 from __future__ import annotations
 
@@ -32,8 +32,19 @@ class Stepper:
         self._tracker = tracker
         self._named = [(name, parameter, _local(parameter)) for name, parameter in trained]
         self._names = {local: name for name, _, local in self._named}
-        self._optimizer = _make(request.training.optimizer, [local for _, _, local in self._named])
+        self._request = request
+        self._optimizer = None
+        if request.training.optimizer_in_backward:
+            for parameter in self._names:
+                self._step_in_backward(parameter)
+        else:
+            self._optimizer = _make(request.training.optimizer, [local for _, _, local in self._named])
         self._host_counters = not request.as_is and request.training.optimizer != "adamw-fused"
+        self._scaler = _Scaler("cpu") if request.training.precision == "fp16-mixed" else None
+
+    def scaled(self, loss: Any) -> Any:
+        """The loss times the scale that keeps gradients of fp16 from vanishing; in other precisions as it is."""
+        return loss if self._scaler is None else self._scaler.scale(loss)
 
     def step(self) -> None:
         """Clip the gradients and step."""
@@ -42,16 +53,45 @@ class Stepper:
         for _, parameter, local in self._named:
             if local is not parameter and parameter.grad is not None:
                 local.grad = _local_gradient(parameter)
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
         torch.nn.utils.clip_grad_norm_(list(self._names), CLIP_NORM, foreach=True)
-        self._optimizer.step()
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
         for _, parameter, local in self._named:
             if local is not parameter:
                 local.grad = None
-        for local, state in self._optimizer.state.items():
+        self._label(self._optimizer)
+
+    def _step_in_backward(self, parameter: Any) -> None:
+        """Give a parameter an optimizer of its own, as the Trainer's layerwise optimizers do: nothing is clipped."""
+        optimizer = _make(self._request.training.optimizer, [parameter])
+        if optimizer is None:
+            return
+
+        def step(_parameter: Any) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+            self._label(optimizer)
+
+        parameter.register_post_accumulate_grad_hook(step)
+
+    def _label(self, optimizer: Any) -> None:
+        for local, state in optimizer.state.items():
             tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
             self._tracker.own(tensors.values(), "optimizer", [self._names[local]] * len(tensors))
             if self._host_counters and "step" in tensors:
                 self._tracker.at_home((tensors["step"],))
+
+
+class _Scaler(torch.amp.GradScaler):  # type: ignore[misc] # torch is not type-checked
+    """Takes gradients for finite ones: fake ones have no values to look at."""
+
+    def _maybe_opt_step(self, optimizer: Any, _optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+        return optimizer.step(*args, **kwargs)
 
 
 def _local(parameter: Any) -> Any:
@@ -83,10 +123,10 @@ def _make(name: str, trained: list[Any]) -> Any:
 
 
 def keep_on_host(history: History) -> None:
-    """Under CPU offload, parameters, gradients, states and the whole optimizer step are the host's."""
+    """Under CPU offload, optimizer states and the whole optimizer step are the host's."""
     in_step = _births_in(history, "optimizer step")
     for record in history.records:
-        if record.component in ("weights", "gradients", "optimizer") or record.number in in_step:
+        if record.component == "optimizer" or record.number in in_step:
             record.host = True
 
 

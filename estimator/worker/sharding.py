@@ -121,16 +121,16 @@ def allocate_buckets(model: Any, tracker: Tracker) -> list[Any]:
 
 @contextlib.contextmanager
 def labelling_communication(tracker: Tracker) -> Iterator[None]:
-    """What FSDP2 gathers and reduces is communication, and on streams of its own."""
+    """What FSDP2 gathers and reduces is communication."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group_module
 
     group = group_module.FSDPParamGroup
     before = {name: getattr(group, name) for name in ("unshard", "wait_for_unshard", "post_backward")}
     functions = {name: getattr(group_module, name) for name in ("foreach_all_gather", "foreach_reduce")}
 
-    def inside(original: Any, stream: str = "") -> Any:
+    def inside(original: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            with tracker.inside("communication", stream):
+            with tracker.inside("communication"):
                 return original(*args, **kwargs)
 
         return run
@@ -143,8 +143,8 @@ def labelling_communication(tracker: Tracker) -> Iterator[None]:
 
     group.unshard, group.wait_for_unshard = inside(before["unshard"]), inside(before["wait_for_unshard"])
     group.post_backward = post_backward
-    group_module.foreach_all_gather = inside(functions["foreach_all_gather"], "all-gather")
-    group_module.foreach_reduce = inside(functions["foreach_reduce"], "reduce-scatter")
+    group_module.foreach_all_gather = inside(functions["foreach_all_gather"])
+    group_module.foreach_reduce = inside(functions["foreach_reduce"])
     try:
         yield
     finally:
@@ -152,6 +152,34 @@ def labelling_communication(tracker: Tracker) -> Iterator[None]:
             setattr(group, name, original)
         for name, original in functions.items():
             setattr(group_module, name, original)
+
+
+@contextlib.contextmanager
+def copying_to_and_from_host(tracker: Tracker) -> Iterator[None]:
+    """The copies of ``CPUOffloadPolicy``, in whose place fake CPU tensors would be handed on as they are.
+
+    A parameter's shard is copied to the card as it is stored, then cast, when its unit is gathered; a unit's reduced
+    gradient lies on the card until it has been copied out (``FSDPParam.all_gather_inputs``, ``foreach_reduce``).
+    """
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+    before = FSDPParam.all_gather_inputs, FSDPParam.to_sharded_dtensor
+
+    def all_gather_inputs(self: Any) -> list[Any]:
+        on_card = self._sharded_param_data.clone()
+        return [on_card if self.param_dtype is None else on_card.to(self.param_dtype)]
+
+    def to_sharded_dtensor(self: Any, shard: Any) -> Any:
+        on_host = shard.clone()
+        tracker.own((on_host,), "gradients")
+        tracker.at_home((on_host,))
+        return before[1](self, on_host)
+
+    FSDPParam.all_gather_inputs, FSDPParam.to_sharded_dtensor = property(all_gather_inputs), to_sharded_dtensor
+    try:
+        yield
+    finally:
+        FSDPParam.all_gather_inputs, FSDPParam.to_sharded_dtensor = before
 
 
 @contextlib.contextmanager

@@ -86,7 +86,8 @@ def _run(request: Request) -> Traced:
     model = prepare_for_training(model, request)
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     _spread(model, request)
-    tracker = Tracker({size for size in (vocab, -(-vocab // request.parallel.tensor)) if size})
+    vocab_sizes = {size for size in (vocab, -(-vocab // request.parallel.tensor)) if size}
+    tracker = Tracker(vocab_sizes, sums_in_place=not request.as_is)
     with contextlib.ExitStack() as stack:
         stack.enter_context(tracker)
         stack.enter_context(tracker.watching_resize())
@@ -95,9 +96,13 @@ def _run(request: Request) -> Traced:
             stack.enter_context(sharding.without_shape_inference(tracker))
         if request.parallel.sharded:
             stack.enter_context(sharding.labelling_communication(tracker))
+            if request.parallel.cpu_offload == "all":
+                stack.enter_context(sharding.copying_to_and_from_host(tracker))
         tracker.begin(0, "loading")
         named = [*model.named_parameters(), *model.named_buffers()]
         tracker.own((tensor for _, tensor in named), "weights", (name for name, _ in named))
+        if request.parallel.cpu_offload == "all":
+            tracker.at_home(model.parameters())
         if training.mode == "inference":
             _infer(model, request, tracker)
         else:
@@ -127,13 +132,27 @@ def _spread(model: Any, request: Request) -> None:
         return
     mesh = sharding.device_mesh(parallel)
     if parallel.tensor > 1:
-        plan = parallel.tensor_plan and find(parallel.tensor_plan, request.code.folder if request.code else "")
+        plan = _users_plan(model, request)
         split_over(model, mesh["tensor"], plan=plan, sequence_parallel=parallel.sequence_parallel)
     if parallel.sharded and not hasattr(model, "get_input_embeddings"):
         raise UnsupportedError(f"{type(model).__name__} is no transformers model, whose units FSDP2 would wrap")
     if parallel.sharded:
         compute = LOW[request.training.precision.partition("-")[0]] if request.training.mixed else None
         sharding.shard_fully(model, parallel, mesh, compute)
+
+
+def _users_plan(model: Any, request: Request) -> Any:
+    """Styles by module, as the user's own plan has them for this model; None: he has none."""
+    name, folder = request.parallel.tensor_plan, request.code.folder if request.code else ""
+    if name is None:
+        return None
+    plan = find(name, folder)
+    if callable(plan):
+        with reported(name, folder):
+            plan = plan(model.get_base_model() if hasattr(model, "peft_config") else model)
+    if not isinstance(plan, dict):
+        raise RefusedError(f"{name} gives a {type(plan).__name__}, not a dict of styles by module")
+    return plan
 
 
 def _train(model: Any, request: Request, tracker: Tracker) -> None:
@@ -151,7 +170,7 @@ def _train(model: Any, request: Request, tracker: Tracker) -> None:
             if parallel.sharded:  # accelerate's no_sync: gradients stay whole until the last micro-batch
                 model.set_requires_gradient_sync(micro_batch == rounds - 1)
             tracker.begin(step, "forward")
-            loss = _forward(model, request)
+            loss = stepper.scaled(_forward(model, request))
             tracker.begin(step, "backward")
             loss.backward()
             del loss
@@ -173,8 +192,6 @@ def _forward(model: Any, request: Request) -> Any:
     if training.mixed and hasattr(outputs, "items"):  # accelerate's convert_outputs_to_fp32
         outputs = {name: _widened(value) for name, value in outputs.items()}
     loss = _loss(outputs, model)
-    if training.precision == "fp16-mixed":
-        loss = loss * loss.new_tensor(65536.0)
     rounds = training.gradient_accumulation
     return loss / rounds if rounds > 1 else loss
 

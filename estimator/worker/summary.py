@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 PEAK_TENSORS = 20
 TIMELINE_POINTS = 500
-STREAMS = ("", "all-gather", "reduce-scatter")
 
 
 def summarize(history: History) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def allocator_events(history: History) -> Iterator[tuple[int, tuple[int, int | N
         record = history.records[abs(event) - 1]
         if not record.host:
             if event > 0:
-                yield index, (record.number, record.size, STREAMS.index(record.stream))
+                yield index, (record.number, record.size, record.stream)
             else:
                 yield index, (record.number, None, 0)
 

@@ -92,7 +92,7 @@ def translate(style: Any, config: Any = None) -> Any:
     return make()
 
 
-def split_over(model: Any, mesh: Any, *, plan: Any = None, sequence_parallel: bool = False) -> None:
+def split_over(model: Any, mesh: Any, *, plan: dict[str, Any] | None = None, sequence_parallel: bool = False) -> None:
     """Apply a plan over a one-dimensional mesh, in place.
 
     Args:
@@ -130,10 +130,7 @@ def split_over(model: Any, mesh: Any, *, plan: Any = None, sequence_parallel: bo
             head.weight = tokens.weight
 
 
-def _users_plan(model: Any, plan: Any) -> dict[str, Any]:
-    patterns = plan(model) if callable(plan) else plan
-    if not isinstance(patterns, dict):
-        raise UnsupportedError(f"parallel.tensor_plan gives {type(patterns).__name__}, not a dict of styles by module")
+def _users_plan(model: Any, patterns: dict[str, Any]) -> dict[str, Any]:
     expanded, unused = expand_plan(model, patterns)
     if unused:
         raise UnsupportedError(f"parallel.tensor_plan names {unused[0]}, which {type(model).__name__} does not have")

@@ -12,8 +12,10 @@ transformers (4.53 or newer), and peft for adapters. Requests and answers as in 
             "reserved": {...}, "allocations": "...", "versions": {...}, "seconds": ...}
 
 or ``{"id": 2, "unsupported": "one sentence"}`` for what tracing cannot run. Tensors are fake CPU tensors: no memory is
-used and no card touched; where a card's kernels allocate otherwise than a CPU's, they stand in (``cuda_kernels``,
-``cuda_autocast``), unless the request says ``"as_is": true``.
+used and no card touched; where a card allocates otherwise than a CPU, that stands in (``cuda_kernels``,
+``cuda_autocast``; sums of gradients in place), unless the request says ``"as_is": true``. Fake tensors on "cuda" would
+do without in a forward pass, but a backward pass of theirs asks for a real device (``hasPrimaryContext`` in autograd's
+engine; without CUDA in the build, for the device guard).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ PRECEDENCE = {
 """What a storage is that could be several things; the first wins."""
 BLOCK = 512
 """CUDA's allocator hands out whole blocks of so many bytes."""
-CAST = torch.ops.aten._to_copy.default
+CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
 
 
 @dataclass(eq=False)
@@ -43,7 +43,8 @@ class Record:
     dtype: str
     module: str
     """The path of the module in whose forward or backward pass it came to be; empty outside of any."""
-    stream: str
+    stream: int
+    """0 is the one that computes; others in the order in which they were first used."""
     component: str | None = None
     host: bool = False
     """On a card's machine it would lie in host memory."""
@@ -74,12 +75,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
 
     Args:
         vocab: sizes that a last dimension has in logits only.
+        sums_in_place: autograd adds a gradient's contributions up in the first one's memory, as it does where no mode
+            looks on (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
     """
 
-    def __init__(self, vocab: Iterable[int] = ()) -> None:
+    def __init__(self, vocab: Iterable[int] = (), *, sums_in_place: bool = True) -> None:
         super().__init__()
         self.history = History()
-        self.stream = ""
+        self._sums_in_place = sums_in_place
+        self._own_uses = _uses(torch.empty(1, device="meta"))
+        self._streams = {torch.cpu.current_stream(): 0}
         self._vocab = frozenset(vocab)
         self._live: dict[int, Record] = {}
         self._watched: set[int] = set()
@@ -94,6 +99,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind is not FakeTensor for kind in types):
             return NotImplemented  # a DTensor's operation comes back as those of its local tensors
+        if func is SUM and self._phase == "backward" and self._adds_up(*args, **(kwargs or {})):
+            return args[0].add_(args[1])
         result = func(*args, **(kwargs or {}))
         if self._blind:
             return result
@@ -138,14 +145,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
                 record.host = True
 
     @contextlib.contextmanager
-    def inside(self, component: str, stream: str = "") -> Iterator[None]:
-        """What comes to be in here belongs to that component, on that stream."""
-        before = self._scope, self.stream
-        self._scope, self.stream = component, stream or self.stream
+    def inside(self, component: str) -> Iterator[None]:
+        """What comes to be in here belongs to that component."""
+        before, self._scope = self._scope, component
         try:
             yield
         finally:
-            self._scope, self.stream = before
+            self._scope = before
 
     @contextlib.contextmanager
     def blind(self) -> Iterator[None]:
@@ -203,6 +209,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
         finally:
             torch.UntypedStorage.resize_ = original
 
+    def _adds_up(self, first: Any, second: Any, alpha: float = 1) -> bool:
+        """Autograd adds these two, and nothing else uses the first."""
+        return bool(
+            self._sums_in_place
+            and alpha == 1
+            and not torch.is_grad_enabled()
+            and isinstance(second, torch.Tensor)
+            and first.shape == second.shape
+            and first.dtype == second.dtype
+            and first.untyped_storage().nbytes() == first.numel() * first.element_size()
+            and _uses(first) == self._own_uses
+        )
+
     def _run_backward_of(self, name: str) -> None:
         self._backward_module = name
 
@@ -227,7 +246,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
             shape=shape,
             dtype=dtype,
             module=self._modules[-1] if self._modules else self._backward_module,
-            stream=self.stream,
+            stream=self._streams.setdefault(torch.cpu.current_stream(), len(self._streams)),
             component=self._scope if component is None else component,
         )
         history.records.append(record)
@@ -259,6 +278,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
                 if record.number in alive:
                     _label(record, "activations")
             self._born = []
+
+
+def _uses(tensor: Any) -> int:
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
 def spans(history: History) -> list[tuple[Span, int]]:

@@ -179,6 +179,21 @@ def test_blocks_of_different_segments_do_not_merge():
     assert allocator.reserved == 80 * MIB
 
 
+@pytest.mark.parametrize(("conf", "reserved"), [(None, 4 * 36 + 3 * 54), ("expandable_segments:True", 160)])
+def test_what_small_activations_leave_is_of_no_use_to_larger_states(conf, reserved):
+    """A training step in little: activations have segments of their own, and idle segments do not become one."""
+    allocator = fresh(conf)
+    for number in range(4):
+        allocator.malloc(("activation", number), 35 * MIB)
+    for number in range(4):
+        allocator.free(("activation", number))
+    for number in range(3):
+        allocator.malloc(("state", number), 52 * MIB + MIB // 2)
+
+    assert allocator.allocated == 3 * 52.5 * MIB
+    assert allocator.reserved == reserved * MIB
+
+
 def test_streams_have_pools_of_their_own():
     allocator = fresh()
     allocator.malloc("a", 3 * MIB, 0)

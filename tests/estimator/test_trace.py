@@ -126,8 +126,12 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
     model.train()
     if training.get("activation_checkpointing") == "full":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    mixed = training["precision"] == "bf16-mixed"
+    in_backward = training.get("optimizer_in_backward")
+    optimizer = None if in_backward else torch.optim.AdamW(model.parameters(), foreach=True)
+    if in_backward:
+        step_in_backward(model)
+    low = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(training["precision"])
+    scaler = torch.amp.GradScaler("cpu", enabled=low == torch.float16)
     peaks = {}
     with Count() as count:
         for tensor in (*model.parameters(), *model.buffers()):
@@ -136,9 +140,9 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
             for _ in range(training.get("gradient_accumulation", 1)):
                 count.mark()
                 ids, labels = (torch.randint(0, made.vocab_size, (BATCH, LENGTH)) for _ in range(2))
-                with torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext():
+                with torch.autocast("cpu", dtype=low) if low else contextlib.nullcontext():
                     outputs = model(input_ids=ids, labels=labels)
-                loss = (convert_outputs_to_fp32(dict)(outputs) if mixed else outputs)["loss"]
+                loss = scaler.scale((convert_outputs_to_fp32(dict)(outputs) if low else outputs)["loss"])
                 del outputs, ids, labels
                 peaks["forward"] = count.peak
                 count.mark()
@@ -146,20 +150,38 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
                 del loss
                 peaks["backward"] = count.peak
             count.mark()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-            optimizer.step()
+            if optimizer is not None:
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+                scaler.step(optimizer)
+                scaler.update()
             peaks["optimizer step"] = count.peak
             model.zero_grad()
     return peaks
 
 
+def step_in_backward(model: torch.nn.Module) -> None:
+    optimizers = {parameter: torch.optim.AdamW([parameter], foreach=True) for parameter in model.parameters()}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+
+
 CASES = [
     *[(family, {"precision": precision}) for family in CONFIGS for precision in ("fp32", "bf16-mixed")],
+    ("llama", {"precision": "fp16-mixed"}),
+    ("gpt2", {"precision": "fp16-mixed"}),
     ("llama", {"precision": "bf16"}),
     ("mixtral", {"precision": "bf16"}),
     ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
     ("gpt2", {"precision": "fp32", "activation_checkpointing": "full"}),
     ("llama", {"precision": "fp32", "gradient_accumulation": 2}),
+    ("llama", {"precision": "fp32", "optimizer_in_backward": True}),
+    ("qwen3", {"precision": "bf16", "optimizer_in_backward": True}),
 ]
 
 
@@ -286,12 +308,33 @@ def test_fsdp2_variants(trace: Trace) -> None:
     layer = 2 * (4 * 128 * 128 * 5 // 8 + 3 * 128 * 352 + 256)
     gathered = [case["forward"]["components"]["communication"] for case in (usual, kept)]
     assert gathered[0] < 4 * layer < 8 * layer < gathered[1]
-    host = phases(cpu_offload="all")
-    assert host["loading"]["allocated"] == host["optimizer step"]["allocated"] == 0
-    assert 0 < host["backward"]["allocated"] < usual["backward"]["allocated"]
     assert phases(data_replicate=2)["optimizer step"]["components"]["optimizer"] == pytest.approx(
         usual["optimizer step"]["components"]["optimizer"]
     )
+
+
+def test_offload_leaves_the_units_in_flight_on_the_card(trace: Trace) -> None:
+    """Late in a block's backward pass: its weights and most of its gradients, the next one's weights, gathered in one
+    piece ahead of time, and the block before's gradients, still being reduced."""
+    deep = LLAMA | {"num_hidden_layers": 8, "vocab_size": 100}
+    training = {"precision": "bf16", "activation_checkpointing": "full", "micro_batch": 1, "sequence_length": 32}
+    parallel = {"strategy": "fsdp2", "data_shard": 8, "reduce_dtype": "bf16", "cpu_offload": "all"}
+    phases = trace(deep, training, parallel=parallel)["phases"]
+    block = 2 * (2 * 128 * 128 + 2 * 128 * 32 + 3 * 128 * 352 + 2 * 128)
+    buffers = phases["loading"]["allocated"]
+
+    assert 0 < buffers == phases["optimizer step"]["allocated"] < 2048
+    backward = phases["backward"]["components"]
+    assert 3.8 * block < backward["communication"] <= 4 * block
+    assert backward["gradients"] == backward["optimizer"] == 0
+
+
+def test_offload_accumulates_whole_gradients_on_the_card(trace: Trace) -> None:
+    parallel = {"strategy": "fsdp2", "data_shard": 8, "cpu_offload": "all"}
+    answer = trace(LLAMA, {"precision": "bf16-mixed", "gradient_accumulation": 2}, parallel=parallel)
+    whole = 4 * answer["parameters"]  # in the type in which they are reduced
+    assert answer["phases"]["forward"]["components"]["gradients"] == pytest.approx(whole, rel=0.02)
+    assert answer["phases"]["optimizer step"]["components"]["gradients"] == 0
 
 
 def test_ddp_has_a_bucket_element_for_every_gradient(trace: Trace) -> None:
@@ -410,6 +453,7 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
         ({"training": {"loss": "fused-linear"}}, "fused-linear loss"),
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),
         ({"training": {"compile": True}}, "torch.compile"),
+        ({"training": {"optimizer_in_backward": True}, "parallel": {"tensor": 2}}, "one card only"),
         ({"training": {"activation_checkpointing": "selective"}}, "selective"),
         ({"task": "feature-extraction"}, "no loss"),
     ],
