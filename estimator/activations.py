@@ -54,6 +54,8 @@ class Saved:
     """By embedding, final norm and head, logits and loss excepted."""
     working_bytes: int
     """What one layer's backward pass needs besides, the layer's recomputed activations included."""
+    attention_working_bytes: int
+    """The same while its attention runs backward; negative where the MLP's activations, gone by then, were more."""
     forward_bytes: int
     """What one layer's forward pass needs besides what it saves."""
     boundary_bytes: int
@@ -98,14 +100,16 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     checkpoint = widths.residual * arch.hidden / context.residual_split
     checkpointing, offload = job.training.activation_checkpointing, job.training.activation_offload
     kept = {"none": mean, "full": checkpoint, "selective": checkpoint + _selective_per_token(context)}[checkpointing]
-    working = _working_per_token(context) + (fullest - kept if checkpointing != "none" else 0.0)
+    recomputed = fullest - kept if checkpointing != "none" else 0.0
     if offload:
-        working += 2 * kept  # one layer on its way out or in, one in use
+        recomputed += 2 * kept  # one layer on its way out or in, one in use
+    gone = _mlp_half(context, moe=arch.moe_layers > 0)
     return Saved(
         layer_bytes=round(fullest * tokens),
         layers_bytes=0 if offload else round(kept * tokens * stage.layers),
         around_bytes=round(_around_per_token(context, stage) * tokens),
-        working_bytes=round(working * tokens),
+        working_bytes=round((recomputed + _mlp_working(context)) * tokens),
+        attention_working_bytes=round((recomputed - gone + _attention_working(context)) * tokens),
         forward_bytes=round(_passing_per_token(context) * tokens),
         boundary_bytes=round(checkpoint * tokens),
     )
@@ -144,20 +148,36 @@ def slot_of(name: str) -> Slot | None:
 def _layer_per_token(context: _Context, *, moe: bool) -> float:
     arch = context.arch
     attention = _attention_per_token(context)
-    mlp = _experts_per_token(context) if moe else _mlp_per_token(context, arch.mlp_size)
     cross = 0.0
     if arch.encoder_decoder:  # decoder blocks attend twice; spread over all blocks
         share = arch.decoder_layers / arch.layers
         cross = share * (attention + _norm(context, arch.hidden) + _inputs(context, "attention_in", arch.hidden))
-    norms = arch.norms_per_layer * _norm(context, arch.hidden)
+    half = (_norms(context) + _masks(context)) / 2 / context.residual_split
     reads = _inputs(context, "attention_in", arch.hidden)
-    if not moe:
-        reads += _inputs(context, "mlp_in", arch.hidden, shared=arch.parallel_residual and arch.norms_per_layer == 1)
+    return half + reads + attention + cross + _between_adapters(context) + _mlp_half(context, moe=moe)
+
+
+def _mlp_half(context: _Context, *, moe: bool) -> float:
+    """Of a layer the half after attention: its norms, the MLP, and what that reads."""
+    arch = context.arch
+    half = (_norms(context) + _masks(context)) / 2 / context.residual_split
+    if moe:
+        return half + _experts_per_token(context)
+    shared = arch.parallel_residual and arch.norms_per_layer == 1
+    return half + _mlp_per_token(context, arch.mlp_size) + _inputs(context, "mlp_in", arch.hidden, shared=shared)
+
+
+def _norms(context: _Context) -> float:
+    arch = context.arch
+    norms = arch.norms_per_layer * _norm(context, arch.hidden)
     if arch.parallel_residual and arch.norms_per_layer > 1:
         norms -= (arch.norms_per_layer - 1) * context.widths.residual * arch.hidden  # they read one and the same input
-    masks = 2 * arch.hidden if arch.hidden_dropout else 0
-    everywhere = (norms + masks) / context.residual_split
-    return everywhere + reads + attention + mlp + cross + _between_adapters(context)
+    return norms
+
+
+def _masks(context: _Context) -> float:
+    """Of dropout on the outputs of attention and MLP."""
+    return 2 * context.arch.hidden if context.arch.hidden_dropout else 0
 
 
 def _between_adapters(context: _Context) -> float:
@@ -173,7 +193,7 @@ def _norm(context: _Context, size: float) -> float:
     """A norm's saved tensors per token, its output excepted (whoever reads it saves it)."""
     widths, arch = context.widths, context.arch
     if arch.norm == "layer":
-        return widths.residual * size + 8  # input, mean and reciprocal deviation
+        return (4 if widths.mixed else widths.residual) * size + 8  # input, mean and reciprocal deviation
     if context.job.training.framework in ("torchtitan", "megatron"):
         return widths.residual * size + 4  # fused: input and reciprocal deviation
     scaled = 4 if arch.family.startswith("gemma") else widths.residual
@@ -315,14 +335,26 @@ def _selective_per_token(context: _Context) -> float:
     return kept + c * arch.hidden / context.residual_split
 
 
-def _working_per_token(context: _Context) -> float:
-    """Gradients that are alive while one block's MLP or attention runs backward."""
-    arch, widths = context.arch, context.widths
+def _mlp_working(context: _Context) -> float:
+    """Gradients that are alive while one block's MLP runs backward."""
+    gated = 2 if context.arch.gated else 1
+    return context.widths.compute * gated * _mlp_size(context) / context.tensor + _passing_gradients(context)
+
+
+def _attention_working(context: _Context) -> float:
+    """The same for its attention: of the scores, where these are written, else of queries, keys and values."""
+    arch, c = context.arch, context.widths.compute
+    scores = _scores_per_token(context) * (4 + c)
+    fused = (4 * arch.query_size + c * (arch.query_size + 2 * arch.heads * arch.value_head_dim)) / context.tensor
+    return max(scores, fused) + _passing_gradients(context)
+
+
+def _passing_gradients(context: _Context) -> float:
+    """The residual stream's gradient, of a block half's output and of its input."""
+    widths, hidden = context.widths, context.arch.hidden
     # sequence parallelism gathers the split residual stream before a block half, and its gradient after it
-    gathered = 2 * widths.compute * arch.hidden if context.residual_split > 1 else 0
-    in_mlp = widths.compute * (2 if arch.gated else 1) * _mlp_size(context) / context.tensor
-    in_attention = _scores_per_token(context) * (4 + widths.compute)
-    return max(in_mlp, in_attention) + 2 * widths.residual * arch.hidden / context.residual_split + gathered
+    gathered = 2 * widths.compute * hidden if context.residual_split > 1 else 0
+    return 2 * widths.residual * hidden / context.residual_split + gathered
 
 
 def _passing_per_token(context: _Context) -> float:

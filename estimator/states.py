@@ -151,7 +151,8 @@ def _step_bytes(job: Job, trained: list[Held], widths: Widths, split: int) -> in
         case "adamw":
             return _total(trained, lambda h: h.elements * (widths.adapter if h.adapter else widths.state), split)
         case "adafactor":
-            return largest * 4 * 3 // split
+            # the update, its root mean squares, and of low-precision weights and gradients an fp32 copy each
+            return largest * 4 * (2 if widths.weight == 4 else 4) // split
         case "muon":
             return largest * 2 * 4
         case _:

@@ -1,10 +1,11 @@
 """What a training process takes around its tensors: communication buffers, workspaces, and what torch never sees."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from .gathered import Buffers, unit_buffers
 from .gpus import Gpu
 from .job import Job
-from .rank import Held, Stage
+from .rank import Stage
 from .sizes import MIB
 from .states import shards, weight_width
 from .widths import Widths, uses_zero
@@ -23,22 +24,16 @@ _KERNELS_BYTES = 120 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Communication:
-    """Bytes of communication buffers inside torch's allocator, by phase, and outside of it."""
+class Communication(Buffers):
+    """Communication buffers inside torch's allocator, by moment, and outside of it."""
 
-    forward: int
-    loss: int
-    """Between forward and backward pass, when only the root's weights are gathered."""
-    backward: int
-    step: int
-    """Kept between steps."""
     outside: int
     """NCCL's own buffers."""
     root: int = 0
     """The flat buffer in which FSDP gathers the root's parameters."""
 
 
-def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
+def communication(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Communication:
     """Gathered weights, gradients on their way, and buckets.
 
     FSDP (torch.distributed.fsdp): the root's parameters stay gathered; two units and one flat buffer are alive; in
@@ -46,21 +41,39 @@ def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
     """
     gathered = job.parallel.world_size > 1 and shards(job).weights > 1
     strategy = job.parallel.strategy
-    buffers = (0, 0, 0, 0)
+    buffers = Buffers()
     if strategy == "ddp" and job.parallel.data_ranks > 1 and job.training.framework != "megatron":
         # Megatron's buckets are its gradient buffer
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
-        buffers = (bucket, bucket, bucket, bucket)
+        buffers = _same(bucket, bucket, bucket, bucket)
     elif uses_zero(job) and job.parallel.data_ranks * job.parallel.context > 1:
-        buffers = _zero_buffers(job, stage)
+        buffers = _same(*_zero_buffers(job, stage))
+    elif gathered and strategy == "fsdp2" and job.training.framework == "transformers":
+        buffers = unit_buffers(job, stage, widths, tied=tied and stage.last)
     elif gathered:
-        buffers = _fsdp_buffers(job, stage, widths)
+        buffers = _same(*_fsdp_buffers(job, stage, widths))
     elif strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
         unit = _unit_bytes(stage, widths)
-        buffers = (0, 0, 2 * unit, 2 * unit if job.parallel.double_buffer else 0)
-    forward, loss, backward, step = buffers
+        buffers = _same(0, 0, 2 * unit, 2 * unit if job.parallel.double_buffer else 0)
     root = _gathered_bytes(stage, widths, layered=False) if gathered else 0
-    return Communication(forward=forward, loss=loss, backward=backward, step=step, outside=nccl_bytes(job), root=root)
+    moments = {moment.name: getattr(buffers, moment.name) for moment in fields(buffers)}
+    return Communication(**moments, outside=nccl_bytes(job), root=root)
+
+
+def _same(forward: int, loss: int, backward: int, step: int) -> Buffers:
+    """Buffers that are the same all through a pass."""
+    return Buffers(
+        forward=forward,
+        output=forward,
+        loss=loss,
+        head=loss,
+        turn=loss,
+        first=backward,
+        backward=backward,
+        reduced=backward,
+        embedding=backward,
+        step=step,
+    )
 
 
 def context_bytes(gpu: Gpu | None) -> int:
@@ -77,10 +90,6 @@ def workspace_bytes(gpu: Gpu | None) -> int:
 
 def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int, int]:
     unit, around = _unit_bytes(stage, widths), _gathered_bytes(stage, widths, layered=False)
-    head = around
-    if job.training.framework == "transformers" and job.parallel.strategy == "fsdp2":
-        # accelerate (utils/fsdp_utils.py, 1.15) makes units of the embedding and of the head, which come and go too
-        around, head = 0, _gathered_bytes(stage, widths, layered=False, embedding=not stage.last)
     keeps = not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op"
     kept = _gathered_bytes(stage, widths, layered=True) if keeps else 0
     gathering = kept + unit if keeps else 3 * unit
@@ -88,8 +97,7 @@ def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
     trainable = stage.elements(trainable=True, layered=True) // layers
     reduced = trainable * (widths.compute + widths.reduce)
     double = 4 * unit if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
-    forward = max(around + gathering, head + kept)
-    return forward, head + kept + double, around + gathering + reduced, double
+    return around + gathering, around + kept + double, around + gathering + reduced, double
 
 
 def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int, int]:
@@ -101,27 +109,21 @@ def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int, int]:
     return 0, bucket, 2 * bucket, bucket
 
 
-def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool, embedding: bool = True) -> int:
+def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool) -> int:
     """Gathered parameters, whole: in the compute type, quantized ones as they are stored.
 
     Args:
         stage: what the rank holds.
         widths: bytes per element.
         layered: those of the blocks, or those around them.
-        embedding: count the embedding in, unless it is all there is: it then is the head too.
     """
     return round(
         sum(
             held.elements * (weight_width(held, widths) if held.quantized else widths.compute)
-            for held in _around(stage, layered=layered, embedding=embedding)
+            for held in stage.held
+            if held.group.layered == layered
         )
     )
-
-
-def _around(stage: Stage, *, layered: bool, embedding: bool) -> list[Held]:
-    there = [held for held in stage.held if held.group.layered == layered]
-    others = [held for held in there if held.group.role == "head"]
-    return there if embedding or not others else [held for held in there if held.group.role != "embedding"]
 
 
 def _unit_bytes(stage: Stage, widths: Widths) -> int:
