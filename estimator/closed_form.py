@@ -52,7 +52,10 @@ class _Rank:
         if not self.widths.autocast:
             return 0
         there = (h for h in self.stage.held if h.group.layered == layered and not h.quantized)
-        linear = sum(h.elements for h in there if h.group.linear or h.group.role == "expert" or self._is_head(h))
+        fused = self.job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
+        linear = sum(
+            h.elements for h in there if h.group.linear or (fused and h.group.role == "expert") or self._is_head(h)
+        )
         return linear * self.widths.compute
 
     def _is_head(self, held: Held) -> bool:
@@ -192,7 +195,7 @@ def _backward(rank: _Rank) -> Iterator[Components]:
     base, saved, layers = _always(rank), rank.saved, max(1, rank.stage.layers)
     buffers, head = rank.communication, rank.casts(layered=False)
     others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
-    checkpointed = _checkpoints(rank.job)
+    checkpointed, trains_head = _checkpoints(rank.job), rank.job.lora is None
     # casts that the recomputation makes anew were dropped when autocast ended
     casts = rank.casts(layered=True) // layers if checkpointed else rank.casts(layered=True)
     during = replace(
@@ -203,18 +206,16 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         communication=base.communication + buffers.loss,
     )
     yield replace(during, logits=rank.loss.backward)
+    turned = max(rank.accumulated, _gradients_after(rank, 0))
     yield replace(  # the head; under autocast its gradient has the compute type first
         during,
-        gradients=max(rank.accumulated, _gradients_after(rank, 0)),
+        gradients=rank.accumulated if rank.widths.autocast else turned,
         logits=rank.loss.gradient,
-        temporary=during.temporary + head,
+        temporary=during.temporary + (head if trains_head else 0),
         communication=base.communication + buffers.head,
     )
     yield replace(
-        during,
-        gradients=max(rank.accumulated, _gradients_after(rank, 0)),
-        temporary=during.temporary - head,
-        communication=base.communication + buffers.turn,
+        during, gradients=turned, temporary=during.temporary, communication=base.communication + buffers.turn
     )
     for done in sorted({0, min(1, layers - 1), layers - 1}):  # blocks that have run backward
         yield from _block_backward(rank, done, casts, others)
