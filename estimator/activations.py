@@ -6,6 +6,7 @@ All figures are for the tokens of one micro-batch.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .architecture import Architecture
 from .job import Job
@@ -117,7 +118,7 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
         arch=arch,
         job=job,
         widths=widths,
-        consumers=_consumers(job, stage),
+        consumers=_consumers(stage, full=job.lora is None),
         tensor=job.parallel.tensor,
         adapted_experts=_adapted_experts(stage),
     )
@@ -152,18 +153,18 @@ def tokens_per_rank(job: Job) -> int:
     return job.training.micro_batch * -(-job.training.sequence_length // job.parallel.context)
 
 
-def _consumers(job: Job, stage: Stage) -> dict[Slot, tuple[int, int]]:
+@lru_cache(maxsize=256)
+def _consumers(stage: Stage, *, full: bool) -> dict[Slot, tuple[int, int]]:
     adapted = {held.group.name.partition(".lora_")[0] for held in stage.held if held.adapter}
     found: dict[Slot, set[str]] = {}
     for held in stage.held:
         slot = slot_of(held.group.name)
         if slot and held.group.linear and held.group.layered:
             found.setdefault(slot, set()).add(held.group.name.removesuffix(".weight"))
-    return {
-        slot: (_kinds(names), _kinds(names if job.lora is None else names & adapted)) for slot, names in found.items()
-    }
+    return {slot: (_kinds(names), _kinds(names if full else names & adapted)) for slot, names in found.items()}
 
 
+@lru_cache(maxsize=256)
 def _adapted_experts(stage: Stage) -> int:
     experts = [held for held in stage.held if held.group.role == "expert"]
     if not any(held.adapter for held in experts):

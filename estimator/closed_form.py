@@ -17,7 +17,7 @@ from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
 from .loss import LossBytes, loss_bytes
-from .rank import Held, Stage, adapter_groups, stages
+from .rank import Stage, adapter_parameters, stages
 from .sizes import MIB
 from .states import States, accumulates_whole, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
@@ -41,32 +41,21 @@ class _Rank:
     workspace: int
     tied: bool
     """Head and embedding are one parameter."""
+    casts: int
+    """Autocast's copies of the weights of the blocks' linear layers, all of them."""
+    head_casts: int
+    """The same of those around the blocks."""
 
     @property
     def outside(self) -> int:
         """Never through torch's allocator."""
         return self.context + self.communication.outside
 
-    def casts(self, *, layered: bool) -> int:
-        """Autocast's copies of the weights of linear layers, all of them: of the blocks, or around them."""
-        if not self.widths.autocast:
-            return 0
-        there = (h for h in self.stage.held if h.group.layered == layered and not h.quantized)
-        fused = self.job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
-        linear = sum(
-            h.elements for h in there if h.group.linear or (fused and h.group.role == "expert") or self._is_head(h)
-        )
-        return linear * self.widths.compute
-
-    def _is_head(self, held: Held) -> bool:
-        """It is the embedding, and the head is it."""
-        return self.tied and self.stage.last and held is self.stage.tokens
-
     @property
     def second_gradient(self) -> int:
         """Of an embedding that is the head too: that of the one beside that of the other, before they are added."""
         tokens = self.stage.tokens
-        if tokens is None or not self._is_head(tokens) or not tokens.trainable or self.communication.unreduced:
+        if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.communication.unreduced:
             return 0
         return tokens.elements * self.widths.gradient
 
@@ -130,7 +119,24 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         context=context_bytes(gpu),
         workspace=workspace_bytes(gpu),
         tied=tied,
+        casts=_casts(job, stage, widths, layered=True, tied=tied),
+        head_casts=_casts(job, stage, widths, layered=False, tied=tied),
     )
+
+
+def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool) -> int:
+    if not widths.autocast:
+        return 0
+    fused = job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
+    head = stage.tokens if tied and stage.last else None
+    linear = (
+        held.elements
+        for held in stage.held
+        if held.group.layered == layered
+        and not held.quantized
+        and (held.group.linear or (fused and held.group.role == "expert") or held is head)
+    )
+    return sum(linear) * widths.compute
 
 
 def _phases(rank: _Rank) -> tuple[Phase, ...]:
@@ -174,7 +180,7 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         temporary=base.temporary,
         communication=base.communication + rank.communication.forward,
     )
-    casts, head = rank.casts(layered=True), rank.casts(layered=False)
+    casts, head = rank.casts, rank.head_casts
     # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
     kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else casts
     passing = rank.saved.forward_bytes + (kept or casts // max(1, rank.stage.layers))
@@ -193,11 +199,11 @@ def _checkpoints(job: Job) -> bool:
 
 def _backward(rank: _Rank) -> Iterator[Components]:
     base, saved, layers = _always(rank), rank.saved, max(1, rank.stage.layers)
-    buffers, head = rank.communication, rank.casts(layered=False)
+    buffers, head = rank.communication, rank.head_casts
     others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
     checkpointed, trains_head = _checkpoints(rank.job), rank.job.lora is None
     # casts that the recomputation makes anew were dropped when autocast ended
-    casts = rank.casts(layered=True) // layers if checkpointed else rank.casts(layered=True)
+    casts = rank.casts // layers if checkpointed else rank.casts
     during = replace(
         base,
         gradients=rank.accumulated,
@@ -357,4 +363,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return sum(g.elements for g in adapter_groups(inventory, job.lora)) if job.lora else inventory.parameters
+    return adapter_parameters(inventory, job.lora) if job.lora else inventory.parameters

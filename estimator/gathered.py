@@ -10,8 +10,8 @@ everything has run backward, because a unit waits for its first module.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from .job import Job
 from .rank import Held, Stage
 from .states import weight_width
 from .widths import Widths
@@ -59,8 +59,16 @@ class _Unit:
     """The same in the type in which they are reduced."""
 
 
-def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
-    """The buffers of FSDP2 under accelerate; ``tied``: the stage's head is its embedding."""
+@lru_cache(maxsize=256)
+def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool) -> Buffers:
+    """The buffers of FSDP2 under accelerate.
+
+    Args:
+        stage: what the rank holds.
+        widths: bytes per element.
+        tied: the stage's head is its embedding.
+        keeps: blocks stay gathered after the forward pass.
+    """
     block = _unit(_largest_block(stage), widths)
     around = [held for held in stage.held if not held.group.layered]
     tokens = stage.tokens
@@ -71,7 +79,6 @@ def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
     head, others = _unit(((h, 1.0) for h in last), widths), _unit(((h, 1.0) for h in root), widths)
     embedding = _unit([(tokens, 1.0)] if tokens and not tied else [], widths)
 
-    keeps = not job.parallel.reshard_after_forward
     kept = round(block.whole * stage.layers) + embedding.whole if keeps else 0
     stays = others.whole + (head.whole if tied else 0)
     gathering = kept + block.whole if keeps else 2 * block.whole  # the flat buffer, and its parameters

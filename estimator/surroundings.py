@@ -1,6 +1,7 @@
 """What a training process takes around its tensors: communication buffers, workspaces, and what torch never sees."""
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from .gathered import Buffers, unit_buffers
 from .gpus import Gpu
@@ -21,6 +22,9 @@ _CONTEXT_BYTES = {7: 380 * MIB, 8: 480 * MIB, 9: 540 * MIB, 10: 640 * MIB, 12: 6
 """CUDA context with lazily loaded kernels, by major compute capability: A100 481 MiB with torch 2.1, RTX 5090 635."""
 _KERNELS_BYTES = 120 * MIB
 """Kernels of cuBLAS, flash attention and torch that a training step loads into the context."""
+
+
+_MOMENTS = tuple(moment.name for moment in fields(Buffers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +53,14 @@ def communication(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Comm
     elif uses_zero(job) and job.parallel.data_ranks * job.parallel.context > 1:
         buffers = _same(*_zero_buffers(job, stage))
     elif gathered and strategy == "fsdp2" and job.training.framework == "transformers":
-        buffers = unit_buffers(job, stage, widths, tied=tied and stage.last)
+        buffers = unit_buffers(stage, widths, tied=tied and stage.last, keeps=not job.parallel.reshard_after_forward)
     elif gathered:
         buffers = _same(*_fsdp_buffers(job, stage, widths))
     elif strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
         unit = _unit_bytes(stage, widths)
         buffers = _same(0, 0, 2 * unit, 2 * unit if job.parallel.double_buffer else 0)
     root = _gathered_bytes(stage, widths, layered=False) if gathered else 0
-    moments = {moment.name: getattr(buffers, moment.name) for moment in fields(buffers)}
+    moments = {name: getattr(buffers, name) for name in _MOMENTS}
     return Communication(**moments, outside=nccl_bytes(job), root=root)
 
 
@@ -109,6 +113,7 @@ def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int, int]:
     return 0, bucket, 2 * bucket, bucket
 
 
+@lru_cache(maxsize=256)
 def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool) -> int:
     """Gathered parameters, whole: in the compute type, quantized ones as they are stored.
 
