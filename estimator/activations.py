@@ -60,10 +60,14 @@ class Saved:
     """By all layers of the stage, as checkpointing leaves them."""
     around_bytes: int
     """By embedding, final norm and head, logits and loss excepted."""
+    recomputed_bytes: int
+    """What one layer's backward pass brings back first, of what checkpointing or offloading took away."""
+    mlp_half_bytes: int
+    """Of one layer what is gone again when the half with the MLP has run backward."""
     working_bytes: int
-    """What one layer's backward pass needs besides, the layer's recomputed activations included."""
+    """What one layer's MLP needs besides while it runs backward."""
     attention_working_bytes: int
-    """The same while its attention runs backward; negative where the MLP's activations, gone by then, were more."""
+    """The same for its attention."""
     forward_bytes: int
     """What one layer's forward pass needs besides what it saves."""
     boundary_bytes: int
@@ -141,8 +145,10 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
         layer_bytes=round(fullest * tokens),
         layers_bytes=0 if offload else round(kept * tokens * stage.layers),
         around_bytes=round(_around_per_token(context, stage) * tokens),
-        working_bytes=round((recomputed + _mlp_working(context)) * tokens),
-        attention_working_bytes=round((recomputed - gone + _attention_working(context)) * tokens),
+        recomputed_bytes=round(recomputed * tokens),
+        mlp_half_bytes=round(gone * tokens),
+        working_bytes=round(_mlp_working(context) * tokens),
+        attention_working_bytes=round(_attention_working(context) * tokens),
         forward_bytes=round(_passing_per_token(context) * tokens),
         boundary_bytes=round(checkpoint * tokens),
     )
@@ -459,7 +465,8 @@ def _adapter_outputs(context: _Context) -> float:
 def _attention_working(context: _Context) -> float:
     """The same for its attention: of the scores, where these are written, else of queries, keys and values."""
     arch, c = context.arch, context.widths.compute
-    scores = _scores_per_token(context) * (4 + c)
+    plain = arch.family in _PLAIN_SOFTMAX or arch.family == "gpt_oss"
+    scores = _scores_per_token(context) * (3 * c if plain and not context.widths.mixed else 4 + c)
     fused = (4 * arch.query_size + c * (arch.query_size + 2 * arch.heads * arch.value_head_dim)) / context.tensor
     # gradients of T5's biases, with checkpointing those of cross attention too: what came before and what is added
     biases = 2 if context.job.training.activation_checkpointing == "none" else 4

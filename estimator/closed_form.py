@@ -253,7 +253,7 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
     """One block: its MLP, its attention, and when it is through."""
     saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.communication, rank.stage.share_of_mlp
     gradients = max(rank.accumulated, _gradients_after(rank, done))
-    activations = others + saved.layers_bytes * (layers - done) // layers
+    activations = others + saved.layers_bytes * (layers - done) // layers + saved.recomputed_bytes
     temporary = casts * (layers - done) // layers
     communication = (buffers.backward if done else buffers.first) - buffers.kept * done // layers
     yield _moment(
@@ -266,7 +266,7 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
     yield _moment(
         rank,
         gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
-        activations=activations,
+        activations=max(0, activations - saved.mlp_half_bytes),
         temporary=temporary + saved.attention_working_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
