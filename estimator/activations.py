@@ -68,6 +68,8 @@ class Saved:
     """What one layer's MLP needs besides while it runs backward."""
     attention_working_bytes: int
     """The same for its attention."""
+    norm_working_bytes: int
+    """What a norm needs while it runs backward."""
     forward_bytes: int
     """What one layer's forward pass needs besides what it saves."""
     boundary_bytes: int
@@ -149,6 +151,7 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
         mlp_half_bytes=round(gone * tokens),
         working_bytes=round(_mlp_working(context) * tokens),
         attention_working_bytes=round(_attention_working(context) * tokens),
+        norm_working_bytes=round(_norm_working(context) * tokens),
         forward_bytes=round(_passing_per_token(context) * tokens),
         boundary_bytes=round(checkpoint * tokens),
     )
@@ -330,7 +333,7 @@ def _attention_per_token(context: _Context) -> float:
         core = c * grouped + 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
         core += masked * c * (whole - grouped)
     core += masked * c * length
-    if arch.family in _FUSED_VIEWS and fused and c != 4:
+    if arch.family in _FUSED_VIEWS and fused and not uses_math_attention(context.job, arch, widths):
         core += c * (arch.query_size + arch.key_size)
     needing = context.consumers.get("attention_out", (1, 1))[1]
     if eager and (needing or context.full):
@@ -450,7 +453,19 @@ def _mlp_working(context: _Context) -> float:
         # their outputs are weighed and summed: DeepSeek's weights are fp32
         weighed = (3 * (4 if arch.kv_lora_rank and not context.widths.mixed else width) + c) * arch.hidden
         gradients = max(gradients, rows * weighed, rows * width * (tensors * arch.expert_mlp_size + arch.hidden))
-    return max(gradients, _adapter_outputs(context)) / context.tensor + _passing_gradients(context)
+    adapters = _adapter_outputs(context)
+    if adapters:  # by then the MLP's activations behind them are not there yet, or gone again
+        last = context.consumers["mlp_in"][0] > 1  # of two projections; the activation of the other is there
+        adapters -= _mlp_per_token(context, arch.mlp_size) - (last * 2 * c * arch.mlp_size)
+    working = max(gradients, adapters) / context.tensor + _passing_gradients(context)
+    return max(working, _norm_working(context)) if arch.norms_per_layer == 4 else working  # the last comes first
+
+
+def _norm_working(context: _Context) -> float:
+    """A norm running backward: autograd's chain of fp32 gradients, or torch's one kernel for layer norms."""
+    arch, fused = context.arch, context.job.training.framework != "transformers"
+    tensors = 2 if arch.norm == "layer" or fused else 5
+    return tensors * 4 * arch.hidden / context.residual_split
 
 
 def _adapter_outputs(context: _Context) -> float:
@@ -459,7 +474,8 @@ def _adapter_outputs(context: _Context) -> float:
     if context.full or not needing or context.adapter == c or context.widths.autocast:
         return 0.0
     fused = 2 if context.arch.gated and context.consumers["mlp_in"][0] == 1 else 1
-    return (2 * context.adapter + c) * fused * context.arch.mlp_size
+    passing = 2 * context.adapter * context.arch.hidden  # its input's cast, and a gradient
+    return (2 * context.adapter + c) * fused * context.arch.mlp_size + passing
 
 
 def _attention_working(context: _Context) -> float:

@@ -237,7 +237,13 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         temporary=kept + (head if rank.job.lora is None else 0),
         communication=buffers.head,
     )
-    yield _moment(rank, gradients=turned, activations=activations, temporary=kept, communication=buffers.turn)
+    yield _moment(  # the last norm
+        rank,
+        gradients=turned,
+        activations=activations,
+        temporary=kept + saved.norm_working_bytes,
+        communication=buffers.turn,
+    )
     for done in sorted({0, min(1, layers - 1), layers - 1}):  # blocks that have run backward
         yield from _block_backward(rank, done, casts, others)
     yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
