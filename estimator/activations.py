@@ -145,7 +145,7 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     gone = _mlp_half(context, moe=arch.moe_layers > 0) if job.training.framework == "transformers" else 0.0
     return Saved(
         layer_bytes=round(fullest * tokens),
-        layers_bytes=0 if offload else round(kept * tokens * stage.layers),
+        layers_bytes=0 if offload else round((kept * stage.layers - _before_adapters(context, stage)) * tokens),
         around_bytes=round(_around_per_token(context, stage) * tokens),
         recomputed_bytes=round(recomputed * tokens),
         mlp_half_bytes=round(gone * tokens),
@@ -205,6 +205,23 @@ def _layer_per_token(context: _Context, *, moe: bool) -> float:
     half = (_norms(context) + _masks(context)) / 2 / context.residual_split
     reads = _inputs(context, "attention_in", arch.hidden) + _bias(context)
     return half + reads + attention + _between_adapters(context) + _mlp_half(context, moe=moe)
+
+
+def _before_adapters(context: _Context, stage: Stage) -> float:
+    """What the first block does not save under LoRA, because nothing before its first adapter has a gradient."""
+    arch, job = context.arch, context.job
+    if (
+        context.full
+        or _checkpoints(context)
+        or not stage.first
+        or job.training.framework != "transformers"
+        or not arch.causal
+    ):
+        return 0.0
+    norm = _norm(context, arch.hidden)
+    if arch.parallel_residual and not context.consumers.get("mlp_in", (1, 0))[1]:
+        return norm + _mlp_per_token(context, arch.mlp_size)
+    return norm
 
 
 def _cross_attention(context: _Context) -> float:
@@ -453,10 +470,7 @@ def _mlp_working(context: _Context) -> float:
         # their outputs are weighed and summed: DeepSeek's weights are fp32
         weighed = (3 * (4 if arch.kv_lora_rank and not context.widths.mixed else width) + c) * arch.hidden
         gradients = max(gradients, rows * weighed, rows * width * (tensors * arch.expert_mlp_size + arch.hidden))
-    adapters = _adapter_outputs(context)
-    if adapters:  # by then the MLP's activations behind them are not there yet, or gone again
-        last = context.consumers["mlp_in"][0] > 1  # of two projections; the activation of the other is there
-        adapters -= _mlp_per_token(context, arch.mlp_size) - (last * 2 * c * arch.mlp_size)
+    adapters = _adapter_outputs(context, saved_behind=True) if _checkpoints(context) else 0.0
     working = max(gradients, adapters) / context.tensor + _passing_gradients(context)
     return max(working, _norm_working(context)) if arch.norms_per_layer == 4 else working  # the last comes first
 
@@ -468,24 +482,38 @@ def _norm_working(context: _Context) -> float:
     return tensors * 4 * arch.hidden / context.residual_split
 
 
-def _adapter_outputs(context: _Context) -> float:
-    """What an adapter in fp32 of the MLP gives, it scaled, and what it is added to; 0 where there is none."""
-    c, needing = context.widths.compute, context.consumers.get("mlp_in", (1, 0))[1]
+def _adapter_outputs(context: _Context, *, saved_behind: bool) -> float:
+    """What an adapter in fp32 of the MLP gives, it scaled, and what it is added to; 0 where there is none.
+
+    Args:
+        context: the layer.
+        saved_behind: what the MLP saves behind it counts as there already, and is taken off.
+    """
+    arch, c = context.arch, context.widths.compute
+    readers, needing = context.consumers.get("mlp_in", (1, 0))
     if context.full or not needing or context.adapter == c or context.widths.autocast:
         return 0.0
-    fused = 2 if context.arch.gated and context.consumers["mlp_in"][0] == 1 else 1
-    passing = 2 * context.adapter * context.arch.hidden  # its input's cast, and a gradient
-    return (2 * context.adapter + c) * fused * context.arch.mlp_size + passing
+    fused = 2 if arch.gated and readers == 1 else 1
+    passing = 2 * context.adapter * arch.hidden  # its input's cast, and a gradient
+    outputs = (2 * context.adapter + c) * fused * arch.mlp_size + passing
+    if not saved_behind:
+        return outputs
+    # of two projections, the activation of the other is there
+    return outputs - _mlp_per_token(context, arch.mlp_size) + (2 * c * arch.mlp_size if readers > 1 else 0)
+
+
+def _checkpoints(context: _Context) -> bool:
+    return context.job.training.activation_checkpointing != "none"
 
 
 def _attention_working(context: _Context) -> float:
     """The same for its attention: of the scores, where these are written, else of queries, keys and values."""
     arch, c = context.arch, context.widths.compute
-    plain = arch.family in _PLAIN_SOFTMAX or arch.family == "gpt_oss"
-    scores = _scores_per_token(context) * (3 * c if plain and not context.widths.mixed else 4 + c)
+    plain = context.job.training.framework == "transformers" and arch.family in {*_PLAIN_SOFTMAX, "gpt_oss"}
+    scores = _scores_per_token(context) * (2 * c if plain and not context.widths.mixed else 4 + c)
     fused = (4 * arch.query_size + c * (arch.query_size + 2 * arch.heads * arch.value_head_dim)) / context.tensor
     # gradients of T5's biases, with checkpointing those of cross attention too: what came before and what is added
-    biases = 2 if context.job.training.activation_checkpointing == "none" else 4
+    biases = 4 if _checkpoints(context) else 2
     return max(scores, fused) + biases * _bias(context) + _passing_gradients(context)
 
 
@@ -501,9 +529,9 @@ def _passing_per_token(context: _Context) -> float:
     """What one block's forward pass holds for a moment: raw attention scores, or the MLP's product."""
     c, arch = context.widths.compute, context.arch
     tensors = 1
-    if context.job.training.activation_checkpointing != "none":  # what is saved otherwise
+    if _checkpoints(context):  # what is saved otherwise
         tensors = (2 if arch.gated else 1) + (_activation_tensors(context) + 1) // 2
-    mlp = max(tensors * c * _mlp_size(context), _adapter_outputs(context))
+    mlp = max(tensors * c * _mlp_size(context), _adapter_outputs(context, saved_behind=not _checkpoints(context)))
     return max(2 * c * _scores_per_token(context), mlp / context.tensor)
 
 
@@ -545,7 +573,7 @@ def _stacks_biases(context: _Context) -> float:
         return 0.0
     stacks = 2 if arch.decoder_layers else 1
     biases = stacks - 1
-    if context.job.training.activation_checkpointing != "none":
+    if _checkpoints(context):
         biases += stacks  # each stack's own, which all its blocks are given
     buckets = 8 * stacks * _length(context) / context.job.training.micro_batch
     return (biases * _bias(context) + buckets) / arch.layers
