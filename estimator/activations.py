@@ -7,9 +7,12 @@ All figures are for the tokens of one micro-batch.
 
 from dataclasses import dataclass
 
+from . import litgpt
 from .architecture import Architecture
 from .job import Job
 from .rank import Stage
+from .software import keeps_quantized_inputs
+from .states import unpacked_bytes
 from .widths import Widths
 
 Slot = str
@@ -58,6 +61,8 @@ class Saved:
     """What one layer's forward pass needs besides what it saves."""
     boundary_bytes: int
     """The residual stream between two blocks."""
+    previous_bytes: int = 0
+    """What the graph of the micro-batch before still holds during the forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +106,15 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     working = _working_per_token(context) + (fullest - kept if checkpointing != "none" else 0.0)
     if offload:
         working += 2 * kept  # one layer on its way out or in, one in use
+    unpacked = unpacked_bytes(job, (held for held in stage.held if held.group.layered))
     return Saved(
         layer_bytes=round(fullest * tokens),
         layers_bytes=0 if offload else round(kept * tokens * stage.layers),
         around_bytes=round(_around_per_token(context, stage) * tokens),
-        working_bytes=round(working * tokens),
-        forward_bytes=round(_passing_per_token(context) * tokens),
+        working_bytes=round(working * tokens) + unpacked,
+        forward_bytes=round(_passing_per_token(context) * tokens) + unpacked,
         boundary_bytes=round(checkpoint * tokens),
+        previous_bytes=round(_previous_per_token(context, stage) * tokens),
     )
 
 
@@ -157,7 +164,8 @@ def _layer_per_token(context: _Context, *, moe: bool) -> float:
         norms -= (arch.norms_per_layer - 1) * context.widths.residual * arch.hidden  # they read one and the same input
     masks = 2 * arch.hidden if arch.hidden_dropout else 0
     everywhere = (norms + masks) / context.residual_split
-    return everywhere + reads + attention + mlp + cross + _between_adapters(context)
+    kept = sum(_quantized_inputs(context).values())
+    return everywhere + reads + attention + mlp + cross + kept + _between_adapters(context)
 
 
 def _between_adapters(context: _Context) -> float:
@@ -177,6 +185,8 @@ def _norm(context: _Context, size: float) -> float:
     if context.job.training.framework in ("torchtitan", "megatron"):
         return widths.residual * size + 4  # fused: input and reciprocal deviation
     scaled = 4 if arch.family.startswith("gemma") else widths.residual
+    if context.job.training.framework == "litgpt":
+        scaled = litgpt.norm_width(context.job, widths)
     # the input in fp32 and the reciprocal deviation; for the norm's own weight, the normalised input
     return 4 * size + 4 + (scaled * size if context.full else 0)
 
@@ -185,17 +195,11 @@ def _inputs(context: _Context, slot: Slot, size: float, *, shared: bool = False)
     """What the linear layers that read one tensor keep of it for their weight gradients, per token."""
     readers, needing = context.consumers.get(slot, (1, 1 if context.full else 0))
     widths = context.widths
+    if needing and not context.full and context.job.training.framework == "litgpt":
+        return litgpt.inputs_per_token(context.job, context.arch, widths, slot, needing)
     if not needing or (shared and not widths.autocast):
         return 0.0
     if not context.full:
-        if context.job.training.framework == "litgpt":
-            # dropout before each adapter: its output and a mask of one byte; queries, keys and values are one linear
-            separate = 1 if slot == "attention_in" else needing
-            kept = (widths.compute + 1) * size * separate
-            if slot == "attention_in" and needing < readers:
-                # zero_pad copies the adapted parts by index, and index_copy saves its source
-                kept += widths.compute * _adapted_size(context)
-            return kept
         # an adapter casts its input to its own type: a copy each, unless they already agree
         if widths.autocast:
             return widths.compute * size * needing
@@ -205,12 +209,26 @@ def _inputs(context: _Context, slot: Slot, size: float, *, shared: bool = False)
     return widths.compute * size
 
 
-def _adapted_size(context: _Context) -> int:
-    """Elements per token of the adapted ones among queries, keys and values."""
-    arch, lora = context.arch, context.job.lora
-    sizes = {"q_proj": arch.query_size, "k_proj": arch.key_size, "v_proj": arch.value_size}
-    targets = lora.targets if lora else []
-    return sum(size for name, size in sizes.items() if name in targets)
+def _quantized_inputs(context: _Context) -> dict[Slot, float]:
+    """Inputs that 4-bit layers keep, by older versions of bitsandbytes, where nothing else has kept them."""
+    arch, c = context.arch, context.widths.compute
+    if not keeps_quantized_inputs(context.job):
+        return {}
+    sizes = {"attention_in": arch.hidden, "mlp_in": arch.hidden, "mlp_out": arch.mlp_size}
+    if arch.parallel_residual and arch.norms_per_layer == 1:
+        del sizes["mlp_in"]  # the same tensor
+    # an adapter of the same type without dropout before it keeps the tensor itself
+    adapted = context.widths.adapter == c and context.job.training.framework != "litgpt"
+    kept = {slot for slot, (_, needing) in context.consumers.items() if needing and adapted}
+    return {slot: c * size / context.tensor for slot, size in sizes.items() if slot not in kept}
+
+
+def _previous_per_token(context: _Context, stage: Stage) -> float:
+    if not litgpt.keeps_previous_graph(context.job):
+        return 0.0
+    arch, c = context.arch, context.widths.compute
+    block = sum(_quantized_inputs(context).values()) + c * arch.attention_output_size
+    return block * stage.layers + c * arch.hidden
 
 
 def _attention_per_token(context: _Context) -> float:
@@ -223,7 +241,7 @@ def _attention_per_token(context: _Context) -> float:
         scores = arch.heads * length * (c + ((c + 1) if arch.attention_dropout else 0))
         core = c * (arch.query_size + arch.key_size + arch.value_size) + scores
     elif framework == "litgpt" and not uses_eager_attention(context.job, arch):
-        core = c * (_litgpt_heads(arch) + arch.attention_output_size) + 4 * arch.heads
+        core = litgpt.attention_per_token(context.job, arch, widths, context.consumers)
     elif uses_math_attention(context.job, arch, widths):
         heads = arch.query_size + arch.heads * (arch.head_dim + arch.value_head_dim)  # keys and values of all heads
         core = c * (heads + arch.attention_output_size) + 4 * arch.heads * length
@@ -243,18 +261,10 @@ def _attention_per_token(context: _Context) -> float:
     needing = context.consumers.get("attention_out", (1, 1))[1]
     if uses_eager_attention(context.job, arch) and (needing or context.full):
         core += c * arch.attention_output_size
-    elif needing and not context.full and widths.adapter != c:
+    elif needing and not context.full and widths.adapter != c and framework != "litgpt":
         # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
         core += (c if widths.autocast else widths.adapter) * arch.attention_output_size
     return (core + _query_norms(context) + _latents(context)) / split
-
-
-def _litgpt_heads(arch: Architecture) -> int:
-    """Queries, keys and values as LitGPT's CausalSelfAttention keeps them: views of one tensor, or copies."""
-    whole = arch.query_size + arch.key_size + arch.value_size
-    if arch.kv_heads in (1, arch.heads):  # values stay a view of the whole; queries and keys are rotated copies
-        return arch.query_size + arch.key_size + whole
-    return 3 * arch.query_size  # repeat_interleave copies keys and values to all heads
 
 
 def _query_norms(context: _Context) -> float:
@@ -281,7 +291,7 @@ def _mlp_per_token(context: _Context, size: int) -> float:
     if needing and not context.full and not context.widths.autocast:
         product = context.widths.adapter * size
         if context.job.training.framework == "litgpt":
-            product = (c + 1) * size
+            product = litgpt.dropped_per_token(context.widths, size)
     return (saved * c * size + product) / context.tensor
 
 
@@ -355,12 +365,26 @@ def _around_per_token(context: _Context, stage: Stage) -> float:
             size += arch.hidden
     if stage.last:
         size += _norm(context, arch.hidden) if arch.causal or arch.norm == "rms" else 0.0
-        size += widths.compute * arch.hidden if context.full and arch.has_vocab_head else 0.0
+        size += _head_input(context, stage) if arch.has_vocab_head else 0.0
     if stage.last and arch.task == "masked-lm":  # the head's own dense layer, activation and norm
         size += 2 * widths.compute * arch.hidden + _norm(context, arch.hidden)
     if arch.relative_buckets:  # the bias on every pair of positions, shared by all blocks
         size += arch.heads * context.job.training.sequence_length * widths.compute / context.tensor
     return size
+
+
+def _head_input(context: _Context, stage: Stage) -> float:
+    """What the head keeps of its input: for its own weight, for an adapter, or as a 4-bit layer."""
+    size, c = context.arch.hidden, context.widths.compute
+    if context.full:
+        return c * size
+    adapted = any(held.adapter and held.group.role == "head" for held in stage.held)
+    quantized = any(held.quantized and held.group.role == "head" for held in stage.held)
+    kept = c * size if quantized and keeps_quantized_inputs(context.job) else 0
+    if adapted:
+        dropped = context.job.training.framework == "litgpt"
+        kept += litgpt.dropped_per_token(context.widths, size) if dropped else context.widths.adapter * size
+    return kept
 
 
 def uses_math_attention(job: Job, arch: Architecture, widths: Widths) -> bool:

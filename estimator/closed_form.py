@@ -16,9 +16,11 @@ from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseNa
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
+from .litgpt import head_passes
 from .loss import LossBytes, loss_bytes
 from .rank import Stage, adapter_groups, stages
 from .sizes import MIB
+from .software import zeroes_gradients
 from .states import States, accumulates_whole, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
@@ -52,8 +54,10 @@ class _Rank:
         """Autocast's copies of the weights of linear layers, all of them."""
         if not self.widths.autocast:
             return 0
-        linear = (h for h in self.stage.held if (h.group.linear or h.group.role == "expert") and not h.quantized)
-        return sum(held.elements * self.widths.compute for held in linear)
+        linear = [h for h in self.stage.held if (h.group.linear or h.group.role == "expert") and not h.quantized]
+        # a frozen weight's cast is made anew for every use
+        head = sum(h.elements for h in linear if h.group.role == "head") * (head_passes(self.job) - 1)
+        return (sum(held.elements for held in linear) + head) * self.widths.compute
 
     @property
     def accumulated(self) -> int:
@@ -62,8 +66,10 @@ class _Rank:
             return (
                 self.states.gradients
             )  # one buffer that is made once and zeroed (DistributedDataParallel's grad buffer)
-        if self.job.training.gradient_accumulation == 1 or self.job.training.optimizer_in_backward:
+        if self.job.training.optimizer_in_backward:
             return 0
+        if self.job.training.gradient_accumulation == 1:
+            return self.states.gradients if zeroes_gradients(self.job) else 0
         return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
 
 
@@ -155,7 +161,8 @@ def _forward(rank: _Rank) -> Iterator[Components]:
     blocks = replace(
         base,
         gradients=rank.accumulated,
-        activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes),
+        activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes) + rank.saved.previous_bytes,
+        logits=rank.loss.kept_before,
         temporary=base.temporary + (rank.casts // max(1, rank.stage.layers) if _drops_casts(rank.job) else rank.casts),
         communication=base.communication + rank.communication.forward,
     )
@@ -191,12 +198,14 @@ def _backward(rank: _Rank) -> Iterator[Components]:
             during,
             gradients=max(rank.accumulated, _gradients_after(rank, done)),
             activations=others + saved.layers_bytes * (layers - done) // layers,
+            logits=rank.loss.kept,
             temporary=base.temporary + casts * (layers - done) // layers + saved.working_bytes,
         )
     yield replace(  # the embedding
         during,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
+        logits=rank.loss.kept,
         temporary=base.temporary,
     )
 
@@ -219,6 +228,7 @@ def _step(rank: _Rank) -> Iterator[Components]:
     yield replace(
         base,
         gradients=rank.states.gradients,
+        logits=rank.loss.kept,
         temporary=base.temporary + rank.states.step,
         communication=base.communication + rank.communication.step,
     )
@@ -296,4 +306,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return sum(g.elements for g in adapter_groups(inventory, job.lora)) if job.lora else inventory.parameters
+    return sum(g.elements for g in adapter_groups(inventory, job)) if job.lora else inventory.parameters

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from .activations import tokens_per_rank
 from .architecture import Architecture
 from .job import Job
+from .litgpt import HEAD_CHUNK
 from .rank import Stage
+from .software import casts_logits_in_model, copies_shifted_logits, runs_longest_first
+from .states import unpacked_bytes
 from .widths import Widths
 
 
@@ -21,6 +24,10 @@ class LossBytes:
     """At most while the loss runs backward, what was saved included."""
     low: int = 0
     """The logits in the compute type, where they are freed before an fp32 copy runs backward."""
+    kept: int = 0
+    """What the script's variables hold on to while the blocks run backward and the optimizer steps."""
+    kept_before: int = 0
+    """What they still hold of the micro-batch before while the blocks run forward."""
 
 
 def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LossBytes:
@@ -45,9 +52,14 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     if job.training.framework == "megatron":
         # tensor_parallel/cross_entropy.py works in place: one fp32 copy becomes the softmax and then the gradient
         return LossBytes(forward=(c + 4) * logits, saved=4 * logits, backward=(c + 4) * logits)
+    if job.training.framework == "litgpt" and job.training.loss != "fused-linear":
+        return _litgpt(job, logits, widths, unpacked_bytes(job, (h for h in stage.held if h.group.role == "head")))
     match job.training.loss:
         case "full":
             capped = c * logits if arch.logit_softcap else 0  # what tanh gave
+            if arch.task == "causal-lm" and copies_shifted_logits(job):
+                copy += wide
+                c = 0 if casts_logits_in_model(job) else c
             return LossBytes(
                 forward=(c + copy + wide) * logits + capped,
                 saved=wide * logits + capped,
@@ -56,8 +68,6 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
             )
         case "chunked":
             chunk = -(-logits // 8)
-            if job.training.framework == "litgpt":  # logits and their log-softmax, both in c bytes, by 128 tokens
-                return LossBytes(forward=2 * c * logits, saved=c * logits, backward=2 * c * logits)
             # torchtune keeps each chunk's fp32 log-softmax, and the logits until the loss is returned
             return LossBytes(
                 forward=(c + 4) * logits + 4 * chunk, saved=4 * logits, backward=4 * logits + (8 + c) * chunk
@@ -72,3 +82,27 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
                 saved=c * tokens * arch.hidden,
                 backward=2 * c * tokens * arch.hidden,
             )
+
+
+def _litgpt(job: Job, logits: int, widths: Widths, unpacked: int) -> LossBytes:
+    """LitGPT's scripts: Fabric casts the model's outputs to fp32, and the variable ``logits`` outlives the loss.
+
+    Adapters make the head run by chunks, whose gradients replace their log-probabilities one by one; else the last
+    position is cut off, which with several sequences is a copy, and so is its gradient.
+    """
+    c, length = widths.compute, job.training.sequence_length
+    before = 0 if runs_longest_first(job) else 4 * logits
+    passing = before + c * logits + max(4 * logits if c != 4 else 0, unpacked)
+    chunk = 8 * logits * min(HEAD_CHUNK, length) // length
+    if job.lora:
+        computing, backward = 8 * logits, max(8 * logits + chunk, (4 + c) * logits + unpacked)
+    else:
+        computing = (12 if job.training.micro_batch > 1 else 8) * logits
+        backward = max(8 * logits + chunk, 12 * logits)
+    return LossBytes(
+        forward=max(passing, computing),
+        saved=8 * logits,
+        backward=backward,
+        kept=4 * logits,
+        kept_before=before,
+    )

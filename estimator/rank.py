@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job, Lora
+from .job import Job
+
+_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
+_FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +64,27 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
     candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = tuple(adapter_groups(inventory, job.lora)) if job.lora else ()
+    adapters = tuple(adapter_groups(inventory, job)) if job.lora else ()
     return tuple(_stage(job, inventory, adapters, index) for index in candidates)
 
 
-def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
+def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
     """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
+
+    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    linear = [g for g in inventory.groups if g.linear and g.role != "head" and len(g.shape) == 2]
-    wanted = linear if lora.targets == "all-linear" else [g for g in linear if module_name(g) in lora.targets]
+    lora = job.lora
+    if lora is None:
+        return
+    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
+    names = set() if lora.targets == "all-linear" else set(lora.targets)
+    if job.training.framework == "litgpt" and names & _PARTS:
+        names |= _FUSED
+    every = lora.targets == "all-linear"
+    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
@@ -135,5 +147,9 @@ def _split(job: Job, group: ParameterGroup) -> int:
 
 
 def _is_quantized(job: Job, group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
-    return bool(job.lora and job.lora.quantization != "none" and group.linear and group.role != "head")
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
+
+    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
+    """
+    excepted = group.role == "head" and job.training.framework != "litgpt"
+    return bool(job.lora and job.lora.quantization != "none" and group.linear and not excepted)

@@ -87,6 +87,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     training: dict[str, Any] = {}
     lora: dict[str, Any] | None = None
     parallel: dict[str, Any] = {}
+    software: dict[str, str] = {}
     card: str | None = None
     source: str | None = None
     versions: str | None = None
@@ -180,6 +181,7 @@ def _job(file: _File, row: _Row, card: str | None) -> Job:
         "training": row.training,
         "parallel": row.parallel,
         "lora": row.lora,
+        "software": row.software,
     }
     for table, values in own.items():
         merged = {**file.job.get(table, {}), **(values or {})}
