@@ -217,6 +217,8 @@ def _quantized_inputs(context: _Context) -> dict[Slot, float]:
     sizes = {"attention_in": arch.hidden, "mlp_in": arch.hidden, "mlp_out": arch.mlp_size}
     if arch.parallel_residual and arch.norms_per_layer == 1:
         del sizes["mlp_in"]  # the same tensor
+    if context.job.training.framework == "litgpt":  # elsewhere it is the tensor that attention has saved
+        sizes["attention_out"] = arch.attention_output_size
     # an adapter of the same type without dropout before it keeps the tensor itself
     adapted = context.widths.adapter == c and context.job.training.framework != "litgpt"
     kept = {slot for slot, (_, needing) in context.consumers.items() if needing and adapted}
@@ -226,9 +228,7 @@ def _quantized_inputs(context: _Context) -> dict[Slot, float]:
 def _previous_per_token(context: _Context, stage: Stage) -> float:
     if not litgpt.keeps_previous_graph(context.job):
         return 0.0
-    arch, c = context.arch, context.widths.compute
-    block = sum(_quantized_inputs(context).values()) + c * arch.attention_output_size
-    return block * stage.layers + c * arch.hidden
+    return sum(_quantized_inputs(context).values()) * stage.layers + context.widths.compute * context.arch.hidden
 
 
 def _attention_per_token(context: _Context) -> float:

@@ -29,7 +29,10 @@ def attention_per_token(job: Job, arch: Architecture, widths: Widths, consumers:
     else:
         size = 3 * arch.query_size
     saved = c * (size + arch.attention_output_size) + 4 * arch.heads
-    if job.lora and consumers.get("attention_out", (1, 0))[1]:
+    # the output comes laid out as the queries are, so that the projection reads a copy of it
+    if job.lora is None:
+        saved += c * arch.attention_output_size
+    elif consumers.get("attention_out", (1, 0))[1]:
         saved += dropped_per_token(widths, arch.attention_output_size)
     return saved
 
