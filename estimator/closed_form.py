@@ -40,6 +40,8 @@ class _Rank:
     cache: int
     """Key-value cache of inference."""
     context: int
+    bare_context: int
+    """The same before a step has loaded its kernels."""
     workspace: int
     tied: bool
     """Head and embedding are one parameter."""
@@ -118,18 +120,19 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         loss=loss_bytes(job, arch, stage, widths),
         communication=communication(job, stage, widths),
         cache=key_value_cache_bytes(job, arch, stage, widths),
-        context=context_bytes(gpu),
+        context=context_bytes(job, gpu),
+        bare_context=context_bytes(job, gpu, training=False),
         workspace=workspace_bytes(gpu),
         tied=tied,
     )
 
 
 def _phases(rank: _Rank) -> tuple[Phase, ...]:
-    loading = Components(weights=rank.states.weights, context=rank.context)
+    loading = Components(weights=rank.states.weights, context=rank.bare_context)
     moments: dict[PhaseName, Iterator[Components]] = {"forward": _forward(rank)}
     if rank.job.training.mode == "train":
         moments |= {"backward": _backward(rank), "optimizer step": _step(rank)}
-    phases = [Phase(name="loading", components=loading, outside_bytes=rank.context)]
+    phases = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
     for name, candidates in moments.items():
         fullest = max(candidates, key=lambda components: components.total_bytes)
         phases.append(Phase(name=name, components=fullest, outside_bytes=rank.outside))

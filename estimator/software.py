@@ -37,6 +37,12 @@ def loads_kernels_eagerly(job: Job) -> bool:
 
     CUDA has lazy module loading since 11.7, and torch asks for it since 1.13 (pytorch/pytorch#86509).
     """
+    asked = job.software.module_loading
+    return asked == "eager" or (asked is None and loads_whole_libraries(job))
+
+
+def loads_whole_libraries(job: Job) -> bool:
+    """CUDA itself knows no lazy loading, nor do its libraries."""
     return older(job.software.torch, 1, 13) or older(job.software.cuda, 11, 7)
 
 
@@ -68,7 +74,7 @@ def sentences(job: Job) -> Iterator[str]:
     if zeroes_gradients(job) and training.mode == "train":
         yield f"torch {software.torch}: gradients are zeroed between steps, not freed."
     if loads_kernels_eagerly(job):
-        yield "All kernels are loaded into the CUDA context at once (CUDA before 11.7, or torch before 1.13)."
+        yield "All kernels are loaded into the CUDA context at once (CUDA_MODULE_LOADING, or torch before 1.13)."
     if copies_shifted_logits(job) and training.framework == "transformers" and training.loss == "full":
         yield f"transformers {software.transformers}: the causal loss copies the shifted fp32 logits."
     if training.framework == "litgpt" and runs_longest_first(job):

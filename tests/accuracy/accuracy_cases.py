@@ -204,7 +204,7 @@ def _part_bytes(budget: Budget, part: Part | None) -> int:
         case "context":
             return loading.components.context
         case "nccl":
-            return fullest.outside_bytes - loading.components.context
+            return fullest.outside_bytes - fullest.components.context
         case "logits":
             return max(phase.components.logits for phase in budget.phases)
         case "states":
