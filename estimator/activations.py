@@ -41,6 +41,8 @@ _FUSED_VIEWS = frozenset({"phi3", "gpt_neox"})
 """Values are a view of one tensor with queries and keys, which rotation copies: the whole tensor stays."""
 _COPIED_OUTPUT = frozenset({"phi", "phi3", "gpt_neox", "deepseek_v2", "deepseek_v3"})
 """Queries are concatenated, so attention's output comes in another layout and is copied for its projection."""
+_PLAIN_SOFTMAX = frozenset({"bert", "roberta", "distilbert", "gpt2", "t5"})
+"""Families whose eager attention takes the softmax in the type of the scores, which autocast makes fp32."""
 _NO_FUSED_KERNEL = frozenset({"gpt_oss", "gemma2"})
 """Families for which transformers 5 has no sdpa: sinks, or capped scores."""
 
@@ -217,8 +219,9 @@ def _quantized_inputs(context: _Context) -> dict[Slot, float]:
     sizes = {"attention_in": arch.hidden, "mlp_in": arch.hidden, "mlp_out": arch.mlp_size}
     if arch.parallel_residual and arch.norms_per_layer == 1:
         del sizes["mlp_in"]  # the same tensor
-    if context.job.training.framework == "litgpt":  # elsewhere it is the tensor that attention has saved
-        sizes["attention_out"] = arch.attention_output_size
+    eager = uses_eager_attention(context.job, arch)
+    if context.job.training.framework == "litgpt" or eager or arch.family in _COPIED_OUTPUT:
+        sizes["attention_out"] = arch.attention_output_size  # else it is the tensor that attention has saved
     # an adapter of the same type without dropout before it keeps the tensor itself
     adapted = context.widths.adapter == c and context.job.training.framework != "litgpt"
     kept = {slot for slot, (_, needing) in context.consumers.items() if needing and adapted}
@@ -247,11 +250,11 @@ def _attention_per_token(context: _Context) -> float:
         core = c * (heads + arch.attention_output_size) + 4 * arch.heads * length
     elif uses_eager_attention(context.job, arch):
         keys, values = arch.heads * arch.head_dim, arch.heads * arch.value_head_dim
-        probabilities = arch.heads * length * (4 + (c if c != 4 else 0))
+        soft = c if arch.family in _PLAIN_SOFTMAX and not widths.autocast else 4
+        # probabilities, and what is multiplied: them, their cast, or what dropout leaves, with its mask
+        probabilities = arch.heads * length * (soft + ((1 + c) if arch.attention_dropout else c if c != soft else 0))
         if arch.attention_softcap:
             probabilities += arch.heads * length * c  # what tanh gave
-        if arch.attention_dropout:
-            probabilities += arch.heads * length * (1 + c)
         core = c * (arch.query_size + keys + values) + probabilities
     else:
         core = c * (arch.query_size + arch.key_size + arch.value_size) + 4 * arch.heads
