@@ -10,27 +10,11 @@ from dataclasses import dataclass
 from . import litgpt
 from .architecture import Architecture
 from .job import Job
+from .linear_slots import Slot, slot_of
 from .rank import Stage
 from .software import keeps_quantized_inputs
 from .states import unpacked_bytes
 from .widths import Widths
-
-Slot = str
-"""An input that linear layers of a block share: ``attention_in``, ``attention_out``, ``mlp_in``, ``mlp_out``."""
-
-_SLOTS: dict[str, Slot] = {
-    **dict.fromkeys(
-        ("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn", "query_key_value", "q_lin", "k_lin", "v_lin"),
-        "attention_in",
-    ),
-    **dict.fromkeys(("query", "key", "value", "q", "k", "v", "q_a_proj", "kv_a_proj_with_mqa"), "attention_in"),
-    **dict.fromkeys(("o_proj", "out_lin", "o"), "attention_out"),
-    **dict.fromkeys(
-        ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h", "wi", "wi_0", "wi_1", "lin1"),
-        "mlp_in",
-    ),
-    **dict.fromkeys(("down_proj", "fc2", "dense_4h_to_h", "wo", "lin2"), "mlp_out"),
-}
 
 _ACTIVATION_EXTRA = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
@@ -137,19 +121,6 @@ def _consumers(job: Job, stage: Stage) -> dict[Slot, tuple[int, int]]:
     }
 
 
-def slot_of(name: str) -> Slot | None:
-    """Which shared input the linear layer of that parameter name reads; None: none of a block's."""
-    parts = name.removesuffix(".weight").split(".")
-    last = parts[-1]
-    if last == "dense":
-        if "intermediate" in parts:
-            return "mlp_in"
-        return "attention_out" if "attention" in parts else "mlp_out"
-    if last == "c_proj":
-        return "mlp_out" if "mlp" in parts else "attention_out"
-    return _SLOTS.get(last)
-
-
 def _layer_per_token(context: _Context, *, moe: bool) -> float:
     arch = context.arch
     attention = _attention_per_token(context)
@@ -242,7 +213,7 @@ def _attention_per_token(context: _Context) -> float:
     if uses_eager_attention(context.job, arch) and framework == "megatron":
         # its fused softmax keeps c-byte probabilities; dropout keeps them again, and a mask
         scores = arch.heads * length * (c + ((c + 1) if arch.attention_dropout else 0))
-        core = c * (arch.query_size + arch.key_size + arch.value_size) + scores
+        core: float = c * (arch.query_size + arch.key_size + arch.value_size) + scores
     elif framework == "litgpt" and not uses_eager_attention(context.job, arch):
         core = litgpt.attention_per_token(context.job, arch, widths, context.consumers)
     elif uses_math_attention(context.job, arch, widths):

@@ -22,9 +22,7 @@ def keeps_quantized_inputs(job: Job) -> bool:
     ``MatMul4Bit`` held it outside of autograd's saved tensors, so that backward did not free it (bitsandbytes before
     0.43.2, pull request 1270).
     """
-    return bool(
-        job.lora and job.lora.quantization.startswith("nf4") and older(job.software.bitsandbytes, 0, 43, 2)
-    )
+    return bool(job.lora and job.lora.quantization.startswith("nf4") and older(job.software.bitsandbytes, 0, 43, 2))
 
 
 def zeroes_gradients(job: Job) -> bool:

@@ -71,7 +71,8 @@ class Adapted(torch.nn.Module):
             return out
         low = functional.linear(torch.native_dropout(x, 0.05, True)[0], self.down)  # a card's dropout
         ups = zip(low.chunk(len(self.adapted), dim=-1), self.up.split(self.adapted), strict=True)
-        added = torch.cat([functional.conv1d(a.transpose(1, 2), b.unsqueeze(-1)) for a, b in ups], dim=1).transpose(1, 2)
+        rows = [functional.conv1d(a.transpose(1, 2), b.unsqueeze(-1)) for a, b in ups]
+        added = torch.cat(rows, dim=1).transpose(1, 2)
         if added.shape != out.shape:
             flat = out.new_zeros(LENGTH, out.shape[-1])
             added = flat.index_copy(1, self.places, added.reshape(LENGTH, -1)).view(out.shape)
@@ -205,9 +206,10 @@ def test_old_4_bit_layers_keep_their_inputs_and_those_of_the_micro_batch_before(
 def test_the_head_is_quantized_too_and_unpacked_twice_for_its_product() -> None:
     plain, quantized = (loss_of(job(["q_proj"], quantization=kind)) for kind in ("none", "nf4"))
     assert quantized.forward - plain.forward == 4 * VOCAB * HIDDEN - 4 * LENGTH * VOCAB
-    weights = {kind: estimate(job(["q_proj"], quantization=kind)).phases[0].components.weights for kind in ("none", "nf4")}
+    kinds = ("none", "nf4")
+    plain_weights, weights = (estimate(job(["q_proj"], quantization=k)).phases[0].components.weights for k in kinds)
     linear = 2 * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * MLP) + VOCAB * HIDDEN
-    assert weights["none"] - weights["nf4"] == pytest.approx(linear * (2 - 0.5625), rel=0.001)
+    assert plain_weights - weights == pytest.approx(linear * (2 - 0.5625), rel=0.001)
 
 
 def test_the_head_is_adapted_where_it_is_named() -> None:
