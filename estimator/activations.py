@@ -12,7 +12,7 @@ from .architecture import Architecture
 from .job import Job
 from .linear_slots import Slot, slot_of
 from .rank import Stage
-from .software import keeps_quantized_inputs
+from .software import keeps_quantized_inputs, saves_softmax_inputs
 from .states import unpacked_bytes
 from .widths import Widths
 
@@ -224,6 +224,8 @@ def _attention_per_token(context: _Context) -> float:
         soft = c if arch.family in _PLAIN_SOFTMAX and not widths.autocast else 4
         # probabilities, and what is multiplied: them, their cast, or what dropout leaves, with its mask
         probabilities = arch.heads * length * (soft + ((1 + c) if arch.attention_dropout else c if c != soft else 0))
+        if saves_softmax_inputs(context.job):
+            probabilities += arch.heads * length * (4 if widths.autocast else c)
         if arch.attention_softcap:
             probabilities += arch.heads * length * c  # what tanh gave
         core = c * (arch.query_size + keys + values) + probabilities

@@ -45,7 +45,7 @@ def _assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> Iterator[str]
     if job.lora and job.lora.quantization.startswith("nf4") and not keeps_quantized_inputs(job):
         yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
     if training.framework == "litgpt" and training.loss != "fused-linear" and arch.has_vocab_head:
-        yield "LitGPT: Fabric casts the logits to fp32, and they outlive the loss; under adapters the head runs by chunks."
+        yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
     elif training.loss == "full" and arch.has_vocab_head and not copies_shifted_logits(job):
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
     if job.lora and job.lora.quantization != "none":

@@ -7,7 +7,7 @@ from .architecture import Architecture
 from .job import Job
 from .litgpt import HEAD_CHUNK
 from .rank import Stage
-from .software import casts_logits_in_model, copies_shifted_logits, runs_longest_first
+from .software import casts_logits_in_model, copies_shifted_logits, runs_longest_first, saves_softmax_inputs
 from .states import unpacked_bytes
 from .widths import Widths
 
@@ -57,14 +57,16 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     match job.training.loss:
         case "full":
             capped = c * logits if arch.logit_softcap else 0  # what tanh gave
+            low = c * logits if copy else 0
             if arch.task == "causal-lm" and copies_shifted_logits(job):
                 copy += wide
                 c = 0 if casts_logits_in_model(job) else c
+            saved_input = wide * logits if saves_softmax_inputs(job) else 0
             return LossBytes(
                 forward=(c + copy + wide) * logits + capped,
-                saved=wide * logits + capped,
-                backward=3 * wide * logits + capped,
-                low=c * logits if copy else 0,
+                saved=wide * logits + capped + saved_input,
+                backward=3 * wide * logits + capped + saved_input,
+                low=low,
             )
         case "chunked":
             chunk = -(-logits // 8)
