@@ -113,7 +113,9 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         communication=communication(job, stage, widths),
         cache=key_value_cache_bytes(job, arch, stage, widths),
         context=context_bytes(gpu),
-        workspace=workspace_bytes(gpu),
+        workspace=workspace_bytes(
+            gpu, megatron=job.training.framework == "megatron", grouped=any(h.group.role == "expert" for h in stage.held)
+        ),
         tied=tied,
     )
 

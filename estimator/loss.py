@@ -23,6 +23,10 @@ class LossBytes:
     """The logits in the compute type, where they are freed before an fp32 copy runs backward."""
 
 
+_CHUNKS = 8
+"""Into which torchtune and torchtitan cut a sequence for their chunked losses."""
+
+
 def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LossBytes:
     """What logits and loss take.
 
@@ -48,6 +52,12 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     match job.training.loss:
         case "full":
             capped = c * logits if arch.logit_softcap else 0  # what tanh gave
+            if compiles_loss(job):
+                return LossBytes(
+                    forward=c * logits + capped, saved=c * logits + capped, backward=2 * c * logits + capped
+                )
+            if split > 1:
+                return _loss_parallel(logits, c, wide, copy, capped)
             return LossBytes(
                 forward=(c + copy + wide) * logits + capped,
                 saved=wide * logits + capped,
@@ -55,13 +65,12 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
                 low=c * logits if copy else 0,
             )
         case "chunked":
-            chunk = -(-logits // 8)
+            head = c * arch.vocab * arch.hidden // split if job.lora is None else 0
             if job.training.framework == "litgpt":  # logits and their log-softmax, both in c bytes, by 128 tokens
                 return LossBytes(forward=2 * c * logits, saved=c * logits, backward=2 * c * logits)
-            # torchtune keeps each chunk's fp32 log-softmax, and the logits until the loss is returned
-            return LossBytes(
-                forward=(c + 4) * logits + 4 * chunk, saved=4 * logits, backward=4 * logits + (8 + c) * chunk
-            )
+            if job.training.framework == "torchtitan":
+                return _chunks_at_once(job, logits, c, head, gradients=4 * tokens * arch.hidden)
+            return _chunks_one_by_one(job, logits, c, head)
         case "fused-linear":
             # gradients are computed in the forward pass, over chunks of about T h / V tokens (Liger-Kernel)
             chunk = min(logits, tokens * arch.hidden)
@@ -72,3 +81,51 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
                 saved=c * tokens * arch.hidden,
                 backward=2 * c * tokens * arch.hidden,
             )
+
+
+def compiles_loss(job: Job) -> bool:
+    """Whether cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
+
+    ``compile`` covers blocks and loss in torchtitan (since 0.1: components/loss.py, pull request 1033) and torchtune
+    (training/_compile.py); what is saved then are the logits themselves, and backward writes their gradient.
+    """
+    return job.training.compile and job.training.framework in ("torchtitan", "torchtune")
+
+
+def _loss_parallel(logits: int, c: int, wide: int, copy: int, capped: int) -> LossBytes:
+    """Logits split over the vocabulary, as torch.distributed.tensor.parallel.loss works on them in eager mode.
+
+    Forward: input, shifted input and its exponential; backward: log-softmax, a gradient of zeros, the exponential
+    and their sum, all in fp32.
+    """
+    return LossBytes(
+        forward=(c + copy + 2 * wide) * logits + capped,
+        saved=wide * logits + capped,
+        backward=4 * wide * logits + capped,
+        low=c * logits if copy else 0,
+    )
+
+
+def _chunks_one_by_one(job: Job, logits: int, c: int, head: int) -> LossBytes:
+    """torchtune: all chunks' logits are made, then the loss of one chunk after the other (CEWithChunkedOutputLoss).
+
+    In backward each chunk gives a gradient of the whole head, added to that of the chunks before.
+    """
+    chunk = -(-logits // _CHUNKS)
+    kept = c if compiles_loss(job) else 4  # logits, or their log-softmax
+    passing = c if compiles_loss(job) else 8 + c
+    first = kept * logits + passing * chunk
+    second = first - kept * chunk + 2 * head
+    forward = c * logits if compiles_loss(job) else (c + 4) * logits + 4 * chunk
+    return LossBytes(forward=forward, saved=kept * logits, backward=max(first, first - passing * chunk + head, second))
+
+
+def _chunks_at_once(job: Job, logits: int, c: int, head: int, *, gradients: int) -> LossBytes:
+    """torchtitan: each chunk runs forward and backward before the next (ChunkedLossWrapper).
+
+    The hidden states' gradients are collected in fp32.
+    """
+    chunk = -(-logits // _CHUNKS)
+    most = (2 * c if compiles_loss(job) else c + 16 if job.parallel.tensor > 1 else c + 12) * chunk
+    largest = gradients + max(most, c * chunk + 2 * head)
+    return LossBytes(forward=largest, saved=gradients, backward=largest)

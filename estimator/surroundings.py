@@ -69,10 +69,19 @@ def context_bytes(gpu: Gpu | None) -> int:
     return _CONTEXT_BYTES.get(major, 540 * MIB) + _KERNELS_BYTES
 
 
-def workspace_bytes(gpu: Gpu | None) -> int:
-    """CuBLAS workspaces of the main and the autograd thread, allocated through torch (32 MiB each from Hopper on)."""
-    capability = gpu.compute_capability if gpu else (9, 0)
-    return 2 * (32 * MIB if capability >= (9, 0) else 8_519_680)
+def workspace_bytes(gpu: Gpu | None, *, megatron: bool = False, grouped: bool = False) -> int:
+    """CuBLAS workspaces of the main and the autograd thread, allocated through torch (32 MiB each from Hopper on).
+
+    Args:
+        gpu: the card; a Hopper card when left out.
+        megatron: TransformerEngine runs the linear layers and has a workspace of its own: 4 MiB, 32 from Hopper on
+            (its pytorch/module/base.py).
+        grouped: it runs experts besides, on four streams with a workspace each.
+    """
+    hopper = (gpu.compute_capability if gpu else (9, 0)) >= (9, 0)
+    engine = 32 * MIB if hopper else 4 * MIB
+    own = 2 * (32 * MIB if hopper else 8_519_680)
+    return own + (engine if megatron else 0) + (4 * engine if megatron and grouped else 0)
 
 
 def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int, int]:
