@@ -307,12 +307,14 @@ def _experts_per_token(context: _Context) -> float:
 def _selective_per_token(context: _Context) -> float:
     """The per-op choice of torchtitan: attention's output, and of the matrix products every second one.
 
-    These are the queries, the values, the MLP's first projection and its output.
+    These are the queries, the values, the MLP's first projection and its output, which is a whole tensor under tensor
+    parallelism too; what the two reduce-scatters then make of it is kept besides.
     """
     arch, c = context.arch, context.widths.compute
     products = arch.query_size + arch.value_size + _mlp_size(context)
     kept = c * (products + arch.attention_output_size) / context.tensor + 4 * arch.heads / context.tensor
-    return kept + c * arch.hidden / context.residual_split
+    scattered = 2 * c * arch.hidden / context.residual_split if context.residual_split > 1 else 0
+    return kept + c * arch.hidden + scattered
 
 
 def _working_per_token(context: _Context) -> float:
@@ -326,9 +328,17 @@ def _working_per_token(context: _Context) -> float:
 
 
 def _passing_per_token(context: _Context) -> float:
-    """What one block's forward pass holds for a moment: raw attention scores, or the MLP's product."""
-    c = context.widths.compute
-    return max(2 * c * _scores_per_token(context), c * _mlp_size(context) / context.tensor)
+    """What one block's forward pass holds for a moment: raw attention scores, or what the MLP computes.
+
+    Under checkpointing nothing of that is saved: the MLP's input (gathered, under sequence parallelism), both factors
+    and their product, or product and output.
+    """
+    arch, c = context.arch, context.widths.compute
+    size = _mlp_size(context) / context.tensor
+    passing = size
+    if context.job.training.activation_checkpointing != "none":
+        passing = arch.hidden + max((3 if arch.gated else 2) * size, size + arch.hidden)
+    return max(2 * c * _scores_per_token(context), c * passing)
 
 
 def _scores_per_token(context: _Context) -> float:
@@ -354,7 +364,7 @@ def _around_per_token(context: _Context, stage: Stage) -> float:
         if arch.hidden_dropout:
             size += arch.hidden
     if stage.last:
-        size += _norm(context, arch.hidden) if arch.causal or arch.norm == "rms" else 0.0
+        size += _norm(context, arch.hidden) / context.residual_split if arch.causal or arch.norm == "rms" else 0.0
         size += widths.compute * arch.hidden if context.full and arch.has_vocab_head else 0.0
     if stage.last and arch.task == "masked-lm":  # the head's own dense layer, activation and norm
         size += 2 * widths.compute * arch.hidden + _norm(context, arch.hidden)

@@ -19,7 +19,7 @@ from .job import Job
 from .loss import LossBytes, loss_bytes
 from .rank import Stage, adapter_groups, stages
 from .sizes import MIB
-from .states import States, accumulates_whole, states
+from .states import States, accumulates_whole, shards, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
 
@@ -151,7 +151,7 @@ def _forward(rank: _Rank) -> Iterator[Components]:
             base,
             activations=activations,
             logits=rank.loss.forward,
-            communication=base.communication + rank.communication.forward,
+            communication=base.communication + max(rank.communication.forward, rank.communication.head),
         )
         return
     blocks = replace(
@@ -162,7 +162,7 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         communication=base.communication + rank.communication.forward,
     )
     yield replace(blocks, temporary=blocks.temporary + rank.saved.forward_bytes)
-    yield replace(blocks, logits=rank.loss.forward)
+    yield replace(blocks, logits=rank.loss.forward, communication=base.communication + rank.communication.head)
 
 
 def _drops_casts(job: Job) -> bool:
@@ -188,6 +188,13 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         logits=rank.loss.backward,
         communication=base.communication + rank.communication.loss,
     )
+    if rank.communication.reduce:
+        yield replace(  # the head's gradients
+            during,
+            gradients=rank.accumulated,
+            activations=others + saved.layers_bytes + saved.boundary_bytes,
+            communication=base.communication + rank.communication.reduce,
+        )
     for done in (0, layers - 1):  # the first block to run backward, and the last
         yield replace(
             during,
@@ -200,6 +207,7 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
         temporary=base.temporary,
+        communication=base.communication + rank.communication.end,
     )
 
 
@@ -251,14 +259,18 @@ def _slack(rank: _Rank, phase: Phase) -> int:
     """Bytes that the allocator holds beyond what is allocated: fragmentation, and what other streams' pools keep.
 
     FSDP2 gathers and reduces on streams of their own, whose pools keep their blocks (torch.distributed.fsdp,
-    ``_fsdp_param_group.py``): the sharded gradients' and the root's flat buffer; and a freed block of low-precision
-    logits serves no fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes).
+    ``_fsdp_param_group.py``): the sharded gradients, which come from the reducing stream, and the gathering stream's
+    flat buffers. At the loss also what the blocks' forward passes left free, which is too small for logits, and so
+    is the block of low-precision logits for the fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job
+    (PyTorch's FSDP2 notes): a unit that is freed serves again only when the GPU is done with it (``record_stream``).
     """
     job, allocated = rank.job, phase.allocated_bytes
-    if job.parallel.strategy == "fsdp2" and job.parallel.data_shard > 1:
+    if job.parallel.strategy == "fsdp2" and shards(job).weights > 1:
         gradients = max(0, rank.states.gradients - phase.components.gradients)
-        return gradients + rank.communication.root + rank.loss.low
-    return round(allocated * {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03))
+        passing = rank.saved.forward_bytes if phase.components.logits else 0
+        return gradients + rank.communication.pool + rank.loss.low + passing
+    waiting = rank.communication.pool if job.parallel.strategy == "fsdp1" else 0
+    return waiting + round(allocated * {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03))
 
 
 def _whole_segments(size: int) -> int:

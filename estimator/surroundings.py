@@ -13,9 +13,13 @@ _ZERO_BUCKET = 500_000_000
 """Elements of DeepSpeed's reduce and all-gather buckets, by default."""
 _ZERO_LIVE = 1_050_000_000
 """Elements that ZeRO-3 keeps gathered at most: stage3_max_live_parameters and the prefetch bucket, by default."""
-_NCCL_BYTES = 600 * MIB
-"""One communicator: 544 MiB for two ranks, 688 for more (4 x A100, NVIDIA/nccl#964)."""
-_NCCL_FURTHER_BYTES = 300 * MIB
+_NCCL_PAIR_BYTES = 544 * MIB
+_NCCL_BYTES = 688 * MIB
+"""A communicator of two ranks, and of more, after its first all-reduce (4 x A100, NVIDIA/nccl#964)."""
+_NCCL_PEER_BYTES = 32 * 12 * MIB
+"""What the first all-to-all takes per peer of the same machine: 32 channels, with 10 MiB to receive and 2 to send
+(8 x H100, NVIDIA/nccl#1685)."""
+_GPUS_PER_MACHINE = 8
 _CONTEXT_BYTES = {7: 380 * MIB, 8: 480 * MIB, 9: 540 * MIB, 10: 640 * MIB, 12: 640 * MIB}
 """CUDA context with lazily loaded kernels, by major compute capability: A100 481 MiB with torch 2.1, RTX 5090 635."""
 _KERNELS_BYTES = 120 * MIB
@@ -24,43 +28,51 @@ _KERNELS_BYTES = 120 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """Bytes of communication buffers inside torch's allocator, by phase, and outside of it."""
+    """Bytes of communication buffers by moment: inside torch's allocator but for ``outside``."""
 
-    forward: int
-    loss: int
-    """Between forward and backward pass, when only the root's weights are gathered."""
-    backward: int
-    step: int
+    forward: int = 0
+    """While the blocks run forward."""
+    head: int = 0
+    """While logits and loss are computed."""
+    loss: int = 0
+    """While the loss runs backward."""
+    reduce: int = 0
+    """When the head's gradients are reduced, before the blocks run backward; 0: not then."""
+    backward: int = 0
+    """While the blocks run backward."""
+    end: int = 0
+    """When the embedding's, or the root's, gradients are reduced."""
+    step: int = 0
     """Kept between steps."""
-    outside: int
+    outside: int = 0
     """NCCL's own buffers."""
-    root: int = 0
-    """The flat buffer in which FSDP gathers the root's parameters."""
+    pool: int = 0
+    """What the gathering stream's pool of blocks comes to, which serves no other stream."""
 
 
 def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
-    """Gathered weights, gradients on their way, and buckets.
-
-    FSDP (torch.distributed.fsdp): the root's parameters stay gathered; two units and one flat buffer are alive; in
-    backward a unit's gradients and one reduce-scatter input besides.
-    """
-    gathered = job.parallel.world_size > 1 and shards(job).weights > 1
+    """Gathered weights, gradients on their way, and buckets."""
     strategy = job.parallel.strategy
-    buffers = (0, 0, 0, 0)
+    outside = nccl_bytes(job)
     if strategy == "ddp" and job.parallel.data_ranks > 1 and job.training.framework != "megatron":
         # Megatron's buckets are its gradient buffer
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
-        buffers = (bucket, bucket, bucket, bucket)
-    elif uses_zero(job) and job.parallel.data_ranks * job.parallel.context > 1:
-        buffers = _zero_buffers(job, stage)
-    elif gathered:
-        buffers = _fsdp_buffers(job, stage, widths)
-    elif strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
+        return _everywhere(bucket, outside=outside)
+    if uses_zero(job) and job.parallel.data_ranks * job.parallel.context > 1:
+        return _zero_buffers(job, stage, outside=outside)
+    if job.parallel.world_size > 1 and shards(job).weights > 1:
+        return _fsdp_buffers(job, stage, widths, outside=outside)
+    if strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
         unit = _unit_bytes(stage, widths)
-        buffers = (0, 0, 2 * unit, 2 * unit if job.parallel.double_buffer else 0)
-    forward, loss, backward, step = buffers
-    root = _gathered_bytes(stage, widths, layered=False) if gathered else 0
-    return Communication(forward=forward, loss=loss, backward=backward, step=step, outside=nccl_bytes(job), root=root)
+        kept = 2 * unit if job.parallel.double_buffer else 0
+        return Communication(backward=2 * unit, end=2 * unit, step=kept, outside=outside)
+    return Communication(outside=outside)
+
+
+def _everywhere(size: int, *, outside: int) -> Communication:
+    return Communication(
+        forward=size, head=size, loss=size, backward=size, end=size, step=size, outside=outside
+    )
 
 
 def context_bytes(gpu: Gpu | None) -> int:
@@ -84,30 +96,90 @@ def workspace_bytes(gpu: Gpu | None, *, megatron: bool = False, grouped: bool = 
     return own + (engine if megatron else 0) + (4 * engine if megatron and grouped else 0)
 
 
-def _fsdp_buffers(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int, int]:
-    unit, around = _unit_bytes(stage, widths), _gathered_bytes(stage, widths, layered=False)
-    head = around
-    if job.training.framework == "transformers" and job.parallel.strategy == "fsdp2":
-        # accelerate (utils/fsdp_utils.py, 1.15) makes units of the embedding and of the head, which come and go too
-        around, head = 0, _gathered_bytes(stage, widths, layered=False, embedding=not stage.last)
-    keeps = not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op"
+def _fsdp_buffers(job: Job, stage: Stage, widths: Widths, *, outside: int) -> Communication:
+    """What FSDP gathers and reduces (torch.distributed.fsdp, ``_fully_shard/_fsdp_param_group.py``).
+
+    Two units are alive: the one in use and the flat buffer from which it, or the next, is copied. In backward a
+    unit's gradients besides, and the input of one reduce-scatter, which is kept until the next one's.
+    """
+    unit, keeps = _unit_bytes(stage, widths), _keeps_gathered(job)
     kept = _gathered_bytes(stage, widths, layered=True) if keeps else 0
-    gathering = kept + unit if keeps else 3 * unit
-    layers = max(1, stage.layers)
-    trainable = stage.elements(trainable=True, layered=True) // layers
-    reduced = trainable * (widths.compute + widths.reduce)
+    gathering = kept + unit if keeps else 2 * unit
+    layer = stage.elements(trainable=True, layered=True) // max(1, stage.layers)
+    reduced = layer * (widths.compute + widths.reduce)
+    if job.parallel.data_replicate > 1:  # a reduced unit on its way to the other replicas
+        reduced += layer * widths.reduce // job.parallel.data_shard
     double = 4 * unit if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
-    forward = max(around + gathering, head + kept)
-    return forward, head + kept + double, around + gathering + reduced, double
+    around = _gathered_bytes(stage, widths, layered=False)
+    embedding = stage.elements(trainable=True, layered=False, role="embedding")
+    others = stage.elements(trainable=True, layered=False) - embedding
+    if not _has_own_units(job, stage):
+        # embedding and head are the root's: gathered throughout, reduced at the very end
+        waiting = others * widths.compute
+        root = (embedding + others) * widths.compute
+        return Communication(
+            forward=around + gathering + double,
+            head=around + kept + double,
+            loss=around + kept + double,
+            backward=around + gathering + reduced + waiting + double,
+            end=max(around + root + layer * widths.reduce, root + (embedding + others) * widths.reduce) + double,
+            step=double,
+            outside=outside,
+            pool=around + unit if job.parallel.strategy == "fsdp2" else unit,
+        )
+    head = _gathered_bytes(stage, widths, layered=False, embedding=not stage.last)
+    flat = head if job.training.framework == "transformers" else 0  # its loss lies within the root's forward pass
+    both = widths.compute + widths.reduce
+    return Communication(
+        forward=gathering,
+        head=head + kept + flat,
+        loss=head + kept,
+        reduce=kept + unit + others * both,
+        backward=gathering + reduced,
+        end=max(around - head + embedding * widths.compute + layer * widths.reduce, embedding * both),
+        outside=outside,
+        pool=max(head, around - head) + unit,
+    )
 
 
-def _zero_buffers(job: Job, stage: Stage) -> tuple[int, int, int, int]:
-    trainable = stage.elements(trainable=True)
-    bucket = 2 * min(_ZERO_BUCKET, trainable)
-    if job.parallel.strategy == "zero3":
-        live = 2 * min(_ZERO_LIVE, stage.elements())
-        return live, live, live + 2 * bucket, bucket
-    return 0, bucket, 2 * bucket, bucket
+def _keeps_gathered(job: Job) -> bool:
+    """Blocks stay gathered from the forward to the backward pass.
+
+    Asked for, or torchtitan's default where there are pipeline stages (its distributed/fsdp.py).
+    """
+    pipelined = job.training.framework == "torchtitan" and job.parallel.pipeline > 1
+    return not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op" or pipelined
+
+
+def _has_own_units(job: Job, stage: Stage) -> bool:
+    """Embedding and head are FSDP units of their own, which come and go as the blocks do.
+
+    So accelerate (utils/fsdp_utils.py, 1.15) and torchtitan since 0.2, where they are no one parameter.
+    """
+    if job.parallel.strategy != "fsdp2":
+        return False
+    tied = stage.first and stage.last and not any(held.group.role == "head" for held in stage.held)
+    return job.training.framework == "transformers" or (job.training.framework == "torchtitan" and not tied)
+
+
+def _zero_buffers(job: Job, stage: Stage, *, outside: int) -> Communication:
+    """DeepSpeed's buckets, of their full size however small the model (runtime/zero/stage_1_and_2.py, stage3.py).
+
+    Stages 1 and 2 make theirs for the backward pass; stage 3 keeps it, and gathered parameters with it.
+    """
+    bucket = 2 * _ZERO_BUCKET
+    if job.parallel.strategy != "zero3":
+        return Communication(backward=bucket, loss=bucket, end=bucket, outside=outside)
+    live = 2 * min(_ZERO_LIVE, stage.elements())
+    return Communication(
+        forward=live + bucket,
+        head=live + bucket,
+        loss=live + bucket,
+        backward=live + bucket,
+        end=live + bucket,
+        step=bucket,
+        outside=outside,
+    )
 
 
 def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool, embedding: bool = True) -> int:
@@ -142,10 +214,23 @@ def _trainable_bytes(stage: Stage, width: int, adapter_width: int) -> int:
 
 
 def nccl_bytes(job: Job) -> int:
-    """NCCL's own buffers on one rank, one communicator for each dimension of the job's mesh; 0 for a single rank."""
+    """NCCL's own buffers on one rank; 0 for a single rank.
+
+    One communicator for each dimension of the job's mesh and, where that is not the same, one for all ranks. More
+    communicators take more (NVIDIA/nccl#986), more machines than two hardly do.
+    """
     parallel = job.parallel
     if parallel.world_size == 1:
         return 0
-    dimensions = (parallel.data_shard, parallel.data_replicate, parallel.tensor, parallel.pipeline, parallel.context)
-    groups = sum(size > 1 for size in (*dimensions, parallel.expert))
-    return _NCCL_BYTES + _NCCL_FURTHER_BYTES * (groups - 1)
+    dimensions = (
+        parallel.data_shard * parallel.context if parallel.strategy != "ddp" else parallel.data_shard,
+        parallel.data_replicate,
+        parallel.tensor,
+        parallel.pipeline,
+        parallel.context,
+    )
+    groups = {size for size in dimensions if size == parallel.world_size}  # all ranks: one and the same
+    sizes = [*groups, *(size for size in dimensions if 1 < size < parallel.world_size)]
+    sizes += [] if groups else [parallel.world_size]
+    collectives = sum(_NCCL_PAIR_BYTES if size == 2 else _NCCL_BYTES for size in sizes)
+    return collectives + (min(parallel.expert, _GPUS_PER_MACHINE) - 1) * _NCCL_PEER_BYTES
