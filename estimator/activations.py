@@ -324,7 +324,12 @@ def _working_per_token(context: _Context) -> float:
     gathered = 2 * widths.compute * arch.hidden if context.residual_split > 1 else 0
     in_mlp = widths.compute * (2 if arch.gated else 1) * _mlp_size(context) / context.tensor
     in_attention = _scores_per_token(context) * (4 + widths.compute)
-    return max(in_mlp, in_attention) + 2 * widths.residual * arch.hidden / context.residual_split + gathered
+    ring = 0.0
+    if context.job.parallel.context > 1:
+        # keys and values of the other ranks: all of them at once, or of one rank while the next one's come
+        ranks = context.job.parallel.context if context.job.training.framework == "torchtitan" else 2
+        ring = ranks * widths.compute * (arch.key_size + arch.value_size) / context.tensor
+    return max(in_mlp, in_attention + ring) + 2 * widths.residual * arch.hidden / context.residual_split + gathered
 
 
 def _passing_per_token(context: _Context) -> float:

@@ -267,8 +267,13 @@ def _slack(rank: _Rank, phase: Phase) -> int:
     job, allocated = rank.job, phase.allocated_bytes
     if job.parallel.strategy == "fsdp2" and shards(job).weights > 1:
         gradients = max(0, rank.states.gradients - phase.components.gradients)
-        passing = rank.saved.forward_bytes if phase.components.logits else 0
-        return gradients + rank.communication.pool + rank.loss.low + passing
+        at_the_loss = phase.components.logits > 0
+        passing = rank.saved.forward_bytes if at_the_loss else 0
+        reduced, loss = rank.communication.block, rank.loss.backward
+        apart = 0  # what has to be reduced at once does not fit into the blocks of the loss
+        if 3 * reduced > loss:
+            apart = reduced if at_the_loss else loss
+        return gradients + rank.communication.pool + rank.loss.low + passing + apart
     waiting = rank.communication.pool if job.parallel.strategy == "fsdp1" else 0
     return waiting + round(allocated * {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03))
 

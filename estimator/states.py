@@ -81,6 +81,8 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     step = _step_bytes(job, trained, widths, split.optimizer)
     if job.training.optimizer_in_backward:
         gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
+    if uses_zero(job) and offload != "none" and split.gradients > 1:
+        gradients = 0  # DeepSpeed moves each reduced gradient to the host at once (async_accumulate_grad_in_cpu_via_gpu)
     return States(
         weights=0 if offload == "all" else weights,
         gradients=0 if offload == "all" else gradients,

@@ -48,6 +48,8 @@ class Communication:
     """NCCL's own buffers."""
     pool: int = 0
     """What the gathering stream's pool of blocks comes to, which serves no other stream."""
+    block: int = 0
+    """The largest input of a reduce-scatter: one block."""
 
 
 def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
@@ -128,7 +130,9 @@ def _fsdp_buffers(job: Job, stage: Stage, widths: Widths, *, outside: int) -> Co
             pool=around + unit if job.parallel.strategy == "fsdp2" else unit,
         )
     head = _gathered_bytes(stage, widths, layered=False, embedding=not stage.last)
-    flat = head if job.training.framework == "transformers" else 0  # its loss lies within the root's forward pass
+    flat = 0
+    if job.training.framework == "transformers":  # its loss lies within the root's forward pass, which keeps the last
+        flat = unit if stage.first and stage.last and _is_tied(stage) else head
     both = widths.compute + widths.reduce
     return Communication(
         forward=gathering,
@@ -139,6 +143,7 @@ def _fsdp_buffers(job: Job, stage: Stage, widths: Widths, *, outside: int) -> Co
         end=max(around - head + embedding * widths.compute + layer * widths.reduce, embedding * both),
         outside=outside,
         pool=max(head, around - head) + unit,
+        block=max(embedding, others) * widths.reduce,
     )
 
 
@@ -158,8 +163,12 @@ def _has_own_units(job: Job, stage: Stage) -> bool:
     """
     if job.parallel.strategy != "fsdp2":
         return False
-    tied = stage.first and stage.last and not any(held.group.role == "head" for held in stage.held)
-    return job.training.framework == "transformers" or (job.training.framework == "torchtitan" and not tied)
+    return job.training.framework == "transformers" or (job.training.framework == "torchtitan" and not _is_tied(stage))
+
+
+def _is_tied(stage: Stage) -> bool:
+    """The head is the embedding."""
+    return not any(held.group.role == "head" for held in stage.held)
 
 
 def _zero_buffers(job: Job, stage: Stage, *, outside: int) -> Communication:
@@ -223,7 +232,7 @@ def nccl_bytes(job: Job) -> int:
     if parallel.world_size == 1:
         return 0
     dimensions = (
-        parallel.data_shard * parallel.context if parallel.strategy != "ddp" else parallel.data_shard,
+        parallel.data_shard * parallel.context if parallel.data_shard > 1 else 1,
         parallel.data_replicate,
         parallel.tensor,
         parallel.pipeline,
