@@ -17,7 +17,7 @@ from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
 from .loss import LossBytes, loss_bytes
-from .rank import Stage, adapter_groups, stages
+from .rank import Held, Stage, adapter_groups, stages
 from .sizes import MIB
 from .states import States, accumulates_whole, shards, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
@@ -47,13 +47,28 @@ class _Rank:
         """Never through torch's allocator."""
         return self.context + self.communication.outside
 
-    @property
-    def casts(self) -> int:
-        """Autocast's copies of the weights of linear layers, all of them."""
+    def casts(self, *, layered: bool) -> int:
+        """Autocast's copies of the weights of linear layers, all of them: of the blocks, or around them."""
         if not self.widths.autocast:
             return 0
-        linear = (h for h in self.stage.held if (h.group.linear or h.group.role == "expert") and not h.quantized)
-        return sum(held.elements * self.widths.compute for held in linear)
+        there = (h for h in self.stage.held if h.group.layered == layered and not h.quantized)
+        fused = self.job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
+        linear = sum(
+            h.elements for h in there if h.group.linear or (fused and h.group.role == "expert") or self._is_head(h)
+        )
+        return linear * self.widths.compute
+
+    def _is_head(self, held: Held) -> bool:
+        """It is the embedding, and the head is it."""
+        return self.tied and self.stage.last and held is self.stage.tokens
+
+    @property
+    def second_gradient(self) -> int:
+        """Of an embedding that is the head too: that of the one beside that of the other, before they are added."""
+        tokens = self.stage.tokens
+        if tokens is None or not self._is_head(tokens) or not tokens.trainable or self.communication.unreduced:
+            return 0
+        return tokens.elements * self.widths.gradient
 
     @property
     def accumulated(self) -> int:
@@ -110,11 +125,13 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         states=states(job, stage, widths),
         saved=saved_activations(job, arch, stage, widths),
         loss=loss_bytes(job, arch, stage, widths),
-        communication=communication(job, stage, widths),
+        communication=communication(job, stage, widths, tied=tied),
         cache=key_value_cache_bytes(job, arch, stage, widths),
         context=context_bytes(gpu),
         workspace=workspace_bytes(
-            gpu, megatron=job.training.framework == "megatron", grouped=any(h.group.role == "expert" for h in stage.held)
+            gpu,
+            megatron=job.training.framework == "megatron",
+            grouped=any(held.group.role == "expert" for held in stage.held),
         ),
         tied=tied,
     )
@@ -158,60 +175,92 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         base,
         gradients=rank.accumulated,
         activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes),
-        temporary=base.temporary + (rank.casts // max(1, rank.stage.layers) if _drops_casts(rank.job) else rank.casts),
+        temporary=base.temporary,
         communication=base.communication + rank.communication.forward,
     )
-    yield replace(blocks, temporary=blocks.temporary + rank.saved.forward_bytes)
-    yield replace(blocks, logits=rank.loss.forward, communication=base.communication + rank.communication.head)
+    casts, head = rank.casts(layered=True), rank.casts(layered=False)
+    # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
+    kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else casts
+    passing = rank.saved.forward_bytes + (kept or casts // max(1, rank.stage.layers))
+    yield replace(blocks, temporary=blocks.temporary + passing)
+    yield replace(
+        blocks,
+        temporary=blocks.temporary + kept + head,
+        logits=rank.loss.forward,
+        communication=base.communication + rank.communication.output,
+    )
 
 
-def _drops_casts(job: Job) -> bool:
-    """Autocast caches casts of what is trained only, and checkpointed blocks keep none of the others."""
-    return job.lora is not None and job.training.activation_checkpointing != "none"
+def _checkpoints(job: Job) -> bool:
+    return job.training.activation_checkpointing != "none"
 
 
 def _backward(rank: _Rank) -> Iterator[Components]:
     base, saved, layers = _always(rank), rank.saved, max(1, rank.stage.layers)
+    buffers, head = rank.communication, rank.casts(layered=False)
     others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
-    checkpointed = rank.job.training.activation_checkpointing != "none"
+    checkpointed, trains_head = _checkpoints(rank.job), rank.job.lora is None
     # casts that the recomputation makes anew were dropped when autocast ended
-    casts = rank.casts // layers if checkpointed else rank.casts
+    casts = rank.casts(layered=True) // layers if checkpointed else rank.casts(layered=True)
     during = replace(
         base,
-        temporary=base.temporary + casts,
-        communication=base.communication + rank.communication.backward,
-    )
-    yield replace(  # the loss
-        during,
         gradients=rank.accumulated,
         activations=others + saved.layers_bytes + saved.around_bytes,
-        logits=rank.loss.backward,
-        communication=base.communication + rank.communication.loss,
+        temporary=base.temporary + (0 if checkpointed else casts) + head,
+        communication=base.communication + buffers.loss,
     )
-    if rank.communication.reduce:
-        yield replace(  # the head's gradients
-            during,
-            gradients=rank.accumulated,
-            activations=others + saved.layers_bytes + saved.boundary_bytes,
-            communication=base.communication + rank.communication.reduce,
-        )
-    for done in (0, layers - 1):  # the first block to run backward, and the last
-        yield replace(
-            during,
-            gradients=max(rank.accumulated, _gradients_after(rank, done)),
-            activations=others + saved.layers_bytes * (layers - done) // layers,
-            temporary=base.temporary + casts * (layers - done) // layers + saved.working_bytes,
-        )
-    yield replace(  # the embedding
+    yield replace(during, logits=rank.loss.backward)
+    turned = max(rank.accumulated, _gradients_after(rank, 0))
+    yield replace(  # the head; under autocast its gradient has the compute type first
+        during,
+        gradients=rank.accumulated if rank.widths.autocast else turned,
+        logits=rank.loss.gradient,
+        temporary=during.temporary + (head if trains_head else 0),
+        communication=base.communication + buffers.head,
+    )
+    yield replace(during, gradients=turned, temporary=during.temporary, communication=base.communication + buffers.turn)
+    for done in sorted({0, min(1, layers - 1), layers - 1}):  # blocks that have run backward
+        yield from _block_backward(rank, done, casts, others)
+    yield replace(  # the embedding; where it is the head too, its gradient comes twice and is added
         during,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
-        temporary=base.temporary,
-        communication=base.communication + rank.communication.end,
+        temporary=base.temporary + rank.second_gradient,
+        communication=base.communication + buffers.embedding,
     )
 
 
-def _gradients_after(rank: _Rank, blocks: int) -> int:
+def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator[Components]:
+    """One block: its MLP, its attention, and when it is through."""
+    base, saved, layers, buffers = _always(rank), rank.saved, max(1, rank.stage.layers), rank.communication
+    mlp = rank.stage.share_of_mlp
+    activations = others + saved.layers_bytes * (layers - done) // layers
+    temporary = base.temporary + casts * (layers - done) // layers
+    communication = base.communication + (buffers.backward if done else buffers.first)
+    begun = replace(
+        base,
+        gradients=max(rank.accumulated, _gradients_after(rank, done)),
+        activations=activations,
+        temporary=temporary + saved.working_bytes,
+        communication=communication,
+    )
+    yield begun
+    yield replace(
+        begun,
+        gradients=begun.gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
+        temporary=temporary + saved.attention_working_bytes,
+        communication=communication + round(mlp * buffers.unreduced),
+    )
+    yield replace(
+        begun,
+        gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
+        activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
+        temporary=base.temporary,
+        communication=base.communication + buffers.reduced,
+    )
+
+
+def _gradients_after(rank: _Rank, blocks: float) -> int:
     """Gradients that exist when so many blocks have run backward: the head's and theirs, not yet the embedding's."""
     if rank.job.training.optimizer_in_backward:
         return rank.states.gradients
@@ -219,7 +268,7 @@ def _gradients_after(rank: _Rank, blocks: int) -> int:
     embedding = rank.stage.elements(trainable=True, role="embedding")
     blocks_share = rank.stage.elements(trainable=True, layered=True) * blocks / max(1, rank.stage.layers)
     around = trainable - embedding - rank.stage.elements(trainable=True, layered=True)
-    if rank.tied and embedding:
+    if rank.tied and embedding and not rank.communication.unreduced:
         around += embedding  # the head's gradient is the embedding's
     return round(rank.states.gradients * (around + blocks_share) / trainable)
 
@@ -269,13 +318,12 @@ def _slack(rank: _Rank, phase: Phase) -> int:
         gradients = max(0, rank.states.gradients - phase.components.gradients)
         at_the_loss = phase.components.logits > 0
         passing = rank.saved.forward_bytes if at_the_loss else 0
-        reduced, loss = rank.communication.block, rank.loss.backward
-        apart = 0  # what has to be reduced at once does not fit into the blocks of the loss
-        if 3 * reduced > loss:
-            apart = reduced if at_the_loss else loss
+        # what is reduced at once is larger than a block of the loss
+        apart = rank.loss.backward if not at_the_loss and 3 * rank.communication.block > rank.loss.backward else 0
         return gradients + rank.communication.pool + rank.loss.low + passing + apart
     waiting = rank.communication.pool if job.parallel.strategy == "fsdp1" else 0
-    return waiting + round(allocated * {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03))
+    share = {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03)
+    return waiting + round(allocated * share)
 
 
 def _whole_segments(size: int) -> int:

@@ -19,6 +19,8 @@ class LossBytes:
     """Kept for the backward pass."""
     backward: int
     """At most while the loss runs backward, what was saved included."""
+    gradient: int = 0
+    """The logits' gradient in the compute type, which the head runs backward from."""
     low: int = 0
     """The logits in the compute type, where they are freed before an fp32 copy runs backward."""
 
@@ -44,7 +46,7 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     if job.training.mode == "inference":
         return LossBytes(forward=c * logits, saved=c * logits, backward=0)
     # the loss of causal models casts logits to fp32, that of the others leaves it to autocast
-    wide = 4 if arch.task == "causal-lm" or widths.autocast else c
+    wide = 4 if arch.task == "causal-lm" or widths.mixed else c
     copy = wide if c != wide else 0
     if job.training.framework == "megatron":
         # tensor_parallel/cross_entropy.py works in place: one fp32 copy becomes the softmax and then the gradient
@@ -62,6 +64,7 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
                 forward=(c + copy + wide) * logits + capped,
                 saved=wide * logits + capped,
                 backward=3 * wide * logits + capped,
+                gradient=c * logits,
                 low=c * logits if copy else 0,
             )
         case "chunked":

@@ -7,6 +7,8 @@ from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
 from .job import Job, Lora
 
+_OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
@@ -39,6 +41,18 @@ class Stage:
     in_flight: int
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
     held: tuple[Held, ...]
+
+    @property
+    def tokens(self) -> Held | None:
+        """The token embedding, where the stage holds it."""
+        embeddings = (held for held in self.held if held.group.role == "embedding" and not held.group.layered)
+        return max(embeddings, key=lambda held: held.elements, default=None)
+
+    @property
+    def share_of_mlp(self) -> float:
+        """How much of the blocks' trainable parameters their MLPs hold."""
+        mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _OF_MLP)
+        return mlp / max(1, self.elements(trainable=True, layered=True))
 
     def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
         """Elements of what it holds, restricted where asked."""

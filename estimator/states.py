@@ -82,7 +82,9 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     if job.training.optimizer_in_backward:
         gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
     if uses_zero(job) and offload != "none" and split.gradients > 1:
-        gradients = 0  # DeepSpeed moves each reduced gradient to the host at once (async_accumulate_grad_in_cpu_via_gpu)
+        gradients = (
+            0  # DeepSpeed moves each reduced gradient to the host at once (async_accumulate_grad_in_cpu_via_gpu)
+        )
     return States(
         weights=0 if offload == "all" else weights,
         gradients=0 if offload == "all" else gradients,
@@ -164,7 +166,8 @@ def _step_bytes(job: Job, trained: list[Held], widths: Widths, split: int) -> in
         case "adamw":
             return _total(trained, lambda h: h.elements * (widths.adapter if h.adapter else widths.state), split)
         case "adafactor":
-            return largest * 4 * 3 // split
+            # the update, its root mean squares, and of low-precision weights and gradients an fp32 copy each
+            return largest * 4 * (2 if widths.weight == 4 else 4) // split
         case "muon":
             return largest * 2 * 4
         case _:

@@ -1,12 +1,13 @@
 """What a training process takes around its tensors: communication buffers, workspaces, and what torch never sees."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from .gathered import Buffers, has_own_units, root_buffers, unit_buffers, unit_bytes
 from .gpus import Gpu
 from .job import Job
-from .rank import Held, Stage
+from .rank import Stage
 from .sizes import MIB
-from .states import shards, weight_width
+from .states import shards
 from .widths import Widths, uses_zero
 
 _ZERO_BUCKET = 500_000_000
@@ -27,53 +28,49 @@ _KERNELS_BYTES = 120 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Communication:
-    """Bytes of communication buffers by moment: inside torch's allocator but for ``outside``."""
+class Communication(Buffers):
+    """Communication buffers inside torch's allocator, by moment, and outside of it."""
 
-    forward: int = 0
-    """While the blocks run forward."""
-    head: int = 0
-    """While logits and loss are computed."""
-    loss: int = 0
-    """While the loss runs backward."""
-    reduce: int = 0
-    """When the head's gradients are reduced, before the blocks run backward; 0: not then."""
-    backward: int = 0
-    """While the blocks run backward."""
-    end: int = 0
-    """When the embedding's, or the root's, gradients are reduced."""
-    step: int = 0
-    """Kept between steps."""
-    outside: int = 0
+    outside: int
     """NCCL's own buffers."""
-    pool: int = 0
-    """What the gathering stream's pool of blocks comes to, which serves no other stream."""
-    block: int = 0
-    """The largest input of a reduce-scatter: one block."""
 
 
-def communication(job: Job, stage: Stage, widths: Widths) -> Communication:
+def communication(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Communication:
     """Gathered weights, gradients on their way, and buckets."""
-    strategy = job.parallel.strategy
-    outside = nccl_bytes(job)
+    buffers = _buffers(job, stage, widths, tied=tied and stage.last)
+    moments = {moment.name: getattr(buffers, moment.name) for moment in fields(buffers)}
+    return Communication(**moments, outside=nccl_bytes(job))
+
+
+def _buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
+    strategy, ranks = job.parallel.strategy, job.parallel.data_ranks * job.parallel.context
     if strategy == "ddp" and job.parallel.data_ranks > 1 and job.training.framework != "megatron":
         # Megatron's buckets are its gradient buffer
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
-        return _everywhere(bucket, outside=outside)
-    if uses_zero(job) and job.parallel.data_ranks * job.parallel.context > 1:
-        return _zero_buffers(job, stage, outside=outside)
+        return _same(forward=bucket, loss=bucket, backward=bucket, step=bucket)
+    if uses_zero(job) and ranks > 1:
+        return _zero_buffers(job, stage)
     if job.parallel.world_size > 1 and shards(job).weights > 1:
-        return _fsdp_buffers(job, stage, widths, outside=outside)
+        return (unit_buffers if has_own_units(job) else root_buffers)(job, stage, widths, tied=tied)
     if strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
-        unit = _unit_bytes(stage, widths)
-        kept = 2 * unit if job.parallel.double_buffer else 0
-        return Communication(backward=2 * unit, end=2 * unit, step=kept, outside=outside)
-    return Communication(outside=outside)
+        unit = unit_bytes(stage, widths)
+        return _same(forward=0, loss=0, backward=2 * unit, step=2 * unit if job.parallel.double_buffer else 0)
+    return Buffers()
 
 
-def _everywhere(size: int, *, outside: int) -> Communication:
-    return Communication(
-        forward=size, head=size, loss=size, backward=size, end=size, step=size, outside=outside
+def _same(*, forward: int, loss: int, backward: int, step: int) -> Buffers:
+    """Buffers that are the same all through a pass."""
+    return Buffers(
+        forward=forward,
+        output=forward,
+        loss=loss,
+        head=loss,
+        turn=loss,
+        first=backward,
+        backward=backward,
+        reduced=backward,
+        embedding=backward,
+        step=step,
     )
 
 
@@ -98,124 +95,16 @@ def workspace_bytes(gpu: Gpu | None, *, megatron: bool = False, grouped: bool = 
     return own + (engine if megatron else 0) + (4 * engine if megatron and grouped else 0)
 
 
-def _fsdp_buffers(job: Job, stage: Stage, widths: Widths, *, outside: int) -> Communication:
-    """What FSDP gathers and reduces (torch.distributed.fsdp, ``_fully_shard/_fsdp_param_group.py``).
-
-    Two units are alive: the one in use and the flat buffer from which it, or the next, is copied. In backward a
-    unit's gradients besides, and the input of one reduce-scatter, which is kept until the next one's.
-    """
-    unit, keeps = _unit_bytes(stage, widths), _keeps_gathered(job)
-    kept = _gathered_bytes(stage, widths, layered=True) if keeps else 0
-    gathering = kept + unit if keeps else 2 * unit
-    layer = stage.elements(trainable=True, layered=True) // max(1, stage.layers)
-    reduced = layer * (widths.compute + widths.reduce)
-    if job.parallel.data_replicate > 1:  # a reduced unit on its way to the other replicas
-        reduced += layer * widths.reduce // job.parallel.data_shard
-    double = 4 * unit if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
-    around = _gathered_bytes(stage, widths, layered=False)
-    embedding = stage.elements(trainable=True, layered=False, role="embedding")
-    others = stage.elements(trainable=True, layered=False) - embedding
-    if not _has_own_units(job, stage):
-        # embedding and head are the root's: gathered throughout, reduced at the very end
-        waiting = others * widths.compute
-        root = (embedding + others) * widths.compute
-        return Communication(
-            forward=around + gathering + double,
-            head=around + kept + double,
-            loss=around + kept + double,
-            backward=around + gathering + reduced + waiting + double,
-            end=max(around + root + layer * widths.reduce, root + (embedding + others) * widths.reduce) + double,
-            step=double,
-            outside=outside,
-            pool=around + unit if job.parallel.strategy == "fsdp2" else unit,
-        )
-    head = _gathered_bytes(stage, widths, layered=False, embedding=not stage.last)
-    flat = 0
-    if job.training.framework == "transformers":  # its loss lies within the root's forward pass, which keeps the last
-        flat = unit if stage.first and stage.last and _is_tied(stage) else head
-    both = widths.compute + widths.reduce
-    return Communication(
-        forward=gathering,
-        head=head + kept + flat,
-        loss=head + kept,
-        reduce=kept + unit + others * both,
-        backward=gathering + reduced,
-        end=max(around - head + embedding * widths.compute + layer * widths.reduce, embedding * both),
-        outside=outside,
-        pool=max(head, around - head) + unit,
-        block=max(embedding, others) * widths.reduce,
-    )
-
-
-def _keeps_gathered(job: Job) -> bool:
-    """Blocks stay gathered from the forward to the backward pass.
-
-    Asked for, or torchtitan's default where there are pipeline stages (its distributed/fsdp.py).
-    """
-    pipelined = job.training.framework == "torchtitan" and job.parallel.pipeline > 1
-    return not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op" or pipelined
-
-
-def _has_own_units(job: Job, stage: Stage) -> bool:
-    """Embedding and head are FSDP units of their own, which come and go as the blocks do.
-
-    So accelerate (utils/fsdp_utils.py, 1.15) and torchtitan since 0.2, where they are no one parameter.
-    """
-    if job.parallel.strategy != "fsdp2":
-        return False
-    return job.training.framework == "transformers" or (job.training.framework == "torchtitan" and not _is_tied(stage))
-
-
-def _is_tied(stage: Stage) -> bool:
-    """The head is the embedding."""
-    return not any(held.group.role == "head" for held in stage.held)
-
-
-def _zero_buffers(job: Job, stage: Stage, *, outside: int) -> Communication:
+def _zero_buffers(job: Job, stage: Stage) -> Buffers:
     """DeepSpeed's buckets, of their full size however small the model (runtime/zero/stage_1_and_2.py, stage3.py).
 
     Stages 1 and 2 make theirs for the backward pass; stage 3 keeps it, and gathered parameters with it.
     """
     bucket = 2 * _ZERO_BUCKET
     if job.parallel.strategy != "zero3":
-        return Communication(backward=bucket, loss=bucket, end=bucket, outside=outside)
-    live = 2 * min(_ZERO_LIVE, stage.elements())
-    return Communication(
-        forward=live + bucket,
-        head=live + bucket,
-        loss=live + bucket,
-        backward=live + bucket,
-        end=live + bucket,
-        step=bucket,
-        outside=outside,
-    )
-
-
-def _gathered_bytes(stage: Stage, widths: Widths, *, layered: bool, embedding: bool = True) -> int:
-    """Gathered parameters, whole: in the compute type, quantized ones as they are stored.
-
-    Args:
-        stage: what the rank holds.
-        widths: bytes per element.
-        layered: those of the blocks, or those around them.
-        embedding: count the embedding in, unless it is all there is: it then is the head too.
-    """
-    return round(
-        sum(
-            held.elements * (weight_width(held, widths) if held.quantized else widths.compute)
-            for held in _around(stage, layered=layered, embedding=embedding)
-        )
-    )
-
-
-def _around(stage: Stage, *, layered: bool, embedding: bool) -> list[Held]:
-    there = [held for held in stage.held if held.group.layered == layered]
-    others = [held for held in there if held.group.role == "head"]
-    return there if embedding or not others else [held for held in there if held.group.role != "embedding"]
-
-
-def _unit_bytes(stage: Stage, widths: Widths) -> int:
-    return _gathered_bytes(stage, widths, layered=True) // max(1, stage.layers)
+        return _same(forward=0, loss=bucket, backward=bucket, step=0)
+    live = 2 * min(_ZERO_LIVE, stage.elements()) + bucket
+    return _same(forward=live, loss=live, backward=live, step=bucket)
 
 
 def _trainable_bytes(stage: Stage, width: int, adapter_width: int) -> int:
