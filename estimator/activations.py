@@ -79,6 +79,8 @@ class _Context:
     consumers: dict[Slot, tuple[int, int]]
     """By slot: linear layers per block that read it, and how many of these need their input for a weight gradient."""
     tensor: int
+    adapted_experts: int
+    """Elements of the experts of one layer, where they are adapted: peft adds A B to them before they multiply."""
 
     @property
     def full(self) -> bool:
@@ -117,6 +119,7 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
         widths=widths,
         consumers=_consumers(job, stage),
         tensor=job.parallel.tensor,
+        adapted_experts=_adapted_experts(stage),
     )
     tokens = tokens_per_rank(job)
     dense, moe = _layer_per_token(context, moe=False), _layer_per_token(context, moe=True)
@@ -156,6 +159,13 @@ def _consumers(job: Job, stage: Stage) -> dict[Slot, tuple[int, int]]:
     return {
         slot: (_kinds(names), _kinds(names if job.lora is None else names & adapted)) for slot, names in found.items()
     }
+
+
+def _adapted_experts(stage: Stage) -> int:
+    experts = [held for held in stage.held if held.group.role == "expert"]
+    if not any(held.adapter for held in experts):
+        return 0
+    return sum(held.elements // max(1, held.tensors) for held in experts if not held.adapter)
 
 
 def _kinds(names: set[str]) -> int:
@@ -390,13 +400,15 @@ def _activation_tensors(context: _Context) -> int:
 def _experts_per_token(context: _Context) -> float:
     arch, c, full, wide = context.arch, context.widths.compute, context.full, context.experts
     factors = 3 if arch.gated else 1  # two projections in one tensor and the activation's output
-    tensors = (2 if full else 1) * arch.hidden + (factors + full) * arch.expert_mlp_size
+    needed = full or context.adapted_experts > 0  # for the experts' gradient
+    tensors = (2 if needed else 1) * arch.hidden + (factors + needed) * arch.expert_mlp_size
     if arch.family == "gpt_oss":  # its experts have biases, and clamp what they multiply
         tensors += arch.hidden + arch.expert_mlp_size
     routed = arch.experts_per_token * wide * tensors
     router = 12 * arch.experts + (c * arch.hidden if full else 0)
     shared = _mlp_per_token(context, arch.shared_mlp_size) + c * arch.hidden if arch.shared_mlp_size else 0
-    return routed / context.tensor + router + shared
+    sums = wide * context.adapted_experts / tokens_per_rank(context.job)
+    return routed / context.tensor + router + shared + sums
 
 
 def _selective_per_token(context: _Context) -> float:
@@ -413,9 +425,25 @@ def _selective_per_token(context: _Context) -> float:
 
 
 def _mlp_working(context: _Context) -> float:
-    """Gradients that are alive while one block's MLP runs backward."""
-    gated = 2 if context.arch.gated else 1
-    return context.widths.compute * gated * _mlp_size(context) / context.tensor + _passing_gradients(context)
+    """Gradients that are alive while one block's MLP runs backward, or what an adapter of it gives meanwhile."""
+    arch, c = context.arch, context.widths.compute
+    tensors = 2 if arch.gated else 1
+    if arch.activation in _AUTOCAST_EXTRA:  # a chain of powers and products, in fp32 under autocast
+        tensors = 3 * (4 // c if context.widths.mixed else 1)
+    gradients = tensors * c * _mlp_size(context)
+    if arch.moe_layers:
+        rows = arch.experts_per_token * context.experts
+        gradients = max(gradients, rows * (tensors * arch.expert_mlp_size + arch.hidden))
+    return max(gradients, _adapter_outputs(context)) / context.tensor + _passing_gradients(context)
+
+
+def _adapter_outputs(context: _Context) -> float:
+    """What an adapter in fp32 of the MLP gives, it scaled, and what it is added to; 0 where there is none."""
+    c, needing = context.widths.compute, context.consumers.get("mlp_in", (1, 0))[1]
+    if context.full or not needing or context.adapter == c or context.widths.autocast:
+        return 0.0
+    fused = 2 if context.arch.gated and context.consumers["mlp_in"][0] == 1 else 1
+    return (2 * context.adapter + c) * fused * context.arch.mlp_size
 
 
 def _attention_working(context: _Context) -> float:
@@ -442,17 +470,15 @@ def _passing_gradients(context: _Context) -> float:
 
 
 def _passing_per_token(context: _Context) -> float:
-    """What one block's forward pass holds for a moment: raw attention scores, or what the MLP computes.
-
-    Under checkpointing nothing of that is saved: the MLP's input (gathered, under sequence parallelism), both factors
-    and their product, or product and output.
-    """
-    arch, c = context.arch, context.widths.compute
-    size = _mlp_size(context) / context.tensor
-    passing = size
-    if context.job.training.activation_checkpointing != "none":
-        passing = arch.hidden + max((3 if arch.gated else 2) * size, size + arch.hidden)
-    return max(2 * c * _scores_per_token(context), c * passing)
+    """What one block's forward pass holds for a moment: raw attention scores, or the MLP's product."""
+    c, arch = context.widths.compute, context.arch
+    tensors = 1
+    if context.job.training.activation_checkpointing != "none":  # what is saved otherwise
+        tensors = (2 if arch.gated else 1) + (_activation_tensors(context) + 1) // 2
+    mlp = max(tensors * c * _mlp_size(context), _adapter_outputs(context)) / context.tensor
+    if context.residual_split > 1:  # the gathered input, and then the output before it is scattered
+        mlp = c * arch.hidden + max(mlp, c * (_mlp_size(context) / context.tensor + arch.hidden))
+    return max(2 * c * _scores_per_token(context), mlp)
 
 
 def _scores_per_token(context: _Context) -> float:

@@ -236,7 +236,7 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
     mlp = rank.stage.share_of_mlp
     activations = others + saved.layers_bytes * (layers - done) // layers
     temporary = base.temporary + casts * (layers - done) // layers
-    communication = base.communication + (buffers.backward if done else buffers.first)
+    communication = base.communication + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
     begun = replace(
         base,
         gradients=max(rank.accumulated, _gradients_after(rank, done)),
@@ -256,7 +256,7 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
         gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
         activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
         temporary=base.temporary,
-        communication=base.communication + buffers.reduced,
+        communication=base.communication + buffers.reduced - buffers.kept * (done + 1) // layers,
     )
 
 

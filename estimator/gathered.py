@@ -38,6 +38,8 @@ class Buffers:
     """When a block has run backward."""
     unreduced: int = 0
     """A block's gradients before they are reduced, where they are not those of the step."""
+    kept: int = 0
+    """Of these, gathered blocks that stay until they have run backward, all of them."""
     embedding: int = 0
     """When everything has run backward."""
     step: int = 0
@@ -95,6 +97,7 @@ def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
         backward=others.whole + ahead + late + block.reduced,
         reduced=others.whole + (kept or block.whole) + late + block.gradients + block.reduced,
         unreduced=block.gradients,
+        kept=kept - embedding.whole if keeps else 0,
         embedding=others.whole + max(end),
         pool=max(head.whole, embedding.whole) + block.whole,
         block=max(head.reduced, embedding.reduced),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
@@ -82,6 +83,9 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
 def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
     """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
 
+    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
+    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
+
     Raises:
         InputError: no linear layer has such a name.
     """
@@ -90,9 +94,12 @@ def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
+    if lora.targets == "all-linear" and not any(".shared_expert." in g.name for g in linear):
+        wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
     for group in wanted:
-        rows, columns = group.shape
-        for letter, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank))):
+        *experts, rows, columns = group.shape
+        rank = lora.rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
+        for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
             yield ParameterGroup(
                 name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
                 shape=shape,
@@ -101,6 +108,13 @@ def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]
                 linear=False,
                 layered=group.layered,
             )
+
+
+def _was_linear(group: ParameterGroup, inventory: Inventory) -> bool:
+    if group.role == "router":
+        return not group.linear and group.name.endswith(".gate.weight")
+    biased = any(other.name == f"{group.name}_bias" for other in inventory.groups)  # gpt_oss always had one tensor
+    return group.role == "expert" and len(group.shape) == 3 and not biased
 
 
 def module_name(group: ParameterGroup) -> str:
@@ -144,7 +158,10 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
 def _split(job: Job, group: ParameterGroup) -> int:
     """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
     expert = job.parallel.expert if group.role == "expert" else 1
-    tensor = 1 if group.role in ("norm", "router") else job.parallel.tensor
+    whole = group.role in ("norm", "router")
+    if group.role == "embedding" and job.training.framework == "transformers":
+        whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
+    tensor = 1 if whole else job.parallel.tensor
     return expert * tensor
 
 
