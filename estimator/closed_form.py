@@ -346,6 +346,7 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         0.15 * parts.temporary,
         0.5 * parts.communication,
         (slack + 0.02) * phase.allocated_bytes,
+        rank.loss.eager,
         300 * MIB,
     )
     below = (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .job import Job
 from .rank import Held, Stage
+from .software import gathers_with_root
 from .states import weight_width
 from .widths import Widths
 
@@ -142,7 +143,10 @@ def unit_bytes(stage: Stage, widths: Widths) -> int:
 
 def has_own_units(job: Job) -> bool:
     """Embedding and head come and go as the blocks do: FSDP2 under accelerate, and under torchtitan."""
-    return job.parallel.strategy == "fsdp2" and job.training.framework in ("transformers", "torchtitan")
+    if job.parallel.strategy != "fsdp2":
+        return False
+    framework = job.training.framework
+    return framework == "transformers" or (framework == "torchtitan" and not gathers_with_root(job))
 
 
 def _keeps_gathered(job: Job) -> bool:

@@ -6,6 +6,7 @@ from .activations import tokens_per_rank
 from .architecture import Architecture
 from .job import Job
 from .rank import Stage
+from .software import leaves_loss_to_eager
 from .widths import Widths
 
 
@@ -21,6 +22,8 @@ class LossBytes:
     """At most while the loss runs backward, what was saved included."""
     gradient: int = 0
     """The logits' gradient in the compute type, which the head runs backward from."""
+    eager: int = 0
+    """What the loss reserves more where it is left out of what is compiled (torchtitan's ``compile.components``)."""
     low: int = 0
     """The logits in the compute type, where they are freed before an fp32 copy runs backward."""
 
@@ -56,7 +59,10 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
             capped = c * logits if arch.logit_softcap else 0  # what tanh gave
             if compiles_loss(job):
                 return LossBytes(
-                    forward=c * logits + capped, saved=c * logits + capped, backward=2 * c * logits + capped
+                    forward=c * logits + capped,
+                    saved=c * logits + capped,
+                    backward=2 * c * logits + capped,
+                    eager=(3 * wide - c) * logits if job.training.framework == "torchtitan" else 0,
                 )
             if split > 1:
                 return _loss_parallel(logits, c, wide, copy, capped)
@@ -92,7 +98,8 @@ def compiles_loss(job: Job) -> bool:
     ``compile`` covers blocks and loss in torchtitan (since 0.1: components/loss.py, pull request 1033) and torchtune
     (training/_compile.py); what is saved then are the logits themselves, and backward writes their gradient.
     """
-    return job.training.compile and job.training.framework in ("torchtitan", "torchtune")
+    compiled = job.training.compile and job.training.framework in ("torchtitan", "torchtune")
+    return compiled and not leaves_loss_to_eager(job)
 
 
 def _loss_parallel(logits: int, c: int, wide: int, copy: int, capped: int) -> LossBytes:
