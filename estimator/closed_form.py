@@ -219,7 +219,7 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         communication=base.communication + buffers.head,
     )
     yield replace(during, gradients=turned, temporary=during.temporary, communication=base.communication + buffers.turn)
-    for done in sorted({0, min(1, layers - 1), layers - 1}):  # blocks that have run backward
+    for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
         yield from _block_backward(rank, done, casts, others)
     yield replace(  # the embedding; where it is the head too, its gradient comes twice and is added
         during,
@@ -236,7 +236,8 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
     mlp = rank.stage.share_of_mlp
     activations = others + saved.layers_bytes * (layers - done) // layers
     temporary = base.temporary + casts * (layers - done) // layers
-    communication = base.communication + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
+    waiting = base.communication + min(done, buffers.queue) * buffers.queued
+    communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
     begun = replace(
         base,
         gradients=max(rank.accumulated, _gradients_after(rank, done)),
@@ -256,7 +257,7 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
         gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
         activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
         temporary=base.temporary,
-        communication=base.communication + buffers.reduced - buffers.kept * (done + 1) // layers,
+        communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
     )
 
 

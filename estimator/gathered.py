@@ -16,6 +16,9 @@ from .software import gathers_with_root
 from .states import weight_width
 from .widths import Widths
 
+_MEGATRON_UNIT = 1_000_000_000
+"""Elements that Megatron-FSDP takes for a unit of communication at least (``suggested_communication_unit_size``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
@@ -37,6 +40,10 @@ class Buffers:
     """While the others do."""
     reduced: int = 0
     """When a block has run backward."""
+    queue: int = 0
+    """How many blocks that have run backward wait for the reduction of their gradients."""
+    queued: int = 0
+    """Bytes of each of these."""
     unreduced: int = 0
     """A block's gradients before they are reduced, where they are not those of the step."""
     kept: int = 0
@@ -108,17 +115,16 @@ def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
 def root_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
     """The buffers where embedding and head are the root's: gathered throughout, and reduced at the very end.
 
-    So under FSDP1, torchtune, and torchtitan before 0.2. The unit in use and the next one are alive in FSDP1
-    (``limit_all_gathers``) and in Megatron-FSDP, which keeps its buffers of both where they are doubled.
+    So under FSDP1, torchtune, and torchtitan before 0.2. FSDP1 too has the unit in use and the next one alive
+    (``limit_all_gathers``).
     """
     del tied  # one parameter or two: the root's
     block = _unit(_largest_block(stage), widths)
     root = _unit(((held, 1.0) for held in stage.held if not held.group.layered), widths)
     head = _unit(((h, 1.0) for h in stage.held if not h.group.layered and h is not stage.tokens), widths).gradients
     kept = block.whole * stage.layers if _keeps_gathered(job) else 0
-    double = 4 * block.whole if job.parallel.strategy == "megatron-fsdp" and job.parallel.double_buffer else 0
     ahead = kept + block.whole if kept else 2 * block.whole
-    base = root.whole + double
+    base = root.whole
     return Buffers(
         forward=base + ahead,
         output=base + kept,
@@ -128,17 +134,49 @@ def root_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
         first=base + ahead + head,
         backward=base + ahead + head + block.reduced,
         reduced=base + (kept or block.whole) + head + block.gradients + block.reduced,
+        kept=kept,
         unreduced=block.gradients,
-        embedding=double + max(root.whole + root.gradients + block.reduced, root.gradients + root.reduced),
-        step=double,
+        embedding=max(root.whole + root.gradients + block.reduced, root.gradients + root.reduced),
         pool=root.whole + block.whole if job.parallel.strategy == "fsdp2" else block.whole,
         block=root.reduced,
     )
 
 
-def unit_bytes(stage: Stage, widths: Widths) -> int:
-    """The fullest block, gathered."""
-    return _unit(_largest_block(stage), widths).whole
+def megatron_buffers(job: Job, stage: Stage, widths: Widths) -> Buffers:
+    """The buffers of Megatron-FSDP (megatron_fsdp.py, param_and_grad_buffer.py): units are the blocks.
+
+    Weights are gathered ahead until 5e8 elements, or a unit, are; gradients, in the type they are reduced in, wait for
+    their reduction until there are more than 1e9 elements, or two units, of them. Doubled, there are two units of each,
+    which are kept. What is around the blocks stays gathered.
+    """
+    block = _unit(_largest_block(stage), widths)
+    elements = max(1, round(_elements(_largest_block(stage))))
+    limit = max(_MEGATRON_UNIT, 2 * elements)
+    queue = min(stage.layers, limit // elements)
+    if job.parallel.sharding in ("none", "optim"):
+        return Buffers()  # the gradients of all parameters are there anyhow
+    if job.parallel.sharding == "optim_grads":
+        return Buffers(backward=block.reduced, reduced=block.reduced, queue=queue, queued=block.reduced)
+    ahead = min(stage.layers - 1, -(-limit // 2 // elements))
+    root = _unit(((held, 1.0) for held in stage.held if not held.group.layered), widths)
+    base, step = root.whole, 0
+    if job.parallel.double_buffer:
+        step = 2 * (block.whole + block.reduced)
+        base, ahead, queue, block = base + step, 0, 0, _Unit(whole=0, gradients=0, reduced=0)
+    return Buffers(
+        forward=base + 2 * block.whole,
+        output=base,
+        loss=base,
+        head=base + root.reduced,
+        turn=base + root.reduced + ahead * block.whole,
+        first=base + root.reduced + (1 + ahead) * block.whole + block.reduced,
+        backward=base + root.reduced + (1 + ahead) * block.whole + block.reduced,
+        reduced=base + root.reduced + ahead * block.whole + block.reduced,
+        embedding=base + root.reduced + queue * block.reduced,
+        queue=queue,
+        queued=block.reduced,
+        step=step,
+    )
 
 
 def has_own_units(job: Job) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from .gathered import Buffers, has_own_units, root_buffers, unit_buffers, unit_bytes
+from .gathered import Buffers, has_own_units, megatron_buffers, root_buffers, unit_buffers
 from .gpus import Gpu
 from .job import Job
 from .rank import Stage
@@ -50,11 +50,10 @@ def _buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
         return _same(forward=bucket, loss=bucket, backward=bucket, step=bucket)
     if uses_zero(job) and ranks > 1:
         return _zero_buffers(job, stage)
+    if strategy == "megatron-fsdp" and ranks > 1:
+        return megatron_buffers(job, stage, widths)
     if job.parallel.world_size > 1 and shards(job).weights > 1:
         return (unit_buffers if has_own_units(job) else root_buffers)(job, stage, widths, tied=tied)
-    if strategy == "megatron-fsdp" and job.parallel.data_ranks > 1:
-        unit = unit_bytes(stage, widths)
-        return _same(forward=0, loss=0, backward=2 * unit, step=2 * unit if job.parallel.double_buffer else 0)
     return Buffers()
 
 

@@ -96,6 +96,33 @@ def test_pipeline_stages_keep_what_they_gathered_and_reduce_last(budget_of: Esti
     assert tuned.gradients < staged.gradients / 4
 
 
+@pytest.mark.parametrize(
+    ("sharding", "blocks"), [("optim", 0), ("optim_grads", 8 * 4), ("optim_grads_params", 8 * 2 + 9 * 4)]
+)
+def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
+    budget_of: Estimate, wide: dict[str, Any], sharding: str, blocks: int
+) -> None:
+    """They are far from the 1e9 elements at which it begins to wait; doubled buffers are two of each, between steps."""
+    layers = wide | {"num_hidden_layers": 8, "vocab_size": 128}
+    settings: dict[str, Any] = {
+        "parallel__strategy": "megatron-fsdp",
+        "parallel__data_shard": 8,
+        "parallel__sharding": sharding,
+        "training__precision": "bf16-mixed",
+        "training__optimizer": "adamw-fused",
+    }
+    once = budget_of(layers, steps("megatron", training__activation_checkpointing="full", **settings))
+    block = 2 * 512 * (512 + 256) + 3 * 512 * 1408 + 2 * 512
+    nccl = nccl_bytes(job(strategy="megatron-fsdp", data_shard=8))
+    most = max(backward(once).communication - nccl, 0)
+    assert most <= blocks * block + 8 * 128 * 512 + 4096
+    assert (most > 0) == (blocks > 0)
+    if sharding == "optim_grads_params":
+        doubled = budget_of(layers, steps("megatron", parallel__double_buffer=True, **settings))
+        step = next(phase.components for phase in doubled.phases if phase.name == "optimizer step")
+        assert step.communication - nccl == 2 * (2 + 4) * block
+
+
 def test_deepspeeds_buckets_are_whole_in_a_small_model(budget_of: Estimate, wide: dict[str, Any]) -> None:
     sharded = {"parallel__strategy": "zero2", "parallel__data_shard": 8}
     budget = budget_of(wide, steps("transformers", training__activation_checkpointing="full", **sharded))
