@@ -38,7 +38,7 @@ _FUSED_VIEWS = frozenset({"phi3", "gpt_neox"})
 """Values are a view of one tensor with queries and keys, which rotation copies: the whole tensor stays."""
 _COPIED_OUTPUT = frozenset({"phi", "phi3", "gpt_neox", "deepseek_v2", "deepseek_v3"})
 """Queries are concatenated, so attention's output comes in another layout and is copied for its projection."""
-_WIDE_SCALE = ("gemma", "olmo2")
+_WIDE_SCALE = ("gemma", "olmo2", "gpt_oss")
 """Families (the beginnings of their names) whose norms multiply by their weight in fp32."""
 _GATHERED_ATTENTION = frozenset({"phi3", "olmo2"})
 _GATHERED_MLP = frozenset({"phi3"})
@@ -124,15 +124,18 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     tokens = tokens_per_rank(job)
     dense, moe = _layer_per_token(context, moe=False), _layer_per_token(context, moe=True)
     moe_share = arch.moe_layers / arch.layers
-    mean = dense * (1 - moe_share) + moe * moe_share
-    fullest = max(dense if arch.dense_layers else 0.0, moe if arch.moe_layers else 0.0)
+    cross = _cross_attention(context)
+    mean = dense * (1 - moe_share) + moe * moe_share + cross * arch.decoder_layers / arch.layers
+    fullest = max(dense if arch.dense_layers else 0.0, moe if arch.moe_layers else 0.0) + cross
+    shared = _stacks_biases(context)
     checkpoint = widths.residual * arch.hidden / context.residual_split
     checkpointing, offload = job.training.activation_checkpointing, job.training.activation_offload
     kept = {"none": mean, "full": checkpoint, "selective": checkpoint + _selective_per_token(context)}[checkpointing]
-    recomputed = fullest - kept if checkpointing != "none" else 0.0
+    kept += shared
+    recomputed = fullest + shared - kept if checkpointing != "none" else 0.0
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
-    gone = _mlp_half(context, moe=arch.moe_layers > 0)
+    gone = _mlp_half(context, moe=arch.moe_layers > 0) if job.training.framework == "transformers" else 0.0
     return Saved(
         layer_bytes=round(fullest * tokens),
         layers_bytes=0 if offload else round(kept * tokens * stage.layers),
@@ -189,14 +192,19 @@ def slot_of(name: str) -> Slot | None:
 def _layer_per_token(context: _Context, *, moe: bool) -> float:
     arch = context.arch
     attention = _attention_per_token(context)
-    cross = 0.0
-    if arch.encoder_decoder:  # decoder blocks attend twice; spread over all blocks
-        share = arch.decoder_layers / arch.layers
-        cross = attention + _norm(context, arch.hidden) + _inputs(context, "attention_in", arch.hidden)
-        cross = share * (cross + (arch.hidden if arch.hidden_dropout else 0))
     half = (_norms(context) + _masks(context)) / 2 / context.residual_split
     reads = _inputs(context, "attention_in", arch.hidden) + _bias(context)
-    return half + reads + attention + cross + _between_adapters(context) + _mlp_half(context, moe=moe)
+    return half + reads + attention + _between_adapters(context) + _mlp_half(context, moe=moe)
+
+
+def _cross_attention(context: _Context) -> float:
+    """What a decoder block with cross attention saves for that; 0 without."""
+    arch = context.arch
+    if not arch.encoder_decoder:
+        return 0.0
+    mask = arch.hidden if arch.hidden_dropout else 0
+    reads = _inputs(context, "attention_in", arch.hidden)
+    return _attention_per_token(context) + _norm(context, arch.hidden) + reads + mask
 
 
 def _mlp_half(context: _Context, *, moe: bool) -> float:
@@ -211,7 +219,7 @@ def _mlp_half(context: _Context, *, moe: bool) -> float:
 
 def _bias(context: _Context) -> float:
     """What a block of T5 adds to its scores: a bias on every pair of positions, the same for all sequences."""
-    if not context.arch.relative_buckets or uses_eager_attention(context.job, context.arch):
+    if not context.arch.relative_buckets or context.job.model.attention != "sdpa":
         return 0.0
     pairs = context.arch.heads * _length(context) / context.tensor
     return context.widths.residual * pairs / context.job.training.micro_batch
@@ -307,8 +315,8 @@ def _attention_per_token(context: _Context) -> float:
         # dropout keeps a mask, and what it gives is multiplied; else it is the probabilities, or their cast
         kept = 1 + c if arch.attention_dropout else (c if c != softmax else 0)
         tanh = c if arch.attention_softcap else 0
-        if arch.family == "gpt_oss":  # the scores with the sinks beside them, and what the softmax makes of them
-            softmax = kept = c
+        if arch.family == "gpt_oss":  # the softmax of scores and sinks, of which the scores' part is multiplied
+            softmax, kept = (4, c) if widths.autocast else (c, 0)  # the sinks are parameters, and not cast
         core = c * whole + arch.heads * length * (softmax + kept + tanh)
     else:
         copied = arch.family in _COPIED_OUTPUT and context.full and c != 4  # the kernel for fp32 lays it out as needed
@@ -400,7 +408,8 @@ def _activation_tensors(context: _Context) -> int:
 def _experts_per_token(context: _Context) -> float:
     arch, c, full, wide = context.arch, context.widths.compute, context.full, context.experts
     factors = 3 if arch.gated else 1  # two projections in one tensor and the activation's output
-    needed = full or context.adapted_experts > 0  # for the experts' gradient
+    # for the experts' gradient; what takes the place of the grouped product outside of bf16 keeps it anyway
+    needed = full or context.adapted_experts > 0 or wide == 4
     tensors = (2 if needed else 1) * arch.hidden + (factors + needed) * arch.expert_mlp_size
     if arch.family == "gpt_oss":  # its experts have biases, and clamp what they multiply
         tensors += arch.hidden + arch.expert_mlp_size
@@ -432,8 +441,10 @@ def _mlp_working(context: _Context) -> float:
         tensors = 3 * (4 // c if context.widths.mixed else 1)
     gradients = tensors * c * _mlp_size(context)
     if arch.moe_layers:
-        rows = arch.experts_per_token * context.experts
-        gradients = max(gradients, rows * (tensors * arch.expert_mlp_size + arch.hidden))
+        rows, width = arch.experts_per_token, context.experts
+        # their outputs are weighed and summed: DeepSeek's weights are fp32
+        weighed = (3 * (4 if arch.kv_lora_rank and not context.widths.mixed else width) + c) * arch.hidden
+        gradients = max(gradients, rows * weighed, rows * width * (tensors * arch.expert_mlp_size + arch.hidden))
     return max(gradients, _adapter_outputs(context)) / context.tensor + _passing_gradients(context)
 
 
@@ -507,24 +518,22 @@ def _around_per_token(context: _Context, stage: Stage) -> float:
         size += widths.compute * arch.hidden if context.full and arch.has_vocab_head else 0.0
     if stage.last and arch.task == "masked-lm":  # the head's own dense layer, activation and norm
         size += 2 * widths.compute * arch.hidden + _norm(context, arch.hidden)
-    if arch.relative_buckets:
-        size += _around_t5(context)
+    if arch.encoder_decoder:  # the encoder's norm, dropped out at both ends, and its output as the decoder reads it
+        size += _norm(context, arch.hidden) + 2 * arch.hidden + widths.compute * arch.hidden
     return size
 
 
-def _around_t5(context: _Context) -> float:
-    """T5's biases on every pair of positions, once per micro-batch: what each block adds to its scores.
-
-    That of cross attention, which its blocks share; of each stack the pairs' buckets besides.
-    """
-    arch, widths = context.arch, context.widths
+def _stacks_biases(context: _Context) -> float:
+    """What T5's blocks share per block: of each stack the buckets of all pairs, and cross attention's bias."""
+    arch = context.arch
+    if not arch.relative_buckets:
+        return 0.0
     stacks = 2 if arch.decoder_layers else 1
     biases = stacks - 1
     if context.job.training.activation_checkpointing != "none":
         biases += stacks  # each stack's own, which all its blocks are given
     buckets = 8 * stacks * _length(context) / context.job.training.micro_batch
-    per_stack = _norm(context, arch.hidden) + 2 * arch.hidden + widths.compute * arch.hidden
-    return biases * _bias(context) + buckets + (stacks - 1) * per_stack
+    return (biases * _bias(context) + buckets) / arch.layers
 
 
 def uses_math_attention(job: Job, arch: Architecture, widths: Widths) -> bool:

@@ -4,7 +4,8 @@ Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedd
 tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass a
 unit's flat buffer stays until the next unit has been gathered, or the root's forward pass is over; in the backward
 pass the next unit is gathered beforehand, and the input of a reduce-scatter stays until the next unit's gradients
-are there. Root and head are not resharded after the forward pass.
+are there. Root and head are not resharded after the forward pass; a head with the embedding in its unit only when
+everything has run backward, because a unit waits for its first module.
 """
 
 from collections.abc import Iterable
@@ -84,7 +85,7 @@ def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
 
     keeps = _keeps_gathered(job)
     kept = round(block.whole * stage.layers) + embedding.whole if keeps else 0
-    before = others.whole + (head.whole if tied else 0)
+    stays = others.whole + (head.whole if tied else 0)
     gathering = kept + block.whole if keeps else 2 * block.whole  # the flat buffer, and its parameters
     flat = block.whole if tied else head.whole  # of the unit that was gathered last
     if job.training.framework == "torchtitan":
@@ -92,18 +93,18 @@ def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
     late = head.gradients if tied else 0  # autograd holds them until the embedding's are there
     ahead = kept or 2 * block.whole
     if tied:
-        end = 2 * head.gradients, head.gradients + head.reduced
+        end = head.whole + 2 * head.gradients, head.gradients + head.reduced
     else:
         end = embedding.whole + embedding.gradients + block.reduced, embedding.gradients + embedding.reduced
     return Buffers(
-        forward=before + gathering,
+        forward=stays + gathering,
         output=others.whole + head.whole + kept + flat,
         loss=others.whole + head.whole + kept,
         head=others.whole + head.whole + kept + head.gradients,
-        turn=others.whole + (kept or block.whole) + head.gradients + (0 if tied else head.reduced),
-        first=others.whole + ahead + late + (0 if tied else head.reduced),
-        backward=others.whole + ahead + late + block.reduced,
-        reduced=others.whole + (kept or block.whole) + late + block.gradients + block.reduced,
+        turn=stays + (kept or block.whole) + head.gradients + (0 if tied else head.reduced),
+        first=stays + ahead + late + (0 if tied else head.reduced),
+        backward=stays + ahead + late + block.reduced,
+        reduced=stays + (kept or block.whole) + late + block.gradients + block.reduced,
         unreduced=block.gradients,
         kept=kept - embedding.whole if keeps else 0,
         embedding=others.whole + max(end),
