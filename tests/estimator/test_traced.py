@@ -73,10 +73,9 @@ def test_only_what_fsdp2_makes_on_its_own_streams_is_kept_from_the_others() -> N
     sharded = job(training | {"optimizer": "adamw-fused"}, config=wide, parallel={"strategy": "fsdp2", "data_shard": 8})
     budget = estimate(sharded, method="traced", python=sys.executable)
     head, logits = 64000 * 1024, 64000 * 2048
-    apart = (
-        4 * budget.model.parameters // 8 + 2 * (head + head // 4) + 2 * logits
-    )  # and 16-bit logits too small for fp32
-    assert budget.peak.reserved_bytes - budget.peak.allocated_bytes < apart + 0.05 * budget.peak.allocated_bytes
+    apart = 4 * budget.model.parameters // 8 + 2 * (head + head // 4)
+    apart += 2 * logits  # those in 16 bits, whose block is too small for fp32
+    assert budget.peak.reserved_bytes - budget.peak.allocated_bytes < apart + 0.1 * budget.peak.allocated_bytes
 
 
 def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
