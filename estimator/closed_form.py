@@ -18,10 +18,10 @@ from .inventory import Inventory
 from .job import Job
 from .litgpt import head_passes
 from .loss import LossBytes, loss_bytes
-from .rank import Stage, adapter_groups, stages
+from .rank import Held, Stage, adapter_groups, stages
 from .sizes import MIB
 from .software import zeroes_gradients
-from .states import States, accumulates_whole, states
+from .states import States, accumulates_whole, shards, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
 
@@ -51,15 +51,29 @@ class _Rank:
         """Never through torch's allocator."""
         return self.context + self.communication.outside
 
-    @property
-    def casts(self) -> int:
-        """Autocast's copies of the weights of linear layers, all of them."""
+    def casts(self, *, layered: bool) -> int:
+        """Autocast's copies of the weights of linear layers, all of them: of the blocks, or around them."""
         if not self.widths.autocast:
             return 0
-        linear = [h for h in self.stage.held if (h.group.linear or h.group.role == "expert") and not h.quantized]
+        there = (h for h in self.stage.held if h.group.layered == layered and not h.quantized)
+        fused = self.job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
         # a frozen weight's cast is made anew for every use
-        head = sum(h.elements for h in linear if h.group.role == "head") * (head_passes(self.job) - 1)
-        return (sum(held.elements for held in linear) + head) * self.widths.compute
+        linear = sum(
+            h.elements * (1 if layered else head_passes(self.job)) for h in there if h.group.linear or (fused and h.group.role == "expert") or self._is_head(h)
+        )
+        return linear * self.widths.compute
+
+    def _is_head(self, held: Held) -> bool:
+        """It is the embedding, and the head is it."""
+        return self.tied and self.stage.last and held is self.stage.tokens
+
+    @property
+    def second_gradient(self) -> int:
+        """Of an embedding that is the head too: that of the one beside that of the other, before they are added."""
+        tokens = self.stage.tokens
+        if tokens is None or not self._is_head(tokens) or not tokens.trainable or self.communication.unreduced:
+            return 0
+        return tokens.elements * self.widths.gradient
 
     @property
     def accumulated(self) -> int:
@@ -118,11 +132,15 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         states=states(job, stage, widths),
         saved=saved_activations(job, arch, stage, widths),
         loss=loss_bytes(job, arch, stage, widths),
-        communication=communication(job, stage, widths),
+        communication=communication(job, stage, widths, tied=tied),
         cache=key_value_cache_bytes(job, arch, stage, widths),
         context=context_bytes(job, gpu),
         bare_context=context_bytes(job, gpu, training=False),
-        workspace=workspace_bytes(gpu),
+        workspace=workspace_bytes(
+            gpu,
+            megatron=job.training.framework == "megatron",
+            grouped=any(held.group.role == "expert" for held in stage.held),
+        ),
         tied=tied,
     )
 
@@ -158,7 +176,7 @@ def _forward(rank: _Rank) -> Iterator[Components]:
             base,
             activations=activations,
             logits=rank.loss.forward,
-            communication=base.communication + rank.communication.forward,
+            communication=base.communication + max(rank.communication.forward, rank.communication.head),
         )
         return
     blocks = replace(
@@ -166,54 +184,95 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         gradients=rank.accumulated,
         activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes) + rank.saved.previous_bytes,
         logits=rank.loss.kept_before,
-        temporary=base.temporary + (rank.casts // max(1, rank.stage.layers) if _drops_casts(rank.job) else rank.casts),
+        temporary=base.temporary,
         communication=base.communication + rank.communication.forward,
     )
-    yield replace(blocks, temporary=blocks.temporary + rank.saved.forward_bytes)
-    yield replace(blocks, logits=rank.loss.forward)
+    casts, head = rank.casts(layered=True), rank.casts(layered=False)
+    # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
+    kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else casts
+    passing = rank.saved.forward_bytes + (kept or casts // max(1, rank.stage.layers))
+    yield replace(blocks, temporary=blocks.temporary + passing)
+    yield replace(
+        blocks,
+        temporary=blocks.temporary + kept + head,
+        logits=rank.loss.forward,
+        communication=base.communication + rank.communication.output,
+    )
 
 
-def _drops_casts(job: Job) -> bool:
-    """Autocast caches casts of what is trained only, and checkpointed blocks keep none of the others."""
-    return job.lora is not None and job.training.activation_checkpointing != "none"
+def _checkpoints(job: Job) -> bool:
+    return job.training.activation_checkpointing != "none"
 
 
 def _backward(rank: _Rank) -> Iterator[Components]:
     base, saved, layers = _always(rank), rank.saved, max(1, rank.stage.layers)
+    buffers, head = rank.communication, rank.casts(layered=False)
     others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
-    checkpointed = rank.job.training.activation_checkpointing != "none"
+    checkpointed, trains_head = _checkpoints(rank.job), rank.job.lora is None
     # casts that the recomputation makes anew were dropped when autocast ended
-    casts = rank.casts // layers if checkpointed else rank.casts
+    casts = rank.casts(layered=True) // layers if checkpointed else rank.casts(layered=True)
     during = replace(
         base,
-        temporary=base.temporary + casts,
-        communication=base.communication + rank.communication.backward,
-    )
-    yield replace(  # the loss
-        during,
         gradients=rank.accumulated,
         activations=others + saved.layers_bytes + saved.around_bytes,
-        logits=rank.loss.backward,
-        communication=base.communication + rank.communication.loss,
+        temporary=base.temporary + (0 if checkpointed else casts) + head,
+        communication=base.communication + buffers.loss,
     )
-    for done in (0, layers - 1):  # the first block to run backward, and the last
-        yield replace(
-            during,
-            gradients=max(rank.accumulated, _gradients_after(rank, done)),
-            activations=others + saved.layers_bytes * (layers - done) // layers,
-            logits=rank.loss.kept,
-            temporary=base.temporary + casts * (layers - done) // layers + saved.working_bytes,
-        )
-    yield replace(  # the embedding
+    yield replace(during, logits=rank.loss.backward)
+    turned = max(rank.accumulated, _gradients_after(rank, 0))
+    yield replace(  # the head; under autocast its gradient has the compute type first
+        during,
+        gradients=rank.accumulated if rank.widths.autocast else turned,
+        logits=rank.loss.gradient,
+        temporary=during.temporary + (head if trains_head else 0),
+        communication=base.communication + buffers.head,
+    )
+    yield replace(during, gradients=turned, logits=rank.loss.kept, communication=base.communication + buffers.turn)
+    for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
+        yield from _block_backward(rank, done, casts, others)
+    yield replace(  # the embedding; where it is the head too, its gradient comes twice and is added
         during,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
         logits=rank.loss.kept,
-        temporary=base.temporary,
+        temporary=base.temporary + rank.second_gradient,
+        communication=base.communication + buffers.embedding,
     )
 
 
-def _gradients_after(rank: _Rank, blocks: int) -> int:
+def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator[Components]:
+    """One block: its MLP, its attention, and when it is through."""
+    base, saved, layers, buffers = _always(rank), rank.saved, max(1, rank.stage.layers), rank.communication
+    mlp = rank.stage.share_of_mlp
+    activations = others + saved.layers_bytes * (layers - done) // layers
+    temporary = base.temporary + casts * (layers - done) // layers
+    waiting = base.communication + min(done, buffers.queue) * buffers.queued
+    communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
+    begun = replace(
+        base,
+        gradients=max(rank.accumulated, _gradients_after(rank, done)),
+        activations=activations,
+        logits=rank.loss.kept,
+        temporary=temporary + saved.working_bytes,
+        communication=communication,
+    )
+    yield begun
+    yield replace(
+        begun,
+        gradients=begun.gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
+        temporary=temporary + saved.attention_working_bytes,
+        communication=communication + round(mlp * buffers.unreduced),
+    )
+    yield replace(
+        begun,
+        gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
+        activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
+        temporary=base.temporary,
+        communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
+    )
+
+
+def _gradients_after(rank: _Rank, blocks: float) -> int:
     """Gradients that exist when so many blocks have run backward: the head's and theirs, not yet the embedding's."""
     if rank.job.training.optimizer_in_backward:
         return rank.states.gradients
@@ -221,7 +280,7 @@ def _gradients_after(rank: _Rank, blocks: int) -> int:
     embedding = rank.stage.elements(trainable=True, role="embedding")
     blocks_share = rank.stage.elements(trainable=True, layered=True) * blocks / max(1, rank.stage.layers)
     around = trainable - embedding - rank.stage.elements(trainable=True, layered=True)
-    if rank.tied and embedding:
+    if rank.tied and embedding and not rank.communication.unreduced:
         around += embedding  # the head's gradient is the embedding's
     return round(rank.states.gradients * (around + blocks_share) / trainable)
 
@@ -262,14 +321,31 @@ def _slack(rank: _Rank, phase: Phase) -> int:
     """Bytes that the allocator holds beyond what is allocated: fragmentation, and what other streams' pools keep.
 
     FSDP2 gathers and reduces on streams of their own, whose pools keep their blocks (torch.distributed.fsdp,
-    ``_fsdp_param_group.py``): the sharded gradients' and the root's flat buffer; and a freed block of low-precision
-    logits serves no fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes).
+    ``_fsdp_param_group.py``): the sharded gradients, which come from the reducing stream, and the gathering stream's
+    flat buffers. At the loss also what the blocks' forward passes left free, which is too small for logits, and so
+    is the block of low-precision logits for the fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job
+    (PyTorch's FSDP2 notes): a unit that is freed serves again only when the GPU is done with it (``record_stream``).
+    In the Trainer's loop, optimizer states and their temporaries split the blocks that activations left in the first
+    step: the allocator's model, replayed on traces of twenty families, leaves 2 to 30 % behind, about 10 in the middle.
     """
     job, allocated = rank.job, phase.allocated_bytes
-    if job.parallel.strategy == "fsdp2" and job.parallel.data_shard > 1:
-        gradients = max(0, rank.states.gradients - phase.components.gradients)
-        return gradients + rank.communication.root + rank.loss.low
-    return round(allocated * {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03))
+    trainer = job.training.framework == "transformers" and job.training.mode == "train"
+    split = (0.06 if job.lora else 0.1) if trainer else 0.0
+    if job.parallel.strategy == "fsdp2" and shards(job).weights > 1:
+        return _pools(rank, phase) + round(split * allocated)
+    waiting = rank.communication.pool if job.parallel.strategy == "fsdp1" else 0
+    share = {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy) or split or 0.03
+    return waiting + round(allocated * share)
+
+
+def _pools(rank: _Rank, phase: Phase) -> int:
+    """What lies in FSDP2's pools and in blocks that do not fit, and is not allocated at the phase's peak."""
+    gradients = max(0, rank.states.gradients - phase.components.gradients)
+    at_the_loss = phase.components.logits > 0
+    passing = rank.saved.forward_bytes if at_the_loss else 0
+    # what is reduced at once is larger than a block of the loss
+    apart = rank.loss.backward if not at_the_loss and 3 * rank.communication.block > rank.loss.backward else 0
+    return gradients + rank.communication.pool + rank.loss.low + passing + apart
 
 
 def _whole_segments(size: int) -> int:
@@ -291,7 +367,8 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         max(0.2, foreign) * parts.logits,
         0.15 * parts.temporary,
         0.5 * parts.communication,
-        (slack + 0.02) * phase.allocated_bytes,
+        (slack + (0.08 if rank.job.training.framework == "transformers" else 0.02)) * phase.allocated_bytes,
+        rank.loss.eager,
         300 * MIB,
     )
     below = (

@@ -141,6 +141,7 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     transformers: Version | None = None
     bitsandbytes: Version | None = None
     litgpt: Version | None = None
+    torchtitan: Version | None = None
     module_loading: Literal["lazy", "eager"] | None = None
     """``CUDA_MODULE_LOADING``; what the versions do by themselves when left out."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
@@ -9,6 +10,8 @@ from .job import Job
 
 _PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
 _FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
+
+_OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,18 @@ class Stage:
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
     held: tuple[Held, ...]
 
+    @property
+    def tokens(self) -> Held | None:
+        """The token embedding, where the stage holds it."""
+        embeddings = (held for held in self.held if held.group.role == "embedding" and not held.group.layered)
+        return max(embeddings, key=lambda held: held.elements, default=None)
+
+    @property
+    def share_of_mlp(self) -> float:
+        """How much of the blocks' trainable parameters their MLPs hold."""
+        mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _OF_MLP)
+        return mlp / max(1, self.elements(trainable=True, layered=True))
+
     def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
         """Elements of what it holds, restricted where asked."""
         return sum(
@@ -72,6 +87,8 @@ def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
     """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
 
     The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
+    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
+    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
 
     Raises:
         InputError: no linear layer has such a name.
@@ -80,17 +97,20 @@ def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
     if lora is None:
         return
     linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
-    names = set() if lora.targets == "all-linear" else set(lora.targets)
+    every = lora.targets == "all-linear"
+    names = set() if every else set(lora.targets)
     if job.training.framework == "litgpt" and names & _PARTS:
         names |= _FUSED
-    every = lora.targets == "all-linear"
     wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
+    if every and not any(".shared_expert." in g.name for g in linear):
+        wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
     for group in wanted:
-        rows, columns = group.shape
-        for letter, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank))):
+        *experts, rows, columns = group.shape
+        rank = lora.rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
+        for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
             yield ParameterGroup(
                 name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
                 shape=shape,
@@ -99,6 +119,13 @@ def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
                 linear=False,
                 layered=group.layered,
             )
+
+
+def _was_linear(group: ParameterGroup, inventory: Inventory) -> bool:
+    if group.role == "router":
+        return not group.linear and group.name.endswith(".gate.weight")
+    biased = any(other.name == f"{group.name}_bias" for other in inventory.groups)  # gpt_oss always had one tensor
+    return group.role == "expert" and len(group.shape) == 3 and not biased
 
 
 def module_name(group: ParameterGroup) -> str:
@@ -142,7 +169,10 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
 def _split(job: Job, group: ParameterGroup) -> int:
     """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
     expert = job.parallel.expert if group.role == "expert" else 1
-    tensor = 1 if group.role in ("norm", "router") else job.parallel.tensor
+    whole = group.role in ("norm", "router")
+    if group.role == "embedding" and job.training.framework == "transformers":
+        whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
+    tensor = 1 if whole else job.parallel.tensor
     return expert * tensor
 
 

@@ -31,7 +31,7 @@ def zeroes_gradients(job: Job) -> bool:
 
 
 def saves_softmax_inputs(job: Job) -> bool:
-    """Softmax and log-softmax save what went into them beside what came out (torch before 1.11, pytorch/pytorch#64000)."""
+    """Softmax and log-softmax save what went into them beside what came out (before torch 1.11, pytorch/pytorch#64000)."""
     return older(job.software.torch, 1, 11)
 
 
@@ -69,6 +69,16 @@ def runs_longest_first(job: Job) -> bool:
     return older(job.software.litgpt, 0, 2)
 
 
+def leaves_loss_to_eager(job: Job) -> bool:
+    """``compile`` covers torchtitan's blocks alone, not its loss (before 0.1; pull requests 755 and 1033)."""
+    return older(job.software.torchtitan, 0, 1)
+
+
+def gathers_with_root(job: Job) -> bool:
+    """Torchtitan leaves embedding and head to FSDP's root unit (before 0.2; models/llama3/infra/parallelize.py)."""
+    return older(job.software.torchtitan, 0, 2)
+
+
 def sentences(job: Job) -> Iterator[str]:
     """What the stated versions change, one sentence each."""
     software, training = job.software, job.training
@@ -84,6 +94,10 @@ def sentences(job: Job) -> Iterator[str]:
         yield f"transformers {software.transformers}: the causal loss copies the shifted fp32 logits."
     if training.framework == "litgpt" and runs_longest_first(job):
         yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
+    if training.framework == "torchtitan" and training.compile and leaves_loss_to_eager(job):
+        yield f"torchtitan {software.torchtitan}: the loss is not compiled."
+    if training.framework == "torchtitan" and job.parallel.strategy == "fsdp2" and gathers_with_root(job):
+        yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
 
 
 def changes_the_step(job: Job) -> bool:
