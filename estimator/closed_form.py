@@ -16,10 +16,12 @@ from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseNa
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
+from .litgpt import head_passes
 from .loss import LossBytes, loss_bytes
 from .rank import Stage, adapter_parameters, stages
 from .sizes import MIB
-from .states import States, accumulates_whole, states
+from .software import zeroes_gradients
+from .states import States, accumulates_whole, shards, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
 
@@ -38,6 +40,8 @@ class _Rank:
     cache: int
     """Key-value cache of inference."""
     context: int
+    bare_context: int
+    """The same before a step has loaded its kernels."""
     workspace: int
     tied: bool
     """Head and embedding are one parameter."""
@@ -76,8 +80,10 @@ class _Rank:
             return (
                 self.states.gradients
             )  # one buffer that is made once and zeroed (DistributedDataParallel's grad buffer)
-        if self.job.training.gradient_accumulation == 1 or self.job.training.optimizer_in_backward:
+        if self.job.training.optimizer_in_backward:
             return 0
+        if self.job.training.gradient_accumulation == 1:
+            return self.states.gradients if zeroes_gradients(self.job) else 0
         return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
 
 
@@ -126,8 +132,13 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         loss=loss_bytes(job, arch, stage, widths),
         communication=communication(job, stage, widths, tied=tied),
         cache=key_value_cache_bytes(job, arch, stage, widths),
-        context=context_bytes(gpu),
-        workspace=workspace_bytes(gpu),
+        context=context_bytes(job, gpu),
+        bare_context=context_bytes(job, gpu, training=False),
+        workspace=workspace_bytes(
+            gpu,
+            megatron=job.training.framework == "megatron",
+            grouped=any(held.group.role == "expert" for held in stage.held),
+        ),
         tied=tied,
         casts=_casts(job, stage, widths, layered=True, tied=tied),
         head_casts=_casts(job, stage, widths, layered=False, tied=tied),
@@ -146,15 +157,16 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
         and not held.quantized
         and (held.group.linear or (fused and held.group.role == "expert") or held is head)
     )
-    return sum(linear) * widths.compute
+    passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
+    return sum(linear) * widths.compute * passes
 
 
 def _phases(rank: _Rank) -> tuple[Phase, ...]:
-    loading = Components(weights=rank.states.weights, context=rank.context)
+    loading = Components(weights=rank.states.weights, context=rank.bare_context)
     moments: dict[PhaseName, Iterator[Components]] = {"forward": _forward(rank)}
     if rank.job.training.mode == "train":
         moments |= {"backward": _backward(rank), "optimizer step": _step(rank)}
-    phases = [Phase(name="loading", components=loading, outside_bytes=rank.context)]
+    phases = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
     for name, candidates in moments.items():
         fullest = max(candidates, key=lambda components: components.total_bytes)
         phases.append(Phase(name=name, components=fullest, outside_bytes=rank.outside))
@@ -187,15 +199,18 @@ def _forward(rank: _Rank) -> Iterator[Components]:
     saved, buffers = rank.saved, rank.communication
     if rank.job.training.mode == "inference":
         activations = rank.cache + saved.layer_bytes // 2
-        yield _moment(rank, activations=activations, logits=rank.loss.forward, communication=buffers.forward)
+        yield _moment(
+            rank, activations=activations, logits=rank.loss.forward, communication=max(buffers.forward, buffers.head)
+        )
         return
-    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes)
+    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
     # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
     kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else rank.casts
     yield _moment(
         rank,
         gradients=rank.accumulated,
         activations=activations,
+        logits=rank.loss.kept_before,
         temporary=saved.forward_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
         communication=buffers.forward,
     )
@@ -241,15 +256,17 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         rank,
         gradients=turned,
         activations=activations,
+        logits=rank.loss.kept,
         temporary=kept + saved.norm_working_bytes,
         communication=buffers.turn,
     )
-    for done in sorted({0, min(1, layers - 1), layers - 1}):  # blocks that have run backward
+    for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
         yield from _block_backward(rank, done, casts, others)
     yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
         rank,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
+        logits=rank.loss.kept,
         temporary=rank.second_gradient,
         communication=buffers.embedding,
     )
@@ -261,11 +278,13 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
     gradients = max(rank.accumulated, _gradients_after(rank, done))
     activations = others + saved.layers_bytes * (layers - done) // layers + saved.recomputed_bytes
     temporary = casts * (layers - done) // layers
-    communication = (buffers.backward if done else buffers.first) - buffers.kept * done // layers
+    waiting = min(done, buffers.queue) * buffers.queued
+    communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
     yield _moment(
         rank,
         gradients=gradients,
         activations=activations,
+        logits=rank.loss.kept,
         temporary=temporary + saved.working_bytes,
         communication=communication,
     )
@@ -273,6 +292,7 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
         rank,
         gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
         activations=max(0, activations - saved.mlp_half_bytes),
+        logits=rank.loss.kept,
         temporary=temporary + saved.attention_working_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
@@ -280,7 +300,8 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
         rank,
         gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
         activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
-        communication=buffers.reduced - buffers.kept * (done + 1) // layers,
+        logits=rank.loss.kept,
+        communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
     )
 
 
@@ -302,6 +323,7 @@ def _step(rank: _Rank) -> Iterator[Components]:
     yield _moment(
         rank,
         gradients=rank.states.gradients + whole,
+        logits=rank.loss.kept,
         temporary=rank.states.step + whole // max(1, rank.job.parallel.tensor - 1),
         communication=rank.communication.step,
     )
@@ -332,20 +354,31 @@ def _slack(rank: _Rank, phase: Phase) -> int:
     """Bytes that the allocator holds beyond what is allocated: fragmentation, and what other streams' pools keep.
 
     FSDP2 gathers and reduces on streams of their own, whose pools keep their blocks (torch.distributed.fsdp,
-    ``_fsdp_param_group.py``): the sharded gradients' and the root's flat buffer; and a freed block of low-precision
-    logits serves no fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes).
+    ``_fsdp_param_group.py``): the sharded gradients, which come from the reducing stream, and the gathering stream's
+    flat buffers. At the loss also what the blocks' forward passes left free, which is too small for logits, and so
+    is the block of low-precision logits for the fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job
+    (PyTorch's FSDP2 notes): a unit that is freed serves again only when the GPU is done with it (``record_stream``).
     In the Trainer's loop, optimizer states and their temporaries split the blocks that activations left in the first
     step: the allocator's model, replayed on traces of twenty families, leaves 2 to 30 % behind, about 10 in the middle.
     """
     job, allocated = rank.job, phase.allocated_bytes
     trainer = job.training.framework == "transformers" and job.training.mode == "train"
     split = (0.06 if job.lora else 0.1) if trainer else 0.0
-    if job.parallel.strategy == "fsdp2" and job.parallel.data_shard > 1:
-        gradients = max(0, rank.states.gradients - phase.components.gradients)
-        return gradients + rank.communication.root + rank.loss.low + round(split * allocated)
-    return round(
-        allocated * ({"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy) or split or 0.03)
-    )
+    if job.parallel.strategy == "fsdp2" and shards(job).weights > 1:
+        return _pools(rank, phase) + round(split * allocated)
+    waiting = rank.communication.pool if job.parallel.strategy == "fsdp1" else 0
+    share = {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy) or split or 0.03
+    return waiting + round(allocated * share)
+
+
+def _pools(rank: _Rank, phase: Phase) -> int:
+    """What lies in FSDP2's pools and in blocks that do not fit, and is not allocated at the phase's peak."""
+    gradients = max(0, rank.states.gradients - phase.components.gradients)
+    at_the_loss = phase.components.logits > 0
+    passing = rank.saved.forward_bytes if at_the_loss else 0
+    # what is reduced at once is larger than a block of the loss
+    apart = rank.loss.backward if not at_the_loss and 3 * rank.communication.block > rank.loss.backward else 0
+    return gradients + rank.communication.pool + rank.loss.low + passing + apart
 
 
 def _whole_segments(size: int) -> int:
@@ -368,6 +401,7 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         0.15 * parts.temporary,
         0.5 * parts.communication,
         (slack + (0.08 if rank.job.training.framework == "transformers" else 0.02)) * phase.allocated_bytes,
+        rank.loss.eager,
         300 * MIB,
     )
     below = (
@@ -385,4 +419,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return adapter_parameters(inventory, job.lora) if job.lora else inventory.parameters
+    return adapter_parameters(inventory, job) if job.lora else inventory.parameters

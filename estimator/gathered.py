@@ -1,4 +1,4 @@
-"""What FSDP2 gathers and reduces on one rank, moment by moment, in the units that accelerate makes.
+"""What FSDP gathers and reduces on one rank, moment by moment, in the units that the frameworks make.
 
 Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedding; final norm and head together, a
 tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass a
@@ -10,11 +10,15 @@ everything has run backward, because a unit waits for its first module.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
+from .job import Job
 from .rank import Held, Stage
+from .software import gathers_with_root
 from .states import weight_width
 from .widths import Widths
+
+_MEGATRON_UNIT = 1_000_000_000
+"""Elements that Megatron-FSDP takes for a unit of communication at least (``suggested_communication_unit_size``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,10 @@ class Buffers:
     """While the others do."""
     reduced: int = 0
     """When a block has run backward."""
+    queue: int = 0
+    """How many blocks that have run backward wait for the reduction of their gradients."""
+    queued: int = 0
+    """Bytes of each of these."""
     unreduced: int = 0
     """A block's gradients before they are reduced, where they are not those of the step."""
     kept: int = 0
@@ -45,6 +53,10 @@ class Buffers:
     """When everything has run backward."""
     step: int = 0
     """Kept between steps."""
+    pool: int = 0
+    """What the gathering stream's own blocks come to, which serve no other stream."""
+    block: int = 0
+    """The largest input of a reduce-scatter: one block of the allocator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +71,8 @@ class _Unit:
     """The same in the type in which they are reduced."""
 
 
-@lru_cache(maxsize=256)
-def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool) -> Buffers:
-    """The buffers of FSDP2 under accelerate.
-
-    Args:
-        stage: what the rank holds.
-        widths: bytes per element.
-        tied: the stage's head is its embedding.
-        keeps: blocks stay gathered after the forward pass.
-    """
+def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
+    """The buffers of FSDP2 under accelerate, and torchtitan since 0.2; ``tied``: the stage's head is its embedding."""
     block = _unit(_largest_block(stage), widths)
     around = [held for held in stage.held if not held.group.layered]
     tokens = stage.tokens
@@ -79,10 +83,13 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool) -> Bu
     head, others = _unit(((h, 1.0) for h in last), widths), _unit(((h, 1.0) for h in root), widths)
     embedding = _unit([(tokens, 1.0)] if tokens and not tied else [], widths)
 
+    keeps = _keeps_gathered(job)
     kept = round(block.whole * stage.layers) + embedding.whole if keeps else 0
     stays = others.whole + (head.whole if tied else 0)
     gathering = kept + block.whole if keeps else 2 * block.whole  # the flat buffer, and its parameters
     flat = block.whole if tied else head.whole  # of the unit that was gathered last
+    if job.training.framework == "torchtitan":
+        flat = 0  # its loss comes when the root's forward pass is over
     late = head.gradients if tied else 0  # autograd holds them until the embedding's are there
     ahead = kept or 2 * block.whole
     if tied:
@@ -101,7 +108,93 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool) -> Bu
         unreduced=block.gradients,
         kept=kept - embedding.whole if keeps else 0,
         embedding=others.whole + max(end),
+        pool=max(head.whole, embedding.whole) + block.whole,
+        block=max(head.reduced, embedding.reduced),
     )
+
+
+def root_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
+    """The buffers where embedding and head are the root's: gathered throughout, and reduced at the very end.
+
+    So under FSDP1, torchtune, and torchtitan before 0.2. FSDP1 too has the unit in use and the next one alive
+    (``limit_all_gathers``).
+    """
+    del tied  # one parameter or two: the root's
+    block = _unit(_largest_block(stage), widths)
+    root = _unit(((held, 1.0) for held in stage.held if not held.group.layered), widths)
+    head = _unit(((h, 1.0) for h in stage.held if not h.group.layered and h is not stage.tokens), widths).gradients
+    kept = block.whole * stage.layers if _keeps_gathered(job) else 0
+    ahead = kept + block.whole if kept else 2 * block.whole
+    base = root.whole
+    return Buffers(
+        forward=base + ahead,
+        output=base + kept,
+        loss=base + kept,
+        head=base + kept + head,
+        turn=base + (kept or block.whole) + head,
+        first=base + ahead + head,
+        backward=base + ahead + head + block.reduced,
+        reduced=base + (kept or block.whole) + head + block.gradients + block.reduced,
+        kept=kept,
+        unreduced=block.gradients,
+        embedding=max(root.whole + root.gradients + block.reduced, root.gradients + root.reduced),
+        pool=root.whole + block.whole if job.parallel.strategy == "fsdp2" else block.whole,
+        block=root.reduced,
+    )
+
+
+def megatron_buffers(job: Job, stage: Stage, widths: Widths) -> Buffers:
+    """The buffers of Megatron-FSDP (megatron_fsdp.py, param_and_grad_buffer.py): units are the blocks.
+
+    Weights are gathered ahead until 5e8 elements, or a unit, are; gradients, in the type they are reduced in, wait for
+    their reduction until there are more than 1e9 elements, or two units, of them. Doubled, there are two units of each,
+    which are kept. What is around the blocks stays gathered.
+    """
+    block = _unit(_largest_block(stage), widths)
+    elements = max(1, round(_elements(_largest_block(stage))))
+    limit = max(_MEGATRON_UNIT, 2 * elements)
+    queue = min(stage.layers, limit // elements)
+    if job.parallel.sharding in ("none", "optim"):
+        return Buffers()  # the gradients of all parameters are there anyhow
+    if job.parallel.sharding == "optim_grads":
+        return Buffers(backward=block.reduced, reduced=block.reduced, queue=queue, queued=block.reduced)
+    ahead = min(stage.layers - 1, -(-limit // 2 // elements))
+    root = _unit(((held, 1.0) for held in stage.held if not held.group.layered), widths)
+    base, step = root.whole, 0
+    if job.parallel.double_buffer:
+        step = 2 * (block.whole + block.reduced)
+        base, ahead, queue, block = base + step, 0, 0, _Unit(whole=0, gradients=0, reduced=0)
+    return Buffers(
+        forward=base + 2 * block.whole,
+        output=base,
+        loss=base,
+        head=base + root.reduced,
+        turn=base + root.reduced + ahead * block.whole,
+        first=base + root.reduced + (1 + ahead) * block.whole + block.reduced,
+        backward=base + root.reduced + (1 + ahead) * block.whole + block.reduced,
+        reduced=base + root.reduced + ahead * block.whole + block.reduced,
+        embedding=base + root.reduced + queue * block.reduced,
+        queue=queue,
+        queued=block.reduced,
+        step=step,
+    )
+
+
+def has_own_units(job: Job) -> bool:
+    """Embedding and head come and go as the blocks do: FSDP2 under accelerate, and under torchtitan."""
+    if job.parallel.strategy != "fsdp2":
+        return False
+    framework = job.training.framework
+    return framework == "transformers" or (framework == "torchtitan" and not gathers_with_root(job))
+
+
+def _keeps_gathered(job: Job) -> bool:
+    """Blocks stay gathered from the forward to the backward pass.
+
+    Asked for, or torchtitan's default where there are pipeline stages (its distributed/fsdp.py).
+    """
+    pipelined = job.training.framework == "torchtitan" and job.parallel.pipeline > 1
+    return not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op" or pipelined
 
 
 def _unit(parts: Iterable[tuple[Held, float]], widths: Widths) -> _Unit:

@@ -1,16 +1,18 @@
 """What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Literal
+from typing import Any
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job, Lora, Parallel
+from .job import Job
 
-_RankAndTargets = tuple[int, tuple[str, ...] | Literal["all-linear"]]
+_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
+_FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
+
 _OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -76,83 +78,80 @@ class Stage:
         return {}
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A job, told from others only by what decides what its ranks hold, whatever its batch: sweeps ask again."""
+
+    key: tuple[Any, ...]
+    job: Job = field(compare=False)
+
+    @classmethod
+    def of(cls, job: Job) -> "Part":
+        """The part of this job."""
+        lora, training = job.lora, job.training
+        targets = None if lora is None else tuple(lora.targets)
+        accumulation = training.gradient_accumulation if job.parallel.pipeline > 1 else 1
+        own = (training.framework, training.mode, training.optimizer, training.optimizer_in_backward, accumulation)
+        return cls((own, job.parallel, job.software, lora and (lora.rank, targets, lora.quantization)), job)
+
+
 def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     """The stages that can be the fullest: the first, the last, and where there are more than two, the second.
 
     Raises:
         InputError: the job is spread over more than the model has, or its adapters fit nothing.
     """
-    count = job.parallel.pipeline
-    if count > inventory.layers:
+    if job.parallel.pipeline > inventory.layers:
+        count = job.parallel.pipeline
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
-    lora, training = job.lora, job.training
-    cut = _Cut(
-        parallel=job.parallel,
-        adapters=None if lora is None else _rank_and_targets(lora),
-        quantized=lora is not None and lora.quantization != "none",
-        trains=training.mode == "train",
-        by_plan=training.framework == "transformers",
-        accumulation=training.gradient_accumulation if count > 1 else 1,
-    )
-    return _stages(inventory, cut)
+    return _stages(inventory, Part.of(job))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """What of a job decides what its ranks hold."""
-
-    parallel: Parallel
-    adapters: _RankAndTargets | None
-    quantized: bool
-    trains: bool
-    by_plan: bool
-    """Tensor parallelism follows the plan of a model of transformers."""
-    accumulation: int
-
-
-@lru_cache(maxsize=256)  # sweeps ask for the same again and again
-def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
-    count = cut.parallel.pipeline
-    candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = _adapters(inventory, cut.adapters) if cut.adapters else ()
-    return tuple(_stage(cut, inventory, adapters, index) for index in candidates)
-
-
-def adapter_parameters(inventory: Inventory, lora: Lora) -> int:
+def adapter_parameters(inventory: Inventory, job: Job) -> int:
     """Elements of all adapters.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    return sum(group.elements for group in _adapters(inventory, _rank_and_targets(lora)))
-
-
-def _rank_and_targets(lora: Lora) -> _RankAndTargets:
-    return lora.rank, lora.targets if lora.targets == "all-linear" else tuple(lora.targets)
+    return sum(group.elements for group in _adapters(inventory, Part.of(job)))
 
 
 @lru_cache(maxsize=256)
-def _adapters(inventory: Inventory, wanted: _RankAndTargets) -> tuple[ParameterGroup, ...]:
-    rank, targets = wanted
-    lora = Lora(rank=rank, targets=targets if targets == "all-linear" else list(targets))
-    return tuple(adapter_groups(inventory, lora))
+def _stages(inventory: Inventory, part: Part) -> tuple[Stage, ...]:
+    count = part.job.parallel.pipeline
+    candidates = sorted({0, min(1, count - 1), count - 1})
+    adapters = _adapters(inventory, part)
+    return tuple(_stage(part.job, inventory, adapters, index) for index in candidates)
 
 
-def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
+@lru_cache(maxsize=256)
+def _adapters(inventory: Inventory, part: Part) -> tuple[ParameterGroup, ...]:
+    return tuple(adapter_groups(inventory, part.job))
+
+
+def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
     """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
 
+    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
     With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
     tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    linear = [g for g in inventory.groups if g.linear and g.role != "head" and len(g.shape) == 2]
-    wanted = linear if lora.targets == "all-linear" else [g for g in linear if module_name(g) in lora.targets]
+    lora = job.lora
+    if lora is None:
+        return
+    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
+    every = lora.targets == "all-linear"
+    names = set() if every else set(lora.targets)
+    if job.training.framework == "litgpt" and names & _PARTS:
+        names |= _FUSED
+    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
-    if lora.targets == "all-linear" and not any(".shared_expert." in g.name for g in linear):
+    if every and not any(".shared_expert." in g.name for g in linear):
         wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
     for group in wanted:
         *experts, rows, columns = group.shape
@@ -180,8 +179,8 @@ def module_name(group: ParameterGroup) -> str:
     return group.name.rpartition(".")[0].rpartition(".")[2]
 
 
-def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
-    count = cut.parallel.pipeline
+def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
+    count = job.parallel.pipeline
     layers = -(-inventory.layers // count)
     first, last = index == 0, index == count - 1
     held: list[Held] = []
@@ -196,10 +195,10 @@ def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...]
         held.append(
             Held(
                 group=group,
-                elements=-(-group.elements * tensors // group.repeat // _split(cut, group)),
+                elements=-(-group.elements * tensors // group.repeat // _split(job, group)),
                 tensors=tensors,
-                trainable=adapter or (cut.adapters is None and cut.trains),
-                quantized=cut.quantized and _is_quantized(group) and not adapter,
+                trainable=adapter or (job.lora is None and job.training.mode == "train"),
+                quantized=_is_quantized(job, group) and not adapter,
                 adapter=adapter,
             )
         )
@@ -208,21 +207,25 @@ def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...]
         layers=min(layers, inventory.layers - index * layers) if count > 1 else layers,
         first=first,
         last=last,
-        in_flight=min(count - index, cut.accumulation) if count > 1 else 1,
+        in_flight=min(count - index, job.training.gradient_accumulation) if count > 1 else 1,
         held=tuple(held),
     )
 
 
-def _split(cut: _Cut, group: ParameterGroup) -> int:
+def _split(job: Job, group: ParameterGroup) -> int:
     """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
-    expert = cut.parallel.expert if group.role == "expert" else 1
+    expert = job.parallel.expert if group.role == "expert" else 1
     whole = group.role in ("norm", "router")
-    if group.role == "embedding" and cut.by_plan:
+    if group.role == "embedding" and job.training.framework == "transformers":
         whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
-    tensor = 1 if whole else cut.parallel.tensor
+    tensor = 1 if whole else job.parallel.tensor
     return expert * tensor
 
 
-def _is_quantized(group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
-    return group.linear and group.role != "head"
+def _is_quantized(job: Job, group: ParameterGroup) -> bool:
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
+
+    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
+    """
+    excepted = group.role == "head" and job.training.framework != "litgpt"
+    return bool(job.lora and job.lora.quantization != "none" and group.linear and not excepted)

@@ -21,6 +21,7 @@ from .jobfile import job_to_mapping
 from .models import ResolvedModel
 from .shape_inventory import inventory_of
 from .sizes import MIB
+from .software import changes_the_step
 from .surroundings import context_bytes, nccl_bytes, workspace_bytes
 from .worker_cache import read_cached, write_cached
 from .worker_process import Worker
@@ -78,10 +79,14 @@ def traced_budget(
         InputError: ``python`` is not there.
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
+    if changes_the_step(job):
+        raise CannotTellError("the job's software table names older versions than are traced; method exact has rules")
     found = trace(job, model, python=python, timeout=timeout)
-    context, workspace, nccl = context_bytes(gpu), workspace_bytes(gpu), nccl_bytes(job)
+    workspace, nccl = workspace_bytes(gpu), nccl_bytes(job)
     phases = tuple(
-        _phase(name, found.phases[name], context, workspace, nccl) for name in _PHASES if name in found.phases
+        _phase(name, found.phases[name], context_bytes(job, gpu, training=name != "loading"), workspace, nccl)
+        for name in _PHASES
+        if name in found.phases
     )
     fullest = max(phases, key=lambda phase: phase.components.total_bytes)
     reserved = max((found.reserved.peak if found.reserved else 0) + workspace, fullest.allocated_bytes)

@@ -121,7 +121,12 @@ def allocate_buckets(model: Any, tracker: Tracker) -> list[Any]:
 
 @contextlib.contextmanager
 def labelling_communication(tracker: Tracker) -> Iterator[None]:
-    """What FSDP2 gathers and reduces is communication, and on streams of its own."""
+    """What FSDP2 gathers and reduces is communication, and on streams of its own.
+
+    A gather's buffers are its stream's. Of a reduction only what is made under ``device_handle.stream`` is: the input
+    of the reduce-scatter is made before, on the stream of the computation.
+    """
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as group_module
 
     group = group_module.FSDPParamGroup
@@ -141,17 +146,39 @@ def labelling_communication(tracker: Tracker) -> Iterator[None]:
         with tracker.inside(component):
             return before["post_backward"](self, *unused)
 
+    def handle(*args: Any) -> Any:
+        return _Streams(get_handle(*args), tracker)
+
+    get_handle = collectives._get_device_handle
+    collectives._get_device_handle = handle
     group.unshard, group.wait_for_unshard = inside(before["unshard"]), inside(before["wait_for_unshard"])
     group.post_backward = post_backward
     group_module.foreach_all_gather = inside(functions["foreach_all_gather"], "all-gather")
-    group_module.foreach_reduce = inside(functions["foreach_reduce"], "reduce-scatter")
+    group_module.foreach_reduce = inside(functions["foreach_reduce"])
     try:
         yield
     finally:
+        collectives._get_device_handle = get_handle
         for name, original in before.items():
             setattr(group, name, original)
         for name, original in functions.items():
             setattr(group_module, name, original)
+
+
+class _Streams:
+    """A device's module (``torch.cuda``) whose streams the tracker hears of: those of a gather are named already."""
+
+    def __init__(self, module: Any, tracker: Tracker) -> None:
+        self._module, self._tracker = module, tracker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    @contextlib.contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        named = self._tracker.stream or "reduce-scatter"
+        with self._module.stream(stream), self._tracker.inside("communication", named):
+            yield
 
 
 @contextlib.contextmanager
