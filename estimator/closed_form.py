@@ -59,7 +59,9 @@ class _Rank:
         fused = self.job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
         # a frozen weight's cast is made anew for every use
         linear = sum(
-            h.elements * (1 if layered else head_passes(self.job)) for h in there if h.group.linear or (fused and h.group.role == "expert") or self._is_head(h)
+            h.elements * (1 if layered else head_passes(self.job))
+            for h in there
+            if h.group.linear or (fused and h.group.role == "expert") or self._is_head(h)
         )
         return linear * self.widths.compute
 
@@ -359,8 +361,8 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
     unsure_count = 0.1 if inventory.count == "approximate" else 0.002
     states = parts.weights + parts.gradients + parts.optimizer
     compiled = 0.4 if rank.job.training.compile else 0.0
-    # other frameworks' blocks are counted from their sources, and held against published figures alone
-    foreign = 0.0 if rank.job.training.framework == "transformers" else 0.25
+    # others' blocks are counted from their sources, and held against published figures alone, not against autograd
+    foreign = 0.0 if rank.job.training.framework in ("transformers", "litgpt") else 0.25
     above = (
         unsure_count * states,
         max(0.08, foreign) * parts.activations,
