@@ -31,7 +31,7 @@ def zeroes_gradients(job: Job) -> bool:
 
 
 def saves_softmax_inputs(job: Job) -> bool:
-    """Softmax and log-softmax save what went into them beside what came out (before torch 1.11, pytorch/pytorch#64000)."""
+    """Softmax and log-softmax save what goes in beside what comes out (torch before 1.11, pytorch/pytorch#64000)."""
     return older(job.software.torch, 1, 11)
 
 
