@@ -1,11 +1,19 @@
 """What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job, Lora
+from .job import Job
+
+_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
+_FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
+
+_OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +33,7 @@ class Held:
         return -(-self.elements // max(1, self.tensors))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: its totals are kept
 class Stage:
     """One rank of a job: a pipeline stage's tensor-parallel part."""
 
@@ -40,15 +48,51 @@ class Stage:
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
     held: tuple[Held, ...]
 
+    @cached_property
+    def tokens(self) -> Held | None:
+        """The token embedding, where the stage holds it."""
+        embeddings = (held for held in self.held if held.group.role == "embedding" and not held.group.layered)
+        return max(embeddings, key=lambda held: held.elements, default=None)
+
+    @cached_property
+    def share_of_mlp(self) -> float:
+        """How much of the blocks' trainable parameters their MLPs hold."""
+        mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _OF_MLP)
+        return mlp / max(1, self.elements(trainable=True, layered=True))
+
     def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
         """Elements of what it holds, restricted where asked."""
-        return sum(
-            held.elements
-            for held in self.held
-            if (trainable is None or held.trainable == trainable)
-            and (layered is None or held.group.layered == layered)
-            and (role is None or held.group.role == role)
-        )
+        asked = (trainable, layered, role)
+        if asked not in self._totals:
+            self._totals[asked] = sum(
+                held.elements
+                for held in self.held
+                if (trainable is None or held.trainable == trainable)
+                and (layered is None or held.group.layered == layered)
+                and (role is None or held.group.role == role)
+            )
+        return self._totals[asked]
+
+    @cached_property
+    def _totals(self) -> dict[tuple[bool | None, bool | None, Role | None], int]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A job, told from others only by what decides what its ranks hold, whatever its batch: sweeps ask again."""
+
+    key: tuple[Any, ...]
+    job: Job = field(compare=False)
+
+    @classmethod
+    def of(cls, job: Job) -> "Part":
+        """The part of this job."""
+        lora, training = job.lora, job.training
+        targets = None if lora is None else tuple(lora.targets)
+        accumulation = training.gradient_accumulation if job.parallel.pipeline > 1 else 1
+        own = (training.framework, training.mode, training.optimizer, training.optimizer_in_backward, accumulation)
+        return cls((own, job.parallel, job.software, lora and (lora.rank, targets, lora.quantization)), job)
 
 
 def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
@@ -57,28 +101,62 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     Raises:
         InputError: the job is spread over more than the model has, or its adapters fit nothing.
     """
-    count = job.parallel.pipeline
-    if count > inventory.layers:
+    if job.parallel.pipeline > inventory.layers:
+        count = job.parallel.pipeline
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
-    candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = tuple(adapter_groups(inventory, job.lora)) if job.lora else ()
-    return tuple(_stage(job, inventory, adapters, index) for index in candidates)
+    return _stages(inventory, Part.of(job))
 
 
-def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
-    """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
+def adapter_parameters(inventory: Inventory, job: Job) -> int:
+    """Elements of all adapters.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    linear = [g for g in inventory.groups if g.linear and g.role != "head" and len(g.shape) == 2]
-    wanted = linear if lora.targets == "all-linear" else [g for g in linear if module_name(g) in lora.targets]
+    return sum(group.elements for group in _adapters(inventory, Part.of(job)))
+
+
+@lru_cache(maxsize=256)
+def _stages(inventory: Inventory, part: Part) -> tuple[Stage, ...]:
+    count = part.job.parallel.pipeline
+    candidates = sorted({0, min(1, count - 1), count - 1})
+    adapters = _adapters(inventory, part)
+    return tuple(_stage(part.job, inventory, adapters, index) for index in candidates)
+
+
+@lru_cache(maxsize=256)
+def _adapters(inventory: Inventory, part: Part) -> tuple[ParameterGroup, ...]:
+    return tuple(adapter_groups(inventory, part.job))
+
+
+def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
+    """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
+
+    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
+    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
+    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
+
+    Raises:
+        InputError: no linear layer has such a name.
+    """
+    lora = job.lora
+    if lora is None:
+        return
+    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
+    every = lora.targets == "all-linear"
+    names = set() if every else set(lora.targets)
+    if job.training.framework == "litgpt" and names & _PARTS:
+        names |= _FUSED
+    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
+    if every and not any(".shared_expert." in g.name for g in linear):
+        wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
     for group in wanted:
-        rows, columns = group.shape
-        for letter, shape in (("A", (lora.rank, columns)), ("B", (rows, lora.rank))):
+        *experts, rows, columns = group.shape
+        rank = lora.rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
+        for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
             yield ParameterGroup(
                 name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
                 shape=shape,
@@ -87,6 +165,13 @@ def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]
                 linear=False,
                 layered=group.layered,
             )
+
+
+def _was_linear(group: ParameterGroup, inventory: Inventory) -> bool:
+    if group.role == "router":
+        return not group.linear and group.name.endswith(".gate.weight")
+    biased = any(other.name == f"{group.name}_bias" for other in inventory.groups)  # gpt_oss always had one tensor
+    return group.role == "expert" and len(group.shape) == 3 and not biased
 
 
 def module_name(group: ParameterGroup) -> str:
@@ -130,10 +215,17 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
 def _split(job: Job, group: ParameterGroup) -> int:
     """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
     expert = job.parallel.expert if group.role == "expert" else 1
-    tensor = 1 if group.role in ("norm", "router") else job.parallel.tensor
+    whole = group.role in ("norm", "router")
+    if group.role == "embedding" and job.training.framework == "transformers":
+        whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
+    tensor = 1 if whole else job.parallel.tensor
     return expert * tensor
 
 
 def _is_quantized(job: Job, group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
-    return bool(job.lora and job.lora.quantization != "none" and group.linear and group.role != "head")
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
+
+    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
+    """
+    excepted = group.role == "head" and job.training.framework != "litgpt"
+    return bool(job.lora and job.lora.quantization != "none" and group.linear and not excepted)

@@ -1,15 +1,18 @@
 """Bytes of weights, gradients and optimizer state that a rank holds, and over how many ranks each is sharded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from .job import Job, Optimizer
-from .rank import Held, Stage
-from .widths import Widths
+from .rank import Held, Part, Stage
+from .widths import Widths, uses_zero
 
 _BLOCK = 256
 """Elements per 8-bit optimizer block, each with a 4-byte constant (bitsandbytes)."""
+_ZERO_SUB_GROUP = 1_000_000_000
+"""Elements that DeepSpeed's stage 3 steps at a time, by default (``sub_group_size``)."""
 _SMALL_TENSOR = 4096
 """bitsandbytes keeps the states of smaller tensors in fp32."""
 
@@ -65,6 +68,12 @@ def shards(job: Job) -> Shards:
 
 def states(job: Job, stage: Stage, widths: Widths) -> States:
     """What one rank holds of weights, gradients and optimizer state."""
+    return _states(stage, widths, Part.of(job))
+
+
+@lru_cache(maxsize=256)
+def _states(stage: Stage, widths: Widths, part: Part) -> States:
+    job = part.job
     split, offload = shards(job), job.parallel.cpu_offload
     trained = [held for held in stage.held if held.trainable]
     weights = _total(stage.held, lambda h: h.elements * weight_width(h, widths), split.weights)
@@ -79,6 +88,10 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     step = _step_bytes(job, trained, widths, split.optimizer)
     if job.training.optimizer_in_backward:
         gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
+    if uses_zero(job) and offload != "none" and split.gradients > 1:
+        gradients = (
+            0  # DeepSpeed moves each reduced gradient to the host at once (async_accumulate_grad_in_cpu_via_gpu)
+        )
     return States(
         weights=0 if offload == "all" else weights,
         gradients=0 if offload == "all" else gradients,
@@ -89,10 +102,15 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
 
 
 def accumulates_whole(job: Job) -> bool:
-    """Gradients are accumulated before they are reduced, and so whole: ``no_sync`` under FSDP."""
+    """Gradients are accumulated before they are reduced, and so whole.
+
+    ``no_sync`` under FSDP; and under torchtitan's pipeline stages, which reduce in a stage's last backward pass only
+    (torch.distributed.pipelining.stage, ``backward_maybe_with_nosync``).
+    """
+    pipelined = job.training.framework == "torchtitan" and job.parallel.pipeline > 1
     return (
         job.training.gradient_accumulation > 1
-        and job.training.framework in ("transformers", "litgpt")
+        and (job.training.framework in ("transformers", "litgpt") or pipelined)
         and job.parallel.strategy in ("fsdp1", "fsdp2")
         and job.parallel.data_shard > 1
     )
@@ -103,6 +121,15 @@ def weight_width(held: Held, widths: Widths) -> float:
     if held.quantized and widths.quantized is not None:
         return widths.quantized
     return widths.adapter if held.adapter else widths.weight
+
+
+def unpacked_bytes(job: Job, held: Iterable[Held]) -> int:
+    """The largest quantized weight among these, as it is unpacked for one product: in the compute type.
+
+    Under Lightning it is unpacked to fp16, which it was quantized from, and then cast (``_Linear4bit.quantize``).
+    """
+    width = 4 if job.training.framework == "litgpt" else 2
+    return max((width * h.largest for h in held if h.quantized), default=0)
 
 
 def _gradient_width(held: Held, widths: Widths) -> int:
@@ -147,11 +174,16 @@ def _step_bytes(job: Job, trained: list[Held], widths: Widths, split: int) -> in
     largest = max((held.largest for held in trained), default=0)
     if job.training.optimizer_in_backward:
         return largest * 4
+    if uses_zero(job):
+        # the partition's gradients, flattened and in fp32 (stage_1_and_2.py, step); stage 3 takes parts of it in turn
+        n = _total(trained, lambda h: h.elements, split)
+        return 4 * min(n, _ZERO_SUB_GROUP) if job.parallel.strategy == "zero3" else 6 * n
     match job.training.optimizer:
         case "adamw":
             return _total(trained, lambda h: h.elements * (widths.adapter if h.adapter else widths.state), split)
         case "adafactor":
-            return largest * 4 * 3 // split
+            # the update, its root mean squares, and of low-precision weights and gradients an fp32 copy each
+            return largest * 4 * (2 if widths.weight == 4 else 4) // split
         case "muon":
             return largest * 2 * 4
         case _:
