@@ -105,7 +105,7 @@ def accumulates_whole(job: Job) -> bool:
         job.training.gradient_accumulation > 1
         and (job.training.framework in ("transformers", "litgpt") or pipelined)
         and job.parallel.strategy in ("fsdp1", "fsdp2")
-        and job.parallel.data_shard > 1
+        and shards(job).weights > 1
     )
 
 
