@@ -39,6 +39,14 @@ def _assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> Iterator[str]
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
     if job.lora and training.framework == "transformers" and not uses_zero(job):
         yield "Adapter weights are fp32, as peft makes them by default."
+    yield from _of_frameworks(job)
+    if arch.moe_layers:
+        yield "Tokens are dealt to the experts evenly."
+
+
+def _of_frameworks(job: Job) -> Iterator[str]:
+    """What frameworks, and what spreads the job, bring with them."""
+    training, parallel = job.training, job.parallel
     if uses_zero(job):
         yield "DeepSpeed's buckets have their default size of 5e8 elements; 'auto' in the Trainer makes them smaller."
     if parallel.world_size > 1:
@@ -51,8 +59,6 @@ def _assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> Iterator[str]
         yield "TransformerEngine computes the linear layers, with a workspace of its own beside cuBLAS'."
     if parallel.pipeline > 1:
         yield "The pipeline runs a 1F1B schedule over blocks dealt out evenly."
-    if arch.moe_layers:
-        yield "Tokens are dealt to the experts evenly."
 
 
 def _warnings(job: Job, arch: Architecture, inventory: Inventory) -> Iterator[str]:
