@@ -23,7 +23,7 @@ def warnings(job: Job, arch: Architecture, inventory: Inventory) -> tuple[str, .
 
 
 def _assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> Iterator[str]:
-    training, parallel = job.training, job.parallel
+    training = job.training
     card = gpu.label if gpu else "a card of the Hopper generation"
     yield f"CUDA context and cuBLAS workspaces as on {card}, with lazily loaded kernels (torch 2.1 or newer)."
     if training.mode == "train":

@@ -133,7 +133,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Versions of libraries on which memory depends; one that is left out is today's. What each changes: ``software``."""
+    """Versions of libraries on which memory depends; one that is left out is today's. ``software`` has the rules."""
 
     torch: Version | None = None
     cuda: Version | None = None

@@ -30,6 +30,11 @@ def zeroes_gradients(job: Job) -> bool:
     return older(job.software.torch, 2, 0)
 
 
+def saves_softmax_inputs(job: Job) -> bool:
+    """Softmax and log-softmax save what goes in beside what comes out (torch before 1.11, pytorch/pytorch#64000)."""
+    return older(job.software.torch, 1, 11)
+
+
 def loads_kernels_eagerly(job: Job) -> bool:
     """All kernels enter the CUDA context at once.
 
@@ -81,6 +86,8 @@ def sentences(job: Job) -> Iterator[str]:
         yield f"bitsandbytes {software.bitsandbytes}: every 4-bit linear layer keeps its input for the backward pass."
     if zeroes_gradients(job) and training.mode == "train":
         yield f"torch {software.torch}: gradients are zeroed between steps, not freed."
+    if saves_softmax_inputs(job) and training.mode == "train":
+        yield f"torch {software.torch}: softmax saves its input too."
     if loads_kernels_eagerly(job):
         yield "All kernels are loaded into the CUDA context at once (CUDA_MODULE_LOADING, or torch before 1.13)."
     if copies_shifted_logits(job) and training.framework == "transformers" and training.loss == "full":
