@@ -2,6 +2,7 @@
 # make test    install what the tests need, run all of them
 # make check   lint, types, import contracts
 # make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
+# make bench   how fast the command is, beside accelerate's estimator, and whether its targets are met
 # make picture draw the pictures in docs/ anew, from the demo recording
 # make demo    make the demo recording anew
 
@@ -10,7 +11,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 
-.PHONY: run test check lint types imports accuracy picture demo clean
+.PHONY: run test check lint types imports accuracy bench picture demo clean
 
 run: $(VENV)/installed
 	$(BIN)/vramtop $(ARGS)
@@ -32,6 +33,9 @@ imports: $(VENV)/installed-for-tests $(TYPING)
 
 accuracy: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/report.py $(ARGS)
+
+bench: $(VENV)/installed-for-tests
+	$(BIN)/python tests/bench/bench.py $(ARGS)
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/make_pictures.py

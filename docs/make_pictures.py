@@ -3,18 +3,22 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
 
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.monitor.demo import demo_path
 from vramtop.monitor.recording import read_recording
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
+from vramtop.tui.screens.attach import Estimate
+from vramtop.tui.screens.step import StepScreen
 
 FOLDER = Path(__file__).parent
 SECOND = 132
@@ -38,19 +42,29 @@ class Still:
         """Nothing to close."""
 
 
-async def draw(name: str, size: tuple[int, int], act: Callable[[Pilot[None]], Coroutine[Any, Any, None]]) -> None:
+async def draw(
+    name: str,
+    size: tuple[int, int],
+    act: Callable[[Pilot[None]], Coroutine[Any, Any, None]],
+    refine: Estimate | None = None,
+) -> None:
     """Open the program, do what a user would do, and keep what is on the screen."""
     story = list(read_recording(demo_path()))[: SECOND + 1]
     watchlist = Watchlist(estimate)
     for snapshot in story:
         watchlist.update(snapshot)
-    app = VramtopApp(Still(story[-1]), watchlist, interval=1.0)
+    app = VramtopApp(Still(story[-1]), watchlist, interval=1.0, refine=refine)
     async with app.run_test(size=size) as pilot:
         while app.board is None:
             await pilot.pause(0.05)
         await act(pilot)
         await pilot.pause(0.5)
         (FOLDER / f"{name}.svg").write_text(app.export_screenshot(title="vramtop"))
+
+
+def trace(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+    """The deeper estimate, by the Python that draws."""
+    return estimate(job, method="traced", environ=environ, python=python or sys.executable)
 
 
 async def nothing(pilot: Pilot[None]) -> None:
@@ -66,11 +80,19 @@ async def check_a_job(pilot: Pilot[None]) -> None:
     await pilot.pause(1.5)
 
 
+async def look_at_a_step(pilot: Pilot[None]) -> None:
+    """Open the step of the job that is on budget, and wait for its trace."""
+    await pilot.press("down", "t")
+    while not isinstance(pilot.app.screen, StepScreen) or pilot.app.screen.budget.timeline is None:
+        await pilot.pause(0.1)
+
+
 async def main() -> None:
     """All pictures, in the time zone of the recording."""
     time.tzset()
     await draw("dashboard", (120, 38), nothing)
     await draw("fit-check", (120, 38), check_a_job)
+    await draw("step", (120, 38), look_at_a_step, trace)
     sys.stdout.write("\n".join(str(path) for path in sorted(FOLDER.glob("*.svg"))) + "\n")
 
 

@@ -1,8 +1,31 @@
-"""What a training job will take of GPU memory: jobs, models, budgets.
+"""What a training job will take of GPU memory: jobs in, budgets out.
 
->>> from vramtop.estimator import Job, ModelSpec, Training, estimate
->>> budget = estimate(Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16")))
->>> budget.peak.device_bytes, budget.to_json(), print(budget)  # bytes; the JSON of the command line; a table
+Describe a job and estimate it; without torch this takes milliseconds:
+
+>>> from vramtop.estimator import Budget, Job, ModelSpec, Training, estimate
+>>> job = Job(
+...     model=ModelSpec(id="meta-llama/Llama-3.1-8B"),
+...     training=Training(precision="bf16", sequence_length=4096, optimizer="adamw-fused"),
+... )
+>>> budget = estimate(job)
+>>> budget.method, budget.model.parameters
+('formula', 8030261248)
+>>> budget.peak.low_bytes <= budget.peak.device_bytes <= budget.peak.high_bytes  # what NVML will count
+True
+>>> budget.peak.phase
+'backward'
+
+``print(budget)`` shows a table by component and phase. The rest is plain data:
+
+>>> [phase.name for phase in budget.phases]
+['loading', 'forward', 'backward', 'optimizer step']
+>>> Budget.from_json(budget.to_json()) == budget  # the JSON of ``vramtop estimate --json``
+True
+
+``estimate(job, method="traced")`` runs two training steps of the real model on fake tensors, in a process of a Python
+that has torch and transformers (``python=``); its budget also has ``largest``, the largest tensors at the peak by
+module, and ``timeline``, memory by component over the step. ``load_job`` reads a job file. What is wrong with a job is
+an ``InputError``, what cannot be known here a ``CannotTellError``; both are ``VramtopError``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -51,3 +74,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, for ``help`` and completion."""
+    return sorted(__all__)

@@ -6,6 +6,7 @@ All figures are for the tokens of one micro-batch.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from . import litgpt
 from .architecture import Architecture
@@ -46,10 +47,16 @@ class Saved:
     """By all layers of the stage, as checkpointing leaves them."""
     around_bytes: int
     """By embedding, final norm and head, logits and loss excepted."""
+    recomputed_bytes: int
+    """What one layer's backward pass brings back first, of what checkpointing or offloading took away."""
+    mlp_half_bytes: int
+    """Of one layer what is gone again when the half with the MLP has run backward."""
     working_bytes: int
-    """What one layer's backward pass needs besides, the layer's recomputed activations included."""
+    """What one layer's MLP needs besides while it runs backward."""
     attention_working_bytes: int
-    """The same while its attention runs backward; negative where the MLP's activations, gone by then, were more."""
+    """The same for its attention."""
+    norm_working_bytes: int
+    """What a norm needs while it runs backward."""
     forward_bytes: int
     """What one layer's forward pass needs besides what it saves."""
     boundary_bytes: int
@@ -106,7 +113,7 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
         arch=arch,
         job=job,
         widths=widths,
-        consumers=_consumers(job, stage),
+        consumers=_consumers(stage, full=job.lora is None),
         tensor=job.parallel.tensor,
         adapted_experts=_adapted_experts(stage),
     )
@@ -128,10 +135,13 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     unpacked = unpacked_bytes(job, (held for held in stage.held if held.group.layered))
     return Saved(
         layer_bytes=round(fullest * tokens),
-        layers_bytes=0 if offload else round(kept * tokens * stage.layers),
+        layers_bytes=0 if offload else round((kept * stage.layers - _before_adapters(context, stage)) * tokens),
         around_bytes=round(_around_per_token(context, stage) * tokens),
-        working_bytes=round((recomputed + _mlp_working(context)) * tokens) + unpacked,
-        attention_working_bytes=round((recomputed - gone + _attention_working(context)) * tokens) + unpacked,
+        recomputed_bytes=round(recomputed * tokens),
+        mlp_half_bytes=round(gone * tokens),
+        working_bytes=round(_mlp_working(context) * tokens) + unpacked,
+        attention_working_bytes=round(_attention_working(context) * tokens) + unpacked,
+        norm_working_bytes=round(_norm_working(context) * tokens),
         forward_bytes=round(_passing_per_token(context) * tokens) + unpacked,
         boundary_bytes=round(checkpoint * tokens),
         previous_bytes=round(_previous_per_token(context, stage) * tokens),
@@ -143,18 +153,18 @@ def tokens_per_rank(job: Job) -> int:
     return job.training.micro_batch * -(-job.training.sequence_length // job.parallel.context)
 
 
-def _consumers(job: Job, stage: Stage) -> dict[Slot, tuple[int, int]]:
+@lru_cache(maxsize=256)
+def _consumers(stage: Stage, *, full: bool) -> dict[Slot, tuple[int, int]]:
     adapted = {held.group.name.partition(".lora_")[0] for held in stage.held if held.adapter}
     found: dict[Slot, set[str]] = {}
     for held in stage.held:
         slot = slot_of(held.group.name)
         if slot and held.group.linear and held.group.layered:
             found.setdefault(slot, set()).add(held.group.name.removesuffix(".weight"))
-    return {
-        slot: (_kinds(names), _kinds(names if job.lora is None else names & adapted)) for slot, names in found.items()
-    }
+    return {slot: (_kinds(names), _kinds(names if full else names & adapted)) for slot, names in found.items()}
 
 
+@lru_cache(maxsize=256)
 def _adapted_experts(stage: Stage) -> int:
     experts = [held for held in stage.held if held.group.role == "expert"]
     if not any(held.adapter for held in experts):
@@ -174,6 +184,23 @@ def _layer_per_token(context: _Context, *, moe: bool) -> float:
     reads = _inputs(context, "attention_in", arch.hidden) + _bias(context)
     kept = sum(_quantized_inputs(context).values())
     return half + reads + attention + kept + _between_adapters(context) + _mlp_half(context, moe=moe)
+
+
+def _before_adapters(context: _Context, stage: Stage) -> float:
+    """What the first block does not save under LoRA, because nothing before its first adapter has a gradient."""
+    arch, job = context.arch, context.job
+    if (
+        context.full
+        or _checkpoints(context)
+        or not stage.first
+        or job.training.framework != "transformers"
+        or not arch.causal
+    ):
+        return 0.0
+    norm = _norm(context, arch.hidden)
+    if arch.parallel_residual and not context.consumers.get("mlp_in", (1, 0))[1]:
+        return norm + _mlp_per_token(context, arch.mlp_size)
+    return norm
 
 
 def _cross_attention(context: _Context) -> float:
@@ -314,7 +341,7 @@ def _attention_per_token(context: _Context) -> float:
         core = c * grouped + 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
         core += masked * c * (whole - grouped)
     core += masked * c * length
-    if arch.family in _FUSED_VIEWS and fused and c != 4:
+    if arch.family in _FUSED_VIEWS and fused and not uses_math_attention(context.job, arch, widths):
         core += c * (arch.query_size + arch.key_size)
     needing = context.consumers.get("attention_out", (1, 1))[1]
     if eager and (needing or context.full):
@@ -428,25 +455,50 @@ def _mlp_working(context: _Context) -> float:
         # their outputs are weighed and summed: DeepSeek's weights are fp32
         weighed = (3 * (4 if arch.kv_lora_rank and not context.widths.mixed else width) + c) * arch.hidden
         gradients = max(gradients, rows * weighed, rows * width * (tensors * arch.expert_mlp_size + arch.hidden))
-    return max(gradients, _adapter_outputs(context)) / context.tensor + _passing_gradients(context)
+    adapters = _adapter_outputs(context, saved_behind=True) if _checkpoints(context) else 0.0
+    working = max(gradients, adapters) / context.tensor + _passing_gradients(context)
+    return max(working, _norm_working(context)) if arch.norms_per_layer == 4 else working  # the last comes first
 
 
-def _adapter_outputs(context: _Context) -> float:
-    """What an adapter in fp32 of the MLP gives, it scaled, and what it is added to; 0 where there is none."""
-    c, needing = context.widths.compute, context.consumers.get("mlp_in", (1, 0))[1]
+def _norm_working(context: _Context) -> float:
+    """A norm running backward: autograd's chain of fp32 gradients, or torch's one kernel for layer norms."""
+    arch, fused = context.arch, context.job.training.framework != "transformers"
+    tensors = 2 if arch.norm == "layer" or fused else 5
+    return tensors * 4 * arch.hidden / context.residual_split
+
+
+def _adapter_outputs(context: _Context, *, saved_behind: bool) -> float:
+    """What an adapter in fp32 of the MLP gives, it scaled, and what it is added to; 0 where there is none.
+
+    Args:
+        context: the layer.
+        saved_behind: what the MLP saves behind it counts as there already, and is taken off.
+    """
+    arch, c = context.arch, context.widths.compute
+    readers, needing = context.consumers.get("mlp_in", (1, 0))
     if context.full or not needing or context.adapter == c or context.widths.autocast:
         return 0.0
-    fused = 2 if context.arch.gated and context.consumers["mlp_in"][0] == 1 else 1
-    return (2 * context.adapter + c) * fused * context.arch.mlp_size
+    fused = 2 if arch.gated and readers == 1 else 1
+    passing = 2 * context.adapter * arch.hidden  # its input's cast, and a gradient
+    outputs = (2 * context.adapter + c) * fused * arch.mlp_size + passing
+    if not saved_behind:
+        return outputs
+    # of two projections, the activation of the other is there
+    return outputs - _mlp_per_token(context, arch.mlp_size) + (2 * c * arch.mlp_size if readers > 1 else 0)
+
+
+def _checkpoints(context: _Context) -> bool:
+    return context.job.training.activation_checkpointing != "none"
 
 
 def _attention_working(context: _Context) -> float:
     """The same for its attention: of the scores, where these are written, else of queries, keys and values."""
     arch, c = context.arch, context.widths.compute
-    scores = _scores_per_token(context) * (4 + c)
+    plain = context.job.training.framework == "transformers" and arch.family in {*_PLAIN_SOFTMAX, "gpt_oss"}
+    scores = _scores_per_token(context) * (2 * c if plain and not context.widths.mixed else 4 + c)
     fused = (4 * arch.query_size + c * (arch.query_size + 2 * arch.heads * arch.value_head_dim)) / context.tensor
     # gradients of T5's biases, with checkpointing those of cross attention too: what came before and what is added
-    biases = 2 if context.job.training.activation_checkpointing == "none" else 4
+    biases = 4 if _checkpoints(context) else 2
     ring = 0.0
     if context.job.parallel.context > 1:
         # keys and values of the other ranks: all of them at once, or of one rank while the next one's come
@@ -467,9 +519,10 @@ def _passing_per_token(context: _Context) -> float:
     """What one block's forward pass holds for a moment: raw attention scores, or the MLP's product."""
     c, arch = context.widths.compute, context.arch
     tensors = 1
-    if context.job.training.activation_checkpointing != "none":  # what is saved otherwise
+    if _checkpoints(context):  # what is saved otherwise
         tensors = (2 if arch.gated else 1) + (_activation_tensors(context) + 1) // 2
-    mlp = max(tensors * c * _mlp_size(context), _adapter_outputs(context)) / context.tensor
+    mlp = max(tensors * c * _mlp_size(context), _adapter_outputs(context, saved_behind=not _checkpoints(context)))
+    mlp /= context.tensor
     if context.residual_split > 1:  # the gathered input, and then the output before it is scattered
         mlp = c * arch.hidden + max(mlp, c * (_mlp_size(context) / context.tensor + arch.hidden))
     return max(2 * c * _scores_per_token(context), mlp)
@@ -513,7 +566,7 @@ def _stacks_biases(context: _Context) -> float:
         return 0.0
     stacks = 2 if arch.decoder_layers else 1
     biases = stacks - 1
-    if context.job.training.activation_checkpointing != "none":
+    if _checkpoints(context):
         biases += stacks  # each stack's own, which all its blocks are given
     buckets = 8 * stacks * _length(context) / context.job.training.micro_batch
     return (biases * _bias(context) + buckets) / arch.layers

@@ -1,11 +1,10 @@
 """What an estimate says: bytes by phase and component, the peak, its range, and what was assumed."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from .job import Job
-from .jobfile import job_to_mapping
 from .sizes import format_gib
 
 Method = Literal["formula", "exact", "traced"]
@@ -44,7 +43,16 @@ class Components:
     @property
     def total_bytes(self) -> int:
         """Sum over the components."""
-        return sum(size for _, size in self.items())
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.temporary
+            + self.communication
+            + self.context
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +112,39 @@ class LargeTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMark:
+    """Where a phase begins on a timeline."""
+
+    name: PhaseName
+    event: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """How memory goes over one training step: a selection of moments, the highest of each stretch among them.
+
+    ``events``, ``levels`` and ``reserved_bytes`` are of one length, one entry for each moment.
+    """
+
+    events: tuple[int, ...]
+    """Which allocation or release each moment follows, counted over the traced run; ascending. Not a time."""
+    levels: tuple[Components, ...]
+    """What is held then, all of the process: ``outside_bytes`` are in it."""
+    reserved_bytes: tuple[int, ...]
+    """As ``torch.cuda.memory_reserved`` would count it then."""
+    outside_bytes: int
+    """The part of each level that never passes through torch's allocator: CUDA context, NCCL's own buffers."""
+    phases: tuple[PhaseMark, ...]
+    """In the order of the step; with gradient accumulation, forward and backward come once for each micro-batch run."""
+
+    @property
+    def peak(self) -> int:
+        """Position of the fullest moment."""
+        totals = [level.total_bytes for level in self.levels]
+        return totals.index(max(totals))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """The predicted memory of one rank of a job: its fullest."""
 
@@ -121,6 +162,8 @@ class Budget:
     """What the user should know before trusting the figure, one sentence each."""
     largest: tuple[LargeTensor, ...] = ()
     """The largest tensors at the peak, where a step was traced."""
+    timeline: Timeline | None = None
+    """How memory goes over a step, where one was traced; a closed form knows only its phases."""
 
     def phase(self, name: PhaseName) -> Phase | None:
         """The phase of that name, or None where the job has none (inference has no backward)."""
@@ -141,34 +184,17 @@ class Budget:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's JSON of ``vramtop estimate --json`` (schema 1)."""
-        return {
-            "schema": 1,
-            "job": job_to_mapping(self.job),
-            "model": {
-                "parameters": self.model.parameters,
-                "trainable_parameters": self.model.trainable_parameters,
-                "count": self.model.count,
-            },
-            "method": self.method,
-            "phases": [
-                {
-                    "name": phase.name,
-                    "components": dict(phase.components.items()),
-                    "allocated_bytes": phase.allocated_bytes,
-                }
-                for phase in self.phases
-            ],
-            "peak": {
-                "phase": self.peak.phase,
-                "components": dict(self.peak.components.items()),
-                "allocated_bytes": self.peak.allocated_bytes,
-                "reserved_bytes": self.peak.reserved_bytes,
-                "device_bytes": self.peak.device_bytes,
-                "low_bytes": self.peak.low_bytes,
-                "high_bytes": self.peak.high_bytes,
-            },
-            "steady_device_bytes": self.steady_device_bytes,
-            "assumptions": list(self.assumptions),
-            "warnings": list(self.warnings),
-            **({"largest": [asdict(tensor) for tensor in self.largest]} if self.largest else {}),
-        }
+        from .budget_json import budget_to_json
+
+        return budget_to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Budget":
+        """The budget that ``to_json`` made this of.
+
+        Raises:
+            InputError: it is no such JSON.
+        """
+        from .budget_json import budget_from_json
+
+        return budget_from_json(data)

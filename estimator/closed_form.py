@@ -6,7 +6,7 @@ states exist. Each moment is a set of components; a phase is its fullest moment,
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import hypot
 
 from .activations import Saved, key_value_cache_bytes, saved_activations
@@ -18,7 +18,7 @@ from .inventory import Inventory
 from .job import Job
 from .litgpt import head_passes
 from .loss import LossBytes, loss_bytes
-from .rank import Held, Stage, adapter_groups, stages
+from .rank import Stage, adapter_parameters, stages
 from .sizes import MIB
 from .software import zeroes_gradients
 from .states import States, accumulates_whole, shards, states
@@ -45,37 +45,33 @@ class _Rank:
     workspace: int
     tied: bool
     """Head and embedding are one parameter."""
+    casts: int
+    """Autocast's copies of the weights of the blocks' linear layers, all of them."""
+    head_casts: int
+    """The same of those around the blocks."""
 
     @property
     def outside(self) -> int:
         """Never through torch's allocator."""
         return self.context + self.communication.outside
 
-    def casts(self, *, layered: bool) -> int:
-        """Autocast's copies of the weights of linear layers, all of them: of the blocks, or around them."""
-        if not self.widths.autocast:
-            return 0
-        there = (h for h in self.stage.held if h.group.layered == layered and not h.quantized)
-        fused = self.job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
-        # a frozen weight's cast is made anew for every use
-        linear = sum(
-            h.elements * (1 if layered else head_passes(self.job))
-            for h in there
-            if h.group.linear or (fused and h.group.role == "expert") or self._is_head(h)
-        )
-        return linear * self.widths.compute
-
-    def _is_head(self, held: Held) -> bool:
-        """It is the embedding, and the head is it."""
-        return self.tied and self.stage.last and held is self.stage.tokens
-
     @property
     def second_gradient(self) -> int:
         """Of an embedding that is the head too: that of the one beside that of the other, before they are added."""
         tokens = self.stage.tokens
-        if tokens is None or not self._is_head(tokens) or not tokens.trainable or self.communication.unreduced:
+        if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.communication.unreduced:
             return 0
         return tokens.elements * self.widths.gradient
+
+    @property
+    def whole_gradient(self) -> int:
+        """What tensor parallelism leaves unsplit of an embedding's gradient until the step (DTensor's embedding)."""
+        tokens, parallel = self.stage.tokens, self.job.parallel
+        if tokens is None or self.tied or not tokens.trainable or parallel.strategy == "fsdp2":
+            return 0
+        if self.job.training.framework != "transformers" or tokens.elements == tokens.group.elements:
+            return 0
+        return tokens.elements * (parallel.tensor - 1) * self.widths.gradient
 
     @property
     def accumulated(self) -> int:
@@ -144,7 +140,25 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
             grouped=any(held.group.role == "expert" for held in stage.held),
         ),
         tied=tied,
+        casts=_casts(job, stage, widths, layered=True, tied=tied),
+        head_casts=_casts(job, stage, widths, layered=False, tied=tied),
     )
+
+
+def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool) -> int:
+    if not widths.autocast:
+        return 0
+    fused = job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
+    head = stage.tokens if tied and stage.last else None
+    passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
+    linear = (
+        held.elements * passes
+        for held in stage.held
+        if held.group.layered == layered
+        and not held.quantized
+        and (held.group.linear or (fused and held.group.role == "expert") or held is head)
+    )
+    return sum(linear) * widths.compute
 
 
 def _phases(rank: _Rank) -> tuple[Phase, ...]:
@@ -159,46 +173,53 @@ def _phases(rank: _Rank) -> tuple[Phase, ...]:
     return tuple(phases)
 
 
-def _always(rank: _Rank) -> Components:
-    """What is there at every moment of a step."""
+def _moment(
+    rank: _Rank,
+    *,
+    gradients: int = 0,
+    activations: int = 0,
+    logits: int = 0,
+    temporary: int = 0,
+    communication: int = 0,
+) -> Components:
+    """These, and what is there at every moment of a step."""
     return Components(
         weights=rank.states.weights,
+        gradients=gradients,
         optimizer=rank.states.optimizer,
-        temporary=rank.workspace,
-        communication=rank.communication.outside,
+        activations=activations,
+        logits=logits,
+        temporary=rank.workspace + temporary,
+        communication=rank.communication.outside + communication,
         context=rank.context,
     )
 
 
 def _forward(rank: _Rank) -> Iterator[Components]:
-    base, micro_batches = _always(rank), rank.stage.in_flight
+    saved, buffers = rank.saved, rank.communication
     if rank.job.training.mode == "inference":
-        activations = rank.cache + rank.saved.layer_bytes // 2
-        yield replace(
-            base,
-            activations=activations,
-            logits=rank.loss.forward,
-            communication=base.communication + max(rank.communication.forward, rank.communication.head),
-        )
+        activations = rank.cache + saved.layer_bytes // 2
+        most = max(buffers.forward, buffers.output)
+        yield _moment(rank, activations=activations, logits=rank.loss.forward, communication=most)
         return
-    blocks = replace(
-        base,
-        gradients=rank.accumulated,
-        activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes) + rank.saved.previous_bytes,
-        logits=rank.loss.kept_before,
-        temporary=base.temporary,
-        communication=base.communication + rank.communication.forward,
-    )
-    casts, head = rank.casts(layered=True), rank.casts(layered=False)
+    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
     # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
-    kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else casts
-    passing = rank.saved.forward_bytes + (kept or casts // max(1, rank.stage.layers))
-    yield replace(blocks, temporary=blocks.temporary + passing)
-    yield replace(
-        blocks,
-        temporary=blocks.temporary + kept + head,
+    kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else rank.casts
+    yield _moment(
+        rank,
+        gradients=rank.accumulated,
+        activations=activations,
+        logits=rank.loss.kept_before,
+        temporary=saved.forward_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
+        communication=buffers.forward,
+    )
+    yield _moment(
+        rank,
+        gradients=rank.accumulated,
+        activations=activations,
         logits=rank.loss.forward,
-        communication=base.communication + rank.communication.output,
+        temporary=kept + rank.head_casts,
+        communication=buffers.output,
     )
 
 
@@ -207,69 +228,76 @@ def _checkpoints(job: Job) -> bool:
 
 
 def _backward(rank: _Rank) -> Iterator[Components]:
-    base, saved, layers = _always(rank), rank.saved, max(1, rank.stage.layers)
-    buffers, head = rank.communication, rank.casts(layered=False)
+    saved, layers, buffers, head = rank.saved, max(1, rank.stage.layers), rank.communication, rank.head_casts
     others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
-    checkpointed, trains_head = _checkpoints(rank.job), rank.job.lora is None
+    activations = others + saved.layers_bytes + saved.around_bytes
     # casts that the recomputation makes anew were dropped when autocast ended
-    casts = rank.casts(layered=True) // layers if checkpointed else rank.casts(layered=True)
-    during = replace(
-        base,
+    casts = rank.casts // layers if _checkpoints(rank.job) else rank.casts
+    kept = head if _checkpoints(rank.job) else head + casts
+    yield _moment(
+        rank,
         gradients=rank.accumulated,
-        activations=others + saved.layers_bytes + saved.around_bytes,
-        temporary=base.temporary + (0 if checkpointed else casts) + head,
-        communication=base.communication + buffers.loss,
+        activations=activations,
+        logits=rank.loss.backward,
+        temporary=kept,
+        communication=buffers.loss,
     )
-    yield replace(during, logits=rank.loss.backward)
     turned = max(rank.accumulated, _gradients_after(rank, 0))
-    yield replace(  # the head; under autocast its gradient has the compute type first
-        during,
+    yield _moment(  # the head; under autocast its gradient has the compute type first
+        rank,
         gradients=rank.accumulated if rank.widths.autocast else turned,
+        activations=activations,
         logits=rank.loss.gradient,
-        temporary=during.temporary + (head if trains_head else 0),
-        communication=base.communication + buffers.head,
+        temporary=kept + (head if rank.job.lora is None else 0),
+        communication=buffers.head,
     )
-    yield replace(during, gradients=turned, logits=rank.loss.kept, communication=base.communication + buffers.turn)
+    yield _moment(  # the last norm
+        rank,
+        gradients=turned,
+        activations=activations,
+        logits=rank.loss.kept,
+        temporary=kept + saved.norm_working_bytes,
+        communication=buffers.turn,
+    )
     for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
         yield from _block_backward(rank, done, casts, others)
-    yield replace(  # the embedding; where it is the head too, its gradient comes twice and is added
-        during,
+    yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
+        rank,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
         logits=rank.loss.kept,
-        temporary=base.temporary + rank.second_gradient,
-        communication=base.communication + buffers.embedding,
+        temporary=rank.second_gradient,
+        communication=buffers.embedding,
     )
 
 
 def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator[Components]:
     """One block: its MLP, its attention, and when it is through."""
-    base, saved, layers, buffers = _always(rank), rank.saved, max(1, rank.stage.layers), rank.communication
-    mlp = rank.stage.share_of_mlp
-    activations = others + saved.layers_bytes * (layers - done) // layers
-    temporary = base.temporary + casts * (layers - done) // layers
-    waiting = base.communication + min(done, buffers.queue) * buffers.queued
+    saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.communication, rank.stage.share_of_mlp
+    gradients = max(rank.accumulated, _gradients_after(rank, done))
+    activations = others + saved.layers_bytes * (layers - done) // layers + saved.recomputed_bytes
+    temporary = casts * (layers - done) // layers
+    waiting = min(done, buffers.queue) * buffers.queued
     communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
-    begun = replace(
-        base,
-        gradients=max(rank.accumulated, _gradients_after(rank, done)),
+    yield _moment(
+        rank,
+        gradients=gradients,
         activations=activations,
         logits=rank.loss.kept,
         temporary=temporary + saved.working_bytes,
         communication=communication,
     )
-    yield begun
-    yield replace(
-        begun,
-        gradients=begun.gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
+    yield _moment(
+        rank,
+        gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
+        activations=max(0, activations - saved.mlp_half_bytes),
         temporary=temporary + saved.attention_working_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
-    yield replace(
-        begun,
+    yield _moment(
+        rank,
         gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
         activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
-        temporary=base.temporary,
         communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
     )
 
@@ -288,13 +316,13 @@ def _gradients_after(rank: _Rank, blocks: float) -> int:
 
 
 def _step(rank: _Rank) -> Iterator[Components]:
-    base = _always(rank)
-    yield replace(
-        base,
-        gradients=rank.states.gradients,
+    whole = rank.whole_gradient
+    yield _moment(
+        rank,
+        gradients=rank.states.gradients + whole,
         logits=rank.loss.kept,
-        temporary=base.temporary + rank.states.step,
-        communication=base.communication + rank.communication.step,
+        temporary=rank.states.step + whole // max(1, rank.job.parallel.tensor - 1),
+        communication=rank.communication.step,
     )
 
 
@@ -388,4 +416,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return sum(g.elements for g in adapter_groups(inventory, job)) if job.lora else inventory.parameters
+    return adapter_parameters(inventory, job) if job.lora else inventory.parameters

@@ -3,6 +3,7 @@
 - ``VramtopError``: what went wrong, where, and what to do; never a traceback
     - ``InputError``, exit code 2: a file, flag or value is wrong
     - ``CannotTellError``, exit code 3: the input is fine, but the answer cannot be known here
+    - ``CancelledError``, exit code 3: somebody gave the question up before it was answered
 """
 
 
@@ -34,3 +35,10 @@ class CannotTellError(VramtopError):
 
     exit_code = 3
     title = "Cannot tell"
+
+
+class CancelledError(VramtopError):
+    """The question was given up; nobody waits for the answer."""
+
+    exit_code = 3
+    title = "Cancelled"

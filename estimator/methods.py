@@ -1,8 +1,11 @@
 """One job in, one Budget out, by the method asked for."""
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
+from .allocator import allocator_settings
 from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
@@ -23,6 +26,7 @@ def estimate(
     *,
     method: MethodChoice = "formula",
     gpu: Gpu | None = None,
+    memory_bytes: int | None = None,
     python: str | None = None,
     environ: Mapping[str, str] | None = None,
     progress: Callable[[str], None] | None = None,
@@ -35,8 +39,10 @@ def estimate(
             model, in a worker process; ``traced``: from two steps of the real model on fake tensors, likewise;
             ``auto``: the deepest that can be had.
         gpu: the card; the job's target when left out, else a Hopper card.
+        memory_bytes: the card's size, where it is no known card: a traced step is replayed in that much room.
         python: the interpreter for the worker process; searched for when left out.
-        environ: whose Hugging Face cache to look into; this process's own when left out.
+        environ: whose Hugging Face cache to look into, and whose allocator settings count; this process's own when
+            left out.
         progress: told in a few words what is going on, for what takes longer.
 
     Raises:
@@ -47,12 +53,34 @@ def estimate(
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
     arch = read_architecture(model.config, job.model.task, where=model.where)
+    remarks: list[str] = []
     if method in ("auto", "traced"):
         if progress:
             progress(f"tracing two training steps of {model.label}")
-        traced = _traced(job, model, arch, gpu=gpu, insist=method == "traced", python=python)
-        if traced is not None:
-            return traced
+        try:
+            return traced_budget(job, model, arch, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
+        except CannotTellError as error:
+            if method == "traced":
+                raise
+            remarks.append(f"The step was not traced: {error.message}.")
+    settings = allocator_settings(os.environ if environ is None else environ)
+    if settings and settings[1].strip():
+        remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
+    budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
+
+
+def _closed(
+    job: Job,
+    model: ResolvedModel,
+    arch: Architecture,
+    *,
+    method: MethodChoice,
+    gpu: Gpu | None,
+    python: str | None,
+    progress: Callable[[str], None] | None,
+) -> Budget:
+    """The closed form, on parameters counted on the built model where that is wanted and can be had."""
     if method != "formula":
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
@@ -60,18 +88,6 @@ def estimate(
         if counted is not None:
             return closed_form(job, arch, counted, method="exact", gpu=gpu)
     return closed_form(job, arch, inventory_of(arch), gpu=gpu)
-
-
-def _traced(
-    job: Job, model: ResolvedModel, arch: Architecture, *, gpu: Gpu | None, insist: bool, python: str | None
-) -> Budget | None:
-    """The traced budget; None where it cannot be had and nobody insists on it."""
-    try:
-        return traced_budget(job, model, arch, gpu=gpu, python=python)
-    except CannotTellError:
-        if insist:
-            raise
-        return None
 
 
 def _exact(job: Job, model: ResolvedModel, *, insist: bool, python: str | None) -> Inventory | None:

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
+from typing import Literal
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job
+from .job import Job, Lora, Parallel
 
+_RankAndTargets = tuple[int, tuple[str, ...] | Literal["all-linear"]]
 _PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
 _FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
-
 _OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -31,7 +33,7 @@ class Held:
         return -(-self.elements // max(1, self.tensors))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: its totals are kept
 class Stage:
     """One rank of a job: a pipeline stage's tensor-parallel part."""
 
@@ -46,13 +48,13 @@ class Stage:
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
     held: tuple[Held, ...]
 
-    @property
+    @cached_property
     def tokens(self) -> Held | None:
         """The token embedding, where the stage holds it."""
         embeddings = (held for held in self.held if held.group.role == "embedding" and not held.group.layered)
         return max(embeddings, key=lambda held: held.elements, default=None)
 
-    @property
+    @cached_property
     def share_of_mlp(self) -> float:
         """How much of the blocks' trainable parameters their MLPs hold."""
         mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _OF_MLP)
@@ -60,13 +62,20 @@ class Stage:
 
     def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
         """Elements of what it holds, restricted where asked."""
-        return sum(
-            held.elements
-            for held in self.held
-            if (trainable is None or held.trainable == trainable)
-            and (layered is None or held.group.layered == layered)
-            and (role is None or held.group.role == role)
-        )
+        asked = (trainable, layered, role)
+        if asked not in self._totals:
+            self._totals[asked] = sum(
+                held.elements
+                for held in self.held
+                if (trainable is None or held.trainable == trainable)
+                and (layered is None or held.group.layered == layered)
+                and (role is None or held.group.role == role)
+            )
+        return self._totals[asked]
+
+    @cached_property
+    def _totals(self) -> dict[tuple[bool | None, bool | None, Role | None], int]:
+        return {}
 
 
 def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
@@ -78,30 +87,81 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     count = job.parallel.pipeline
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
+    lora, training = job.lora, job.training
+    cut = _Cut(
+        parallel=job.parallel,
+        adapters=None if lora is None else _rank_and_targets(job, lora),
+        quantized=lora is not None and lora.quantization != "none",
+        trains=training.mode == "train",
+        by_plan=training.framework == "transformers",
+        head_quantized=training.framework == "litgpt",
+        accumulation=training.gradient_accumulation if count > 1 else 1,
+    )
+    return _stages(inventory, cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """What of a job decides what its ranks hold."""
+
+    parallel: Parallel
+    adapters: _RankAndTargets | None
+    quantized: bool
+    trains: bool
+    by_plan: bool
+    """Tensor parallelism follows the plan of a model of transformers."""
+    head_quantized: bool
+    """Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception)."""
+    accumulation: int
+
+
+@lru_cache(maxsize=256)  # sweeps ask for the same again and again
+def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
+    count = cut.parallel.pipeline
     candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = tuple(adapter_groups(inventory, job)) if job.lora else ()
-    return tuple(_stage(job, inventory, adapters, index) for index in candidates)
+    adapters = _adapters(inventory, cut.adapters) if cut.adapters else ()
+    return tuple(_stage(cut, inventory, adapters, index) for index in candidates)
 
 
-def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
+def adapter_parameters(inventory: Inventory, job: Job) -> int:
+    """Elements of all adapters; 0 without.
+
+    Raises:
+        InputError: no linear layer has such a name.
+    """
+    if job.lora is None:
+        return 0
+    return sum(group.elements for group in _adapters(inventory, _rank_and_targets(job, job.lora)))
+
+
+def _rank_and_targets(job: Job, lora: Lora) -> _RankAndTargets:
+    if lora.targets == "all-linear":
+        return lora.rank, lora.targets
+    # in LitGPT queries, keys and values are one layer, adapted by its parts
+    fused = _FUSED if job.training.framework == "litgpt" and _PARTS & set(lora.targets) else frozenset[str]()
+    return lora.rank, (*lora.targets, *sorted(fused))
+
+
+@lru_cache(maxsize=256)
+def _adapters(inventory: Inventory, wanted: _RankAndTargets) -> tuple[ParameterGroup, ...]:
+    rank, targets = wanted
+    lora = Lora(rank=rank, targets=targets if targets == "all-linear" else list(targets))
+    return tuple(adapter_groups(inventory, lora))
+
+
+def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
     """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
 
-    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
+    The head is adapted where it is named.
     With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
     tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    lora = job.lora
-    if lora is None:
-        return
-    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
     every = lora.targets == "all-linear"
-    names = set() if every else set(lora.targets)
-    if job.training.framework == "litgpt" and names & _PARTS:
-        names |= _FUSED
-    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
+    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
+    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in lora.targets)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
@@ -133,8 +193,8 @@ def module_name(group: ParameterGroup) -> str:
     return group.name.rpartition(".")[0].rpartition(".")[2]
 
 
-def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
-    count = job.parallel.pipeline
+def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
+    count = cut.parallel.pipeline
     layers = -(-inventory.layers // count)
     first, last = index == 0, index == count - 1
     held: list[Held] = []
@@ -149,10 +209,10 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         held.append(
             Held(
                 group=group,
-                elements=-(-group.elements * tensors // group.repeat // _split(job, group)),
+                elements=-(-group.elements * tensors // group.repeat // _split(cut, group)),
                 tensors=tensors,
-                trainable=adapter or (job.lora is None and job.training.mode == "train"),
-                quantized=_is_quantized(job, group) and not adapter,
+                trainable=adapter or (cut.adapters is None and cut.trains),
+                quantized=cut.quantized and _is_quantized(cut, group) and not adapter,
                 adapter=adapter,
             )
         )
@@ -161,25 +221,21 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         layers=min(layers, inventory.layers - index * layers) if count > 1 else layers,
         first=first,
         last=last,
-        in_flight=min(count - index, job.training.gradient_accumulation) if count > 1 else 1,
+        in_flight=min(count - index, cut.accumulation) if count > 1 else 1,
         held=tuple(held),
     )
 
 
-def _split(job: Job, group: ParameterGroup) -> int:
+def _split(cut: _Cut, group: ParameterGroup) -> int:
     """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
-    expert = job.parallel.expert if group.role == "expert" else 1
+    expert = cut.parallel.expert if group.role == "expert" else 1
     whole = group.role in ("norm", "router")
-    if group.role == "embedding" and job.training.framework == "transformers":
+    if group.role == "embedding" and cut.by_plan:
         whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
-    tensor = 1 if whole else job.parallel.tensor
+    tensor = 1 if whole else cut.parallel.tensor
     return expert * tensor
 
 
-def _is_quantized(job: Job, group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
-
-    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
-    """
-    excepted = group.role == "head" and job.training.framework != "litgpt"
-    return bool(job.lora and job.lora.quantization != "none" and group.linear and not excepted)
+def _is_quantized(cut: _Cut, group: ParameterGroup) -> bool:
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
+    return group.linear and (group.role != "head" or cut.head_quantized)

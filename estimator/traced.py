@@ -10,9 +10,20 @@ from typing import Any
 import msgspec
 from platformdirs import user_cache_dir
 
+from .allocator import Reserved, Room, allocator_settings, replayed, room_on, settings_sentences, warning_sentences
 from .architecture import Architecture
 from .assumptions import assumptions, warnings
-from .budget import Budget, Components, LargeTensor, ModelFacts, Peak, Phase, PhaseName
+from .budget import (
+    Budget,
+    Components,
+    LargeTensor,
+    ModelFacts,
+    Peak,
+    Phase,
+    PhaseMark,
+    PhaseName,
+    Timeline,
+)
 from .errors import CannotTellError
 from .gpus import Gpu
 from .interpreters import Interpreter, choose_interpreter
@@ -27,7 +38,7 @@ from .worker_cache import read_cached, write_cached
 from .worker_process import Worker
 
 TRACE_PROGRAM = Path(__file__).with_name("worker") / "trace.py"
-_FORMAT = 1
+_FORMAT = 2
 """Of the answers in the cache; another number there is a miss."""
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
 
@@ -39,12 +50,6 @@ class TracedPhase(msgspec.Struct, frozen=True):
     components: dict[str, int]
 
 
-class Reserved(msgspec.Struct, frozen=True):
-    """What the allocator's model holds at most over both steps."""
-
-    peak: int
-
-
 class Trace(msgspec.Struct, frozen=True):
     """A worker's answer to the request ``trace``."""
 
@@ -52,8 +57,21 @@ class Trace(msgspec.Struct, frozen=True):
     trainable: int
     phases: dict[PhaseName, TracedPhase]
     peak_tensors: tuple[LargeTensor, ...]
-    reserved: Reserved | None
+    timeline: tuple[tuple[int, int], ...]
+    """(event, allocated bytes) of the second step."""
+    timeline_components: dict[str, tuple[int, ...]]
+    timeline_phases: tuple[tuple[PhaseName, int], ...]
+    """Each phase and its first event."""
+    reserved: Reserved
+    """On a card without end."""
+    allocations: str
+    """All of them, packed, to replay on a card of some size."""
     versions: dict[str, str]
+
+    @property
+    def events(self) -> list[int]:
+        """Those of the timeline."""
+        return [event for event, _ in self.timeline]
 
 
 def traced_budget(
@@ -62,7 +80,9 @@ def traced_budget(
     arch: Architecture,
     *,
     gpu: Gpu | None = None,
+    memory_bytes: int | None = None,
     python: str | None = None,
+    environ: Mapping[str, str] | None = None,
     timeout: float = 900,
 ) -> Budget:
     """Predict the memory of a job from its own training step, run on fake tensors.
@@ -72,7 +92,9 @@ def traced_budget(
         model: its config.
         arch: its shape.
         gpu: the card, for what CUDA itself takes; a Hopper card when left out.
+        memory_bytes: the card's size, where it is another one or the card is not known.
         python: the interpreter with torch and transformers; searched for when left out.
+        environ: where the job's allocator settings are looked up; this process's own environment when left out.
         timeout: seconds.
 
     Raises:
@@ -81,7 +103,8 @@ def traced_budget(
     """
     if changes_the_step(job):
         raise CannotTellError("the job's software table names older versions than are traced; method exact has rules")
-    found = trace(job, model, python=python, timeout=timeout)
+    variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
+    found = trace(job, model, conf=conf, python=python, timeout=timeout)
     workspace, nccl = workspace_bytes(gpu), nccl_bytes(job)
     phases = tuple(
         _phase(name, found.phases[name], context_bytes(job, gpu, training=name != "loading"), workspace, nccl)
@@ -89,8 +112,11 @@ def traced_budget(
         if name in found.phases
     )
     fullest = max(phases, key=lambda phase: phase.components.total_bytes)
-    reserved = max((found.reserved.peak if found.reserved else 0) + workspace, fullest.allocated_bytes)
     outside = fullest.outside_bytes
+    room = room_on(gpu, memory_bytes, outside + workspace)
+    on_card = _on_card(found, conf, room)
+    held = found.reserved if on_card.out_of_memory else on_card  # what it would take, where it cannot have it
+    reserved = max(held.peak + workspace, fullest.allocated_bytes)
     slack = reserved - fullest.allocated_bytes
     # the trace's own error, the replay's, and what CUDA and NCCL take outside of torch
     unsure = (0.02 * fullest.allocated_bytes, 0.5 * slack, 0.5 * nccl, 250 * MIB)
@@ -111,21 +137,31 @@ def traced_budget(
         phases=phases,
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=(f"Two steps were traced with {versions}.", *assumptions(job, arch, gpu)),
-        warnings=warnings(job, arch, inventory_of(arch)),
+        assumptions=(
+            f"Two steps were traced with {versions}.",
+            *assumptions(job, arch, gpu),
+            *settings_sentences(variable, held),
+        ),
+        warnings=(
+            *warnings(job, arch, inventory_of(arch)),
+            *warning_sentences(on_card, found.reserved.peak + workspace, room),
+        ),
         largest=found.peak_tensors,
+        timeline=_timeline(found, held, context_bytes(job, gpu), workspace, nccl),
     )
 
 
-def trace(job: Job, model: ResolvedModel, *, python: str | None = None, timeout: float = 900) -> Trace:
-    """What the worker saw, or what it saw of the same job before.
+def trace(
+    job: Job, model: ResolvedModel, *, conf: str | None = None, python: str | None = None, timeout: float = 900
+) -> Trace:
+    """What the worker saw, or what it saw of the same job before; ``conf`` is the allocator's settings.
 
     Raises:
         InputError: ``python`` is not there.
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
     interpreter = choose_interpreter(python, os.environ)
-    request = _request(job, model)
+    request = _request(job, model, conf)
     file = _cache_file(request, interpreter)
     answer = read_cached(file, _FORMAT, Trace)
     if answer is not None:
@@ -142,7 +178,7 @@ def trace(job: Job, model: ResolvedModel, *, python: str | None = None, timeout:
     return answer
 
 
-def _request(job: Job, model: ResolvedModel) -> dict[str, Any]:
+def _request(job: Job, model: ResolvedModel, conf: str | None) -> dict[str, Any]:
     tables = job_to_mapping(job)
     return {
         "op": "trace",
@@ -152,7 +188,7 @@ def _request(job: Job, model: ResolvedModel) -> dict[str, Any]:
         "training": tables["training"],
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
-        "allocator": {"conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")},
+        "allocator": {"conf": conf},
     }
 
 
@@ -161,6 +197,35 @@ def _cache_file(request: Mapping[str, Any], interpreter: Interpreter) -> Path:
     code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in programs]
     key = msgspec.json.encode([request, interpreter.torch, interpreter.transformers, code], order="sorted")
     return Path(user_cache_dir("vramtop")) / "traces" / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
+
+
+def _on_card(found: Trace, conf: str | None, room: Room | None) -> Reserved:
+    """What would be reserved on that card; the same as anywhere, where it has room and no setting depends on it."""
+    if room is None or (found.reserved.peak <= room.capacity_bytes and not conf):
+        return found.reserved
+    try:
+        return replayed(found.allocations, found.events, conf, room)
+    except ValueError as error:
+        raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
+
+
+def _timeline(found: Trace, held: Reserved, context: int, workspace: int, nccl: int) -> Timeline | None:
+    if not found.timeline:
+        return None
+    names = found.timeline_components
+    rows = zip(*names.values(), strict=True)
+    around = Components(temporary=workspace, communication=nccl, context=context)
+    return Timeline(
+        events=tuple(found.events),
+        levels=tuple(_sum(dict(zip(names, row, strict=True)), around) for row in rows),
+        reserved_bytes=tuple(size + workspace for size in held.at(found.events)),
+        outside_bytes=context + nccl,
+        phases=tuple(PhaseMark(name=name, event=event) for name, event in found.timeline_phases),
+    )
+
+
+def _sum(parts: Mapping[str, int], around: Components) -> Components:
+    return Components(**{name: parts.get(name, 0) + size for name, size in around.items()})
 
 
 def _phase(name: PhaseName, traced: TracedPhase, context: int, workspace: int, nccl: int) -> Phase:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from .cancel import current
 from .errors import CannotTellError
 
 INVENTORY_PROGRAM = Path(__file__).with_name("worker") / "inventory.py"
@@ -73,7 +74,12 @@ class Worker:
 
         Raises:
             CannotTellError: it took too long, died, or answered that it cannot.
+            CancelledError: it was given up.
         """
+        with current().ending(self._process.kill):
+            return self._ask(message, timeout)
+
+    def _ask(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         self._requests += 1
         line = msgspec.json.encode({**message, "id": self._requests}) + b"\n"
         try:

@@ -13,11 +13,18 @@ from typing import Any
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.readers.evidence import JobReading
 from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.launchers import Launch
 
 from .interpreter import find_interpreter, installed_versions
+from .probe_reader import ProbeReader, ProbeSample
+from .probe_settings import told_by
 from .process_tree import Family, Seen, find_family, look, number
+from .whereabouts import whereabouts
 
-_HF = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME")
+_HF = (
+    *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME", "HOME"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),  # no folders, but they count for an estimate as well
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +62,12 @@ class Attachment:
     versions: Mapping[str, str]
     """Installed frameworks, by name."""
     environ_hf: Mapping[str, str]
-    """Where the process looks for models: the folders of its Hugging Face cache and its HOME, as reached from here."""
+    """Variables that count for an estimate: the folders of its Hugging Face cache and its HOME, as reached from here,
+    and the allocator's settings."""
+    inside: tuple[str, ...]
+    """What it runs in, in words: ``Slurm job 4711 (sft)``, ``Docker container 0123456789ab``."""
+    probe: ProbeSample | None
+    """What the program says of itself, where it runs with the probe."""
     warnings: tuple[str, ...]
     """What could not be seen, and what was seen and not understood; one sentence each."""
 
@@ -68,6 +80,8 @@ class Attachment:
                 for each in self.ranks
             ],
             "launcher": self.launcher,
+            "inside": list(self.inside),
+            "probe": self.probe is not None,
             "command": self.command,
             "versions": dict(self.versions),
             "evidence": self.reading.evidence(),
@@ -95,6 +109,7 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
     environ = _reachable(program.environ or {}, root)
     environ |= _cache_folders(environ)
     cwd = _inside(root, program.cwd)
+    sample = ProbeReader(program.pid).read()
     reading = read_launch(
         program.argv,
         environ=environ,
@@ -102,6 +117,9 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         root=root,
         versions=versions,
         launcher=family.launcher.argv if family.launcher else None,
+        told=told_by(sample),
+        pid=own_pid(program.pid),
+        started=program.start_time,
     )
     still_there(pid, family.asked.start_time)
     return Attachment(
@@ -109,15 +127,32 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         start_time=family.asked.start_time,
         ranks=tuple(_rank(seen) for seen in family.ranks),
         reading=reading,
-        launcher=family.launcher.launch.launchers[0] if family.launcher else None,
+        launcher=_launcher_name(family.launcher.launch) if family.launcher else None,
         cwd=cwd,
         command=" ".join(program.argv),
         interpreter=interpreter,
         worker_python=str(interpreter) if interpreter and root is None and _is_ours(program.pid) else None,
         versions=versions,
         environ_hf=_cache_folders(environ),
+        inside=whereabouts(program.pid, program.environ),
+        probe=sample,
         warnings=(*_unseen(family), *reading.warnings),
     )
+
+
+def own_pid(pid: int) -> int:
+    """A process's pid as it knows itself: the innermost of its pid namespaces (``NSpid`` in its status)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return pid
+    found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return int(found[-1]) if found else pid
+
+
+def _launcher_name(launch: Launch) -> str:
+    """``torchrun``, ``accelerate``, ...; a tool that starts its own workers by its own name."""
+    return next((name for name in launch.launchers if name != "tool"), launch.program or launch.launchers[0])
 
 
 def _is_ours(pid: int) -> bool:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.sizes import format_gib
+from vramtop.estimator.sizes import MIB, format_gib
+
+from .trend import Trend, growth
 
 Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "unknown"]
 
@@ -20,6 +22,10 @@ _MOVED = 0.01
 """Less than this share of the budget is no movement."""
 _LOADED = 0.9
 """Of the weights, as predicted: one that holds so much has loaded them."""
+_STEADY_STEPS = 2
+"""After so many steps memory is what it will be: optimizer states come into being at the end of the first."""
+_BACK = 0.01
+"""A job that was over its budget is so until it is below the bound by this share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,8 @@ class Comparison:
     """What the budget says it will hold once it runs steadily."""
     sentence: str
     """The status in words, for people."""
+    trend: Trend | None = None
+    """Of a job that grows although it should be steady."""
 
     @property
     def difference_bytes(self) -> int | None:
@@ -53,6 +61,9 @@ def compare(
     *,
     elapsed_seconds: float | None = None,
     peak_bytes: int | None = None,
+    steps: int | None = None,
+    left_bytes: int | None = None,
+    previous: Status | None = None,
 ) -> Comparison:
     """Hold what a process has held, oldest first, against its budget.
 
@@ -63,17 +74,26 @@ def compare(
         history: (Unix seconds, bytes or None) readings of this process, the newest last.
         elapsed_seconds: how long the process has been running, if that is known.
         peak_bytes: the most that was seen before the oldest reading, if that is known.
+        steps: training steps that have ended, if the process says so.
+        left_bytes: what is free on the card, for the time that growth leaves.
+        previous: the status before this reading, which a small move does not change.
     """
     known = [(time, size) for time, size in history if size is not None]
     observed = history[-1][1] if history else None
     peak = max((size for size in (peak_bytes, *(size for _, size in known)) if size is not None), default=None)
-    status = _status(budget, known, observed, peak, elapsed_seconds)
+    status = _status(budget, known, observed, peak, elapsed_seconds=elapsed_seconds, steps=steps)
+    if previous == "over" and status == "on_budget" and observed is not None:
+        status = "over" if observed > budget.peak.high_bytes * (1 - _BACK) else status
+    trend = _trend(budget, known, steps) if status in ("on_budget", "over") else None
+    if trend is not None:
+        status = "growing"
     return Comparison(
         status=status,
         observed_bytes=observed,
         peak_bytes=peak,
         expected_bytes=budget.steady_device_bytes,
-        sentence=_sentence(status, observed, budget),
+        sentence=_sentence(status, observed, budget) if trend is None else _growing(trend, observed, left_bytes),
+        trend=trend,
     )
 
 
@@ -82,7 +102,9 @@ def _status(
     known: Sequence[tuple[float, int]],
     observed: int | None,
     peak: int | None,
+    *,
     elapsed_seconds: float | None,
+    steps: int | None,
 ) -> Status:
     low, high = budget.peak.low_bytes, budget.peak.high_bytes
     if observed is None:
@@ -93,9 +115,18 @@ def _status(
         return "on_budget"
     loading = budget.phase("loading")
     loaded = loading is None or observed >= _LOADED * loading.components.total_bytes
-    if _settled(known, budget, elapsed_seconds, loaded=loaded):
+    settled = _settled(known, budget, elapsed_seconds, loaded=loaded) if steps is None else steps >= _STEADY_STEPS
+    if settled:
         return "under"
     return "warming_up" if loaded else "loading"
+
+
+def _trend(budget: Budget, known: Sequence[tuple[float, int]], steps: int | None) -> Trend | None:
+    """Of the readings since the job first held what its budget says; none before its second step."""
+    if steps is not None and steps < _STEADY_STEPS:
+        return None
+    begun = next((at for at, (_, size) in enumerate(known) if size >= budget.peak.low_bytes), len(known))
+    return growth(known[begun:], least_bytes=max(64 * MIB, round(_MOVED * budget.steady_device_bytes)))
 
 
 def _settled(
@@ -135,3 +166,13 @@ def _sentence(status: Status, observed: int | None, budget: Budget) -> str:
             return "grows although it should be steady"
         case "unknown":
             return "its memory cannot be read"
+
+
+def _growing(trend: Trend, observed: int | None, left_bytes: int | None) -> str:
+    per_minute = format_gib(round(trend.bytes_per_second * 60))
+    said = f"holds {format_gib(observed)} GiB and grows by {per_minute} GiB a minute although it should be steady"
+    if left_bytes is None:
+        return f"{said} ({trend.how_sure})"
+    minutes = trend.seconds_until(left_bytes) / 60
+    when = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
+    return f"{said}; the card is full in about {when} ({trend.how_sure})"

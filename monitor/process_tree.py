@@ -9,6 +9,7 @@ import psutil
 
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launchers import Launch, parse_launch, starts_at
+from vramtop.estimator.readers.tools.registry import tool_of
 
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
@@ -48,7 +49,7 @@ class Seen:
     @property
     def trains(self) -> bool:
         """Whether it runs a Python program itself, rather than launching one."""
-        return self.launch.program is not None and not self.launch.launchers and not self.is_helper
+        return self.launch.program is not None and not self.launch.only_starts and not self.is_helper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +153,14 @@ def _program_of(asked: Seen) -> Seen | None:
 
 def _started_by(seen: Seen) -> Seen | None:
     """The program that a launcher, a shell or a wrapper (``timeout 1h python train.py``) started and waits for."""
-    if seen.trains and starts_at(seen.argv) == 0:
+    tool = bool(seen.launch.launchers)
+    if seen.trains and starts_at(seen.argv) == 0 and not tool:
         return None  # it is the program; its children are its helpers
-    children = _outermost([child for child in _descendants(seen) if child.trains])
-    if seen.trains:
+    children = _outermost([child for child in _descendants(seen) if child.trains and child.argv != seen.argv])
+    if tool:  # it may train itself, with loggers for children
+        own = tool_of(seen.launch)
+        children = [child for child in children if tool_of(child.launch) is own] if own else children
+    elif seen.trains:
         children = [child for child in children if child.launch.program == seen.launch.program]
     numbered = [child for child in children if child.is_rank]
     different = {child.argv: child for child in reversed(children)}
@@ -186,7 +191,9 @@ def _launcher_of(program: Seen) -> Seen | None:
     mine = program.launch
     for parent in _ancestors(program):
         launch = parent.launch
-        if launch.launchers and (mine.program == launch.program or mine.trl_command == (launch.trl_command or "")):
+        same_tool = "tool" in launch.launchers and tool_of(launch) is tool_of(mine) and parent.argv != program.argv
+        same = mine.program == launch.program or mine.trl_command == (launch.trl_command or "") or same_tool
+        if launch.launchers and same:
             return parent
     return None
 

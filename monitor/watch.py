@@ -15,7 +15,7 @@ from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 
-from .compare import Comparison, compare
+from .compare import Comparison, Status, compare
 from .fit import Fit, fit, rooms_of
 from .history import History
 from .snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
@@ -119,6 +119,8 @@ class Watchlist:
     _running: dict[ProcessKey, Job] = field(default_factory=dict)
     _pending: list[Job] = field(default_factory=list)
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
+    _statuses: dict[tuple[int, int, float | None], Status] = field(default_factory=dict)
+    """Of the processes in the newest snapshot, as they were then."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def watch(self, watched: WatchedJob) -> None:
@@ -170,6 +172,8 @@ class Watchlist:
             self.card = match_nvml_name(first.name, first.total_bytes) if first and first.name else None
             running = {key: w.job for w in snapshot.watched for key in w.pids} | self._running
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
+            present = {(row.gpu.index, *row.process.key) for gpu in gpus for row in gpu.rows}
+            self._statuses = {key: status for key, status in self._statuses.items() if key in present}
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
             return Board(snapshot=snapshot, gpus=gpus, pending=self._pending_rows(snapshot, gpus, waiting))
 
@@ -189,7 +193,15 @@ class Watchlist:
             return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=job, problem=budget)
         key = (gpu.index, *process.key)
         seen, peak = self.history.process(key), self.history.peak_process(key)
-        comparison = compare(budget, seen, elapsed_seconds=elapsed, peak_bytes=peak)
+        comparison = compare(
+            budget,
+            seen,
+            elapsed_seconds=elapsed,
+            peak_bytes=peak,
+            left_bytes=gpu.free_bytes,
+            previous=self._statuses.get(key),
+        )
+        self._statuses[key] = comparison.status
         return ProcessRow(
             gpu=gpu, process=process, elapsed_seconds=elapsed, job=job, budget=budget, comparison=comparison
         )

@@ -16,6 +16,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
 
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.methods import estimate
 from vramtop.monitor.sampler import Sampler
@@ -178,6 +179,29 @@ class VramtopApp(App[None]):
 
         self._open(ProcessDetailScreen(self.watchlist, row))
 
+    @property
+    def card_bytes(self) -> int | None:
+        """The memory of the largest GPU here; None where none is known."""
+        gpus = self.board.gpus if self.board else ()
+        return max((gpu.reading.total_bytes for gpu in gpus if gpu.reading.total_bytes), default=None)
+
+    def show_step(self, budget: Budget, card_bytes: int | None) -> None:
+        """Open the drawing of a job's training step; a traced budget that it brings is the job's from then on."""
+        from .screens.step import StepScreen
+
+        deeper = self._refine
+
+        def refine() -> Budget:
+            assert deeper is not None  # noqa: S101 - passed on only where there is one
+            better = deeper(budget.job)
+            self.watchlist.refine(better)
+            return better
+
+        screen = StepScreen(
+            budget, card_bytes=card_bytes, refine=refine if deeper else None, ascii_only=self.ascii_only
+        )
+        self._open(screen)
+
     def action_fit_check(self) -> None:
         """Open the fit check."""
         from .screens.fit_check import FitCheckScreen
@@ -233,6 +257,7 @@ class VramtopApp(App[None]):
         yield SystemCommand("ASCII", "Draw with ASCII characters only, or with all", self.action_toggle_ascii)
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
+            yield SystemCommand("Step", "Memory over one training step, by component", screen.action_step)
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
             yield SystemCommand("Unpin", "Take a job from those that wait", screen.action_unpin)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
@@ -267,6 +292,8 @@ class VramtopApp(App[None]):
         self.call_from_thread(self.notify, error.message, severity="error", markup=False)
 
     def _tick(self) -> None:
+        if not self.is_running:  # the screens are being taken down
+            return
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()

@@ -19,6 +19,8 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
     facts = [
         _ranks(attachment),
         f"by {attachment.launcher}" if attachment.launcher else "started directly",
+        *(clean(place) for place in attachment.inside),
+        "with the probe" if attachment.probe else "",
         f"GPU {', '.join(map(str, gpus))}" if gpus else "on no GPU yet",
         f"up {span_words(rows[0].elapsed_seconds)}" if rows else "",
         versions,

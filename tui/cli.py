@@ -15,6 +15,7 @@ _COMMANDS = {
     "estimate": "what a training job will take, by phase and component",
     "fit": "whether a job fits on these GPUs as they are now (exit code 0 yes, 1 no, 3 cannot tell, 4 tight)",
     "attach": "read a running training process and hold it against its budget",
+    "run": "start a command unchanged, with a probe in its Python processes that import torch",
     "record": "record the GPUs to a file that --replay plays",
 }
 
@@ -29,8 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in words:
         at = words.index("--")
         words, launch = words[:at], words[at + 1 :]
-    parser = build_parser(_command_in(words))
     try:
+        parser = build_parser(_command_in(words))
         options = parser.parse_args(words)
         return _run(options, launch)
     except VramtopError as error:
@@ -122,6 +123,10 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=_seconds, default=None, help="end after so many seconds")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between readings")
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "vramtop run -- COMMAND [ARGUMENT ...]"
 
 
 def _machine_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from textual.content import Content
 from vramtop.monitor.watch import GpuRow, ProcessRow
 
 from .bars import Cell, Part, bar, component_parts, mark_range
-from .palette import STATUSES
+from .palette import STATUSES, darker
 
 PROCESS = "█"
 UNATTRIBUTED = Part(0, "▓", "#94a3b8")
@@ -16,8 +16,6 @@ RESERVED = Part(0, "░", "#94a3b8")
 SLACK = Part(0, "·", "#94a3b8")
 """What the allocator keeps beyond the components."""
 NO_JOB = "#60a5fa"
-_SHADE = 0.72
-"""How dark every second process is, so that neighbours can be told apart."""
 _OWN_CELLS = 1.5
 """A process of fewer cells is drawn together with other small ones."""
 BUDGET_LINE = "┈"
@@ -73,12 +71,6 @@ def bar_content(cells: Sequence[Cell]) -> Content:
         else:
             line.append((cell.char, style))
     return Content.assemble(*line)
-
-
-def darker(colour: str) -> str:
-    """A darker shade of a hexadecimal colour."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"#{round(red * _SHADE):02x}{round(green * _SHADE):02x}{round(blue * _SHADE):02x}"
 
 
 def _style(cell: Cell) -> str:

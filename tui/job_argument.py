@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.architecture import usual_task
 from vramtop.estimator.errors import InputError
@@ -11,9 +11,12 @@ from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.jobfile import job_keys, load_job, parse_assignment, with_changes
 from vramtop.estimator.models import read_config, resolve_model
 
+if TYPE_CHECKING:
+    from vramtop.estimator.readers.evidence import JobReading
+
 _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
-_OTHER_TOOLS = (".yaml", ".yml", ".json")
+_FILES = (".toml", ".yaml", ".yml", ".json")
 
 
 def job_flags() -> dict[str, str]:
@@ -32,8 +35,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "job",
         nargs="?",
         metavar="JOB",
-        help="job file (TOML), model (built-in name, hub id in the local cache, folder with config.json), "
-        "or a launch line after --",
+        help="job file (TOML), configuration of another tool (axolotl, LLaMA-Factory, torchtune, ...), model (built-in "
+        "name, hub id in the local cache, folder with config.json), or a launch line after --",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any key of the job file")
     group = parser.add_argument_group("settings of the job (as in a job file)")
@@ -58,8 +61,10 @@ def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple
         return _from_launch_line(launch, changes)
     if not options.job:
         raise InputError("no job is given: a job file, a model, or a launch line after --")
-    job = load_job(Path(options.job)) if options.job.endswith(".toml") else _from_model(options.job, changes)
-    return with_changes(job, changes, where="the command line"), ()
+    path = Path(options.job)
+    if path.suffix in _FILES and not path.is_dir():
+        return _from_file(path, changes)
+    return with_changes(_from_model(options.job, changes), changes, where="the command line"), ()
 
 
 def _given(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -68,16 +73,31 @@ def _given(options: argparse.Namespace) -> Mapping[str, Any]:
     return dict(parse_assignment(text) for text in assignments)
 
 
+def _from_file(path: Path, changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if path.suffix == ".toml" and not _is_torchtitan(path):
+        return with_changes(load_job(path), changes, where="the command line"), ()
+    if _is_model_config(path):
+        return with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line"), ()
+    from vramtop.estimator.readers.config_file import read_config_file
+
+    return _from_reading(read_config_file(path), changes, what=str(path), where="with")
+
+
+def _is_torchtitan(path: Path) -> bool:
+    """Its TOML has tables that no job file has."""
+    from vramtop.estimator.readers.data_files import read_table
+    from vramtop.estimator.readers.tools.registry import tool_that_wrote
+
+    try:
+        return tool_that_wrote(read_table(path)) is not None
+    except InputError:  # said where it is read as a job file
+        return False
+
+
 def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
-    path = Path(name)
-    if path.suffix in _OTHER_TOOLS and not path.is_file():
-        raise InputError(f"{name}: no such file")
-    if path.suffix in _OTHER_TOOLS and not _is_model_config(path):
-        raise InputError(
-            f"{name}: a configuration of another tool is read through its launch line, "
-            f"such as vramtop fit -- trl sft --config {path.name}"
-        )
-    spec = ModelSpec(id=str(path.resolve()) if path.suffix == ".json" else name)
+    spec = ModelSpec(id=name)
     if "model.task" not in changes:
         model = resolve_model(spec)
         return Job(model=ModelSpec(id=spec.id, task=usual_task(model.config, where=model.where)))
@@ -92,13 +112,16 @@ def _is_model_config(path: Path) -> bool:
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
     from vramtop.estimator.readers.launch_line import read_launch
 
-    reading = read_launch(launch)
+    return _from_reading(read_launch(launch), changes, what="the launch line", where="before the --, with")
+
+
+def _from_reading(
+    reading: "JobReading", changes: Mapping[str, Any], *, what: str, where: str
+) -> tuple[Job, tuple[str, ...]]:
     missing = reading.still_missing(changes)
     if missing:
         example = "meta-llama/Llama-3.1-8B" if missing[0] == "model.id" else "1"
-        raise InputError(
-            f"the launch line does not say {', '.join(missing)}; add --set {missing[0]}={example} before the --"
-        )
+        raise InputError(f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={example}")
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
     notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
     return reading.job(changes), (*reading.warnings, *notes)

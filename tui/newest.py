@@ -1,7 +1,11 @@
 """Slow work off the UI thread: one task at a time, and of those that wait only the newest."""
 
+import contextlib
 import threading
 from collections.abc import Callable
+
+from vramtop.estimator.cancel import Cancel
+from vramtop.estimator.errors import CancelledError
 
 Task = Callable[[], None]
 
@@ -18,6 +22,7 @@ class Newest:
         self._lock = threading.Lock()
         self._waiting: Task | None = None
         self._running = False
+        self._cancel = Cancel()
 
     def submit(self, task: Task) -> None:
         """Run the task as soon as the one that runs has ended, unless a newer one comes before that."""
@@ -31,6 +36,13 @@ class Newest:
         with self._lock:
             self._waiting = None
 
+    def interrupt(self) -> None:
+        """Drop the task that waits, and have the one that runs give up what it waits for: a worker is ended."""
+        with self._lock:
+            self._waiting = None
+            cancel, self._cancel = self._cancel, Cancel()
+        cancel.cancel()
+
     def _start(self) -> None:
         self._running = True
         threading.Thread(target=self._work, name=self._name, daemon=True).start()
@@ -38,18 +50,20 @@ class Newest:
     def _work(self) -> None:
         done = False
         try:
-            while task := self._take():
-                task()
+            while taken := self._take():
+                task, cancel = taken
+                with cancel.scope(), contextlib.suppress(CancelledError):
+                    task()
             done = True
         finally:
             if not done:  # a bug in a task ends its thread; what waits gets a new one
                 self._recover()
 
-    def _take(self) -> Task | None:
+    def _take(self) -> tuple[Task, Cancel] | None:
         with self._lock:
             task, self._waiting = self._waiting, None
             self._running = task is not None
-            return task
+            return None if task is None else (task, self._cancel)
 
     def _recover(self) -> None:
         with self._lock:

@@ -50,6 +50,12 @@ ASCII_SIGNS = str.maketrans({"✓": "+", "✗": "x", "▲": "^", "▼": "v", "�
 """For terminals without UTF-8 (``--ascii``)."""
 
 
+def darker(colour: str, share: float = 0.72) -> str:
+    """A darker shade of a hexadecimal colour: by default one that can be told from it as a neighbour."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"#{round(red * share):02x}{round(green * share):02x}{round(blue * share):02x}"
+
+
 def rest_words(reading: GpuReading) -> str:
     """What to call the memory that no process is known to hold; with unknown processes it is not theirs for sure."""
     unknown = any(process.used_bytes is None for process in reading.processes or ())

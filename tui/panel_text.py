@@ -12,8 +12,8 @@ from vramtop.monitor.snapshot import GpuReading
 from vramtop.monitor.watch import GpuRow, ProcessRow
 
 from .bars import Cell
-from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, darker, held_cells
-from .palette import STATUSES, rest_words
+from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, held_cells
+from .palette import STATUSES, darker, rest_words
 from .terminal import clean
 from .widgets.memory_graph import Readings, graph_rows
 from .words import (

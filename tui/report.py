@@ -10,8 +10,10 @@ from vramtop.monitor.fit import Fit, GpuVerdict
 
 from .bars import Part, bar, component_parts, mark_range
 from .palette import COMPONENTS, VERDICTS
+from .tensor_rows import tensor_rows
 from .terminal import Terminal, table
 
+_TENSORS = 6
 _METHODS = {
     "formula": "closed form, parameters counted from the shape",
     "exact": "closed form, parameters counted on the built model",
@@ -49,6 +51,7 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     )
     yield ""
     yield from _phase_table(budget, terminal)
+    yield from _tensor_table(budget, terminal)
     for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
         for sentence in sentences:
             yield from wrap(terminal.text(f"{title}: {sentence}"), terminal.width, subsequent_indent="  ")
@@ -123,6 +126,16 @@ def _model_words(budget: Budget) -> str:
     return (
         f"{facts.parameters:,} parameters{count}, {facts.trainable_parameters:,} trainable; {_METHODS[budget.method]}"
     )
+
+
+def _tensor_table(budget: Budget, terminal: Terminal) -> Iterator[str]:
+    """The largest tensors at the peak, where a step was traced."""
+    if not budget.largest:
+        return
+    yield f"largest at the peak ({budget.peak.phase}), GiB"
+    rows = tensor_rows(budget.largest[:_TENSORS])
+    yield from (terminal.text(line[: terminal.width]) for line in table(rows, "<><<<"))
+    yield ""
 
 
 def _phase_table(budget: Budget, terminal: Terminal) -> Iterator[str]:

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .data_files import as_layer
+from ..errors import InputError
+from .data_files import as_layer, read_table
+from .program import Program
 from .settings import Layer, Setting
 
 _RENAMED = {
@@ -29,6 +31,30 @@ _RENAMED = {
 }
 _PREFIXES = ("FSDP_", "PARALLELISM_CONFIG_")
 _KINDS = {"FSDP": "use_fsdp", "DEEPSPEED": "use_deepspeed", "MEGATRON_LM": "use_megatron_lm", "MULTI_GPU": "multi_gpu"}
+
+
+def accelerate_layers(program: Program, files: Layer) -> list[Layer]:
+    """Settings of accelerate: the launcher's flags, its file, the environment."""
+    launch, notes = program.outer, program.notes
+    layers: list[Layer] = [launch.options]
+    if "trl" in launch.launchers:
+        layers.append(files)
+    named = launch.options.get("config_file") or launch.options.get("accelerate_config")
+    if named is None and "trl" in launch.launchers:
+        named = files.get("accelerate_config")
+    path: Path | None = None
+    if named is not None:
+        shipped = _shipped_trl_config(str(named.value))
+        path = None if shipped else program.place.path(str(named.value))
+        layers.append(shipped)
+    elif "accelerate" in launch.launchers or "trl" in launch.launchers:
+        path = _default_file(program.environ)
+    if path is not None:
+        try:
+            layers.append(yaml_layer(read_table(path), source=path.name))
+        except InputError as error:
+            notes.warn(f"accelerate's configuration is not counted: {error.message}")
+    return [*layers, environment_layer(program.environ)]
 
 
 def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
@@ -61,7 +87,7 @@ def yaml_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
     return layer
 
 
-def default_file(environ: Mapping[str, str]) -> Path | None:
+def _default_file(environ: Mapping[str, str]) -> Path | None:
     """The file that accelerate reads when no ``--config_file`` is given: in the Hugging Face home, if it is there."""
     home = environ.get("HF_HOME")
     if not home and environ.get("XDG_CACHE_HOME"):
@@ -75,7 +101,7 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
     return None
 
 
-def shipped_trl_config(name: str) -> Layer:
+def _shipped_trl_config(name: str) -> Layer:
     """The configurations that TRL ships and ``--accelerate_config`` names, as of TRL 1.16 (8 processes each)."""
     origin = f"--accelerate_config {name}, as TRL ships it"
     kinds: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""YAML and JSON files as plain data: nothing in them is imported, constructed or expanded."""
+"""YAML, JSON and TOML files as plain data: nothing in them is imported, constructed or expanded."""
 
 import json
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ _LIMIT_BYTES = 4 * 2**20
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML or JSON file.
+    """The mapping in a YAML, JSON or TOML file.
 
     Raises:
-        InputError: the file cannot be read, is neither, or holds something else.
+        InputError: the file cannot be read, is none of them, or holds something else.
     """
     try:
         if path.stat().st_size > _LIMIT_BYTES:
@@ -26,7 +26,7 @@ def read_table(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from None
-    data = _json(path, text) if path.suffix == ".json" else _yaml(path, text)
+    data = _PARSERS.get(path.suffix, _yaml)(path, text)
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected names with values, found {type(data).__name__}")
     return {str(key): value for key, value in data.items()}
@@ -72,3 +72,15 @@ def _yaml(path: Path, text: str) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         place = str(error).replace("\n", " ")
         raise InputError(f"{path}: not YAML: {place}") from None
+
+
+def _toml(path: Path, text: str) -> Any:
+    import msgspec  # here: its TOML reader imports tomllib
+
+    try:
+        return msgspec.toml.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+
+
+_PARSERS = {".json": _json, ".toml": _toml}

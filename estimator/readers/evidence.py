@@ -88,8 +88,9 @@ class Notes:
         """All of it; what is needed and was not noted is missing."""
         tables = ("name", "model", "training", "lora", "parallel", "target")
         findings = sorted(self._findings.values(), key=lambda finding: tables.index(finding.key.partition(".")[0]))
+        known = {*self._findings, *(["model.id"] if "model.config" in self._findings else [])}
         return JobReading(
             findings=tuple(findings),
-            missing=tuple(key for key in dict.fromkeys(self._needed) if key not in self._findings),
+            missing=tuple(key for key in dict.fromkeys(self._needed) if key not in known),
             warnings=tuple(self._warnings),
         )

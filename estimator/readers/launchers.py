@@ -35,6 +35,15 @@ _ACCELERATE_BARE = {
     *("tpu_cluster", "no_tpu_cluster", "tpu_use_sudo", "fp8_use_autocast_during_eval"),
 }
 _BARE = {"torchrun": _TORCHRUN_BARE, "deepspeed": _DEEPSPEED_BARE, "accelerate": _ACCELERATE_BARE}
+_TOOLS = {
+    "axolotl": {"train"},
+    "llamafactory-cli": {"train"},
+    "lmf": {"train"},
+    "swift": {"sft", "pt", "rlhf"},
+    "litgpt": {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"},
+    "tune": {"run"},
+}
+"""Training tools that launch their own workers, with the commands that train."""
 _TRL_COMMANDS = {"sft", "dpo", "kto", "grpo", "reward", "rloo", "distillation", "orpo", "cpo"}
 _NAMING = {"-n", "--name", "-p", "--python", "--with", "--extra", "--group", "--package", "--project", "--prefix"}
 """Options of wrappers (conda, uv) after which a word is a name, not the program."""
@@ -50,7 +59,7 @@ class Launch:
     """One launch line: its launchers with their own flags, then the program they start."""
 
     launchers: tuple[str, ...] = ()
-    """``torchrun``, ``accelerate``, ``deepspeed``, ``trl``; outermost first."""
+    """``torchrun``, ``accelerate``, ``deepspeed``, ``trl``, ``tool`` (starts its own workers); outermost first."""
     options: dict[str, Setting] = field(default_factory=dict)
     """The launchers' flags by name."""
     assignments: dict[str, str] = field(default_factory=dict)
@@ -65,6 +74,11 @@ class Launch:
     def program(self) -> str | None:
         """The script's or the module's name, for people; None where the line starts no Python program."""
         return PurePath(self.script).name if self.script else self.module
+
+    @property
+    def only_starts(self) -> bool:
+        """Its process trains nothing itself. A tool's own command may do either: it trains where there is one GPU."""
+        return bool(self.launchers) and "tool" not in self.launchers
 
     @property
     def trl_command(self) -> str | None:
@@ -130,6 +144,10 @@ def _starts(token: str, following: Sequence[str]) -> bool:
         return list(following) == ["launch"]
     if name == "trl":
         return bool(following) and following[0] in _TRL_COMMANDS
+    if name in _TOOLS:
+        return bool(following) and following[0] in _TOOLS[name]
+    if name == "automodel":
+        return bool(following)
     return name in _NAMES or bool(_PYTHON.fullmatch(name)) or token.endswith(".py")
 
 
@@ -146,6 +164,10 @@ def _command(tokens: list[str], found: Launch) -> Launch:
         return _trl(rest, found)
     if name in _NAMES:
         return _launcher(_NAMES[name], rest, found)
+    if name == "tune" and rest[:1] == ["run"]:  # torchrun's flags, then the recipe
+        return _launcher("torchrun", rest[1:], replace(found, launchers=(*found.launchers, "tool")))
+    if name in _TOOLS or name == "automodel":
+        found = replace(found, launchers=(*found.launchers, "tool"))
     return replace(found, script=tokens[0], arguments=tuple(rest))
 
 

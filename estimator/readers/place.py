@@ -15,6 +15,8 @@ class Place:
     """What ``~`` stands for, as we reach it."""
     root: Path | None = None
     """Its root folder, as we reach it (``/proc/PID/root`` of a container); None: ours."""
+    others: tuple[Path, ...] = ()
+    """Folders to look in where a relative path leads nowhere from ``cwd``; for a program whose folder is not known."""
 
     def path(self, text: str) -> Path:
         """A path that the program was given, as we reach it. Links are not followed: those of ``/proc`` lead home."""
@@ -23,4 +25,5 @@ class Place:
         if text.startswith("/"):
             inside = self.root is not None and not text.startswith(f"{self.root}/")
             return Path(os.path.normpath(f"{self.root}{text}" if inside else text))
-        return Path(os.path.normpath(self.cwd / text))
+        places = [Path(os.path.normpath(folder / text)) for folder in (self.cwd, *self.others)]
+        return next((path for path in places if os.access(path, os.F_OK)), places[0])

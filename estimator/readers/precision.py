@@ -4,7 +4,7 @@ from .evidence import Notes
 from .settings import Setting, Settings, as_bool, as_word
 from .transformers_args import Arguments
 
-_TYPES = {
+WEIGHT_TYPES = {
     **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
     **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
     **dict.fromkeys(("float32", "fp32", "float"), "fp32"),
@@ -81,13 +81,13 @@ def _weights(arguments: Arguments, stored: Setting | None, notes: Notes) -> Sett
     if setting is None:
         return None
     word = as_word(setting) or ""
-    if word in _TYPES:
-        return Setting(value=_TYPES[word], origin=setting.origin, written=setting.written)
+    if word in WEIGHT_TYPES:
+        return Setting(value=WEIGHT_TYPES[word], origin=setting.origin, written=setting.written)
     if word != "auto":
         notes.warn(f"{setting.origin}: weights in {setting.value!r} are not known here.")
         return None
-    if stored is not None and (as_word(stored) or "") in _TYPES:
-        kind = _TYPES[as_word(stored) or ""]
+    if stored is not None and (as_word(stored) or "") in WEIGHT_TYPES:
+        kind = WEIGHT_TYPES[as_word(stored) or ""]
         return Setting(value=kind, origin=f"dtype=auto ({setting.origin}), {stored.origin}", written=False)
     origin = f"dtype=auto ({setting.origin}), and the model's config is not here; bf16 inferred"
     return Setting(value="bf16", origin=origin, written=False)

@@ -23,18 +23,18 @@ def read_world(launch: Launch, accelerate: Settings, environ: Mapping[str, str])
     environment = environment_layer(environ)
     if "RANK" in environ and "num_processes" in environment:
         return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
-    options, launchers = launch.options, launch.launchers
+    options, launchers = launch.options, set(launch.launchers)
     if "torchrun" in launchers:
         return _torchrun_world(options, environ)
     if "deepspeed" in launchers:
         return _deepspeed_world(options, environ)
-    if "accelerate" in launchers or "trl" in launchers:
+    if not launchers.isdisjoint(("accelerate", "trl", "tool")):
         ranks = accelerate.find("num_processes")
         machines = as_int(accelerate.find("num_machines")) or 1
         if ranks is None:
             ranks = _visible_gpus(environ)
         if ranks is None and not _many(accelerate):
-            ranks = Setting(value=1, origin="accelerate starts one process unless told otherwise", written=False)
+            ranks = Setting(value=1, origin="one process unless told otherwise", written=False)
         total = as_int(ranks)
         return World(ranks=ranks, here=total // machines if total else None)
     if as_int(environment.get("num_processes")):

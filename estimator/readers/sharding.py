@@ -1,5 +1,6 @@
 """Over what a job is spread: accelerate's, DeepSpeed's and the trainer's settings to ``parallel.*``."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from .settings import Setting, Settings, as_bool, as_int, as_word
 
 UNKNOWN_STAGE = "unknown"
 """In place of a ZeRO stage whose file cannot be read."""
+_STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
 _FSDP1_NAMES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op", "hybrid_shard": "hybrid", "hybrid_shard_zero2": "hybrid"}
 _DIMENSIONS = {"tensor": "tp", "context": "cp", "sequence": "sp", "expert": "ep"}
@@ -45,6 +47,10 @@ def deepspeed_settings(sources: Sources, notes: Notes) -> Settings | None:
         table, source = table_of(asked.value, sources.place)
     except InputError as error:
         notes.warn(f"DeepSpeed's configuration is not counted: {error.message}")
+        stage = _STAGE_IN_NAME.search(str(asked.value).rpartition("/")[2])
+        if stage is not None:
+            origin = f"{asked.origin}, by the file's name"
+            return Settings({"zero_stage": Setting(value=int(stage[1]), origin=origin, written=False)})
         notes.need("parallel.strategy")
         return Settings({"zero_stage": Setting(value=UNKNOWN_STAGE, origin=asked.origin)})
     return Settings(deepspeed_layer(table, source=source or asked.origin))

@@ -5,7 +5,7 @@ Source: c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig of torch 2.4 t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Settings:
     """Limit of the process as a share of the device (`torch.cuda.set_per_process_memory_fraction`)."""
     notes: tuple[str, ...] = ()
     """Sentences about options that could not be followed."""
+    followed: tuple[str, ...] = field(default=(), compare=False)
+    """The options that were followed and change something, as they were written."""
 
     @classmethod
     def from_conf(cls, text: str | None) -> Settings:
@@ -56,6 +58,7 @@ class Settings:
         """
         fields: dict[str, Any] = {}
         notes: list[str] = []
+        followed: list[str] = []
         options = _options(text or "")
         options.sort(key=lambda option: option[0] != "large_segment_size_mb")  # others' lowest values depend on it
         for name, value in options:
@@ -65,14 +68,18 @@ class Settings:
             if reader is None:
                 notes.append(_UNMODELLED.get(name, f"allocator option {name!r} is not known and was left out"))
                 continue
+            before = replace(cls(), **fields)
             try:
                 reader(value, fields)
             except ValueError as error:
                 notes.append(f"allocator option {name}:{value} was left out: {error}")
+                continue
+            if replace(cls(), **fields) != before:
+                followed.append(f"{name}:{value}")
         settings = replace(cls(), **fields)
         if settings.collection_threshold and settings.memory_fraction >= 1:
             notes.append("garbage_collection_threshold has an effect only where the process's memory is limited")
-        return replace(settings, notes=tuple(notes))
+        return replace(settings, notes=tuple(notes), followed=tuple(followed))
 
     def divisions(self, size: int) -> int:
         """Steps between powers of two for a request of `size` bytes; 0 or 1: no rounding of this kind."""

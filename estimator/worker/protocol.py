@@ -10,8 +10,13 @@ import json
 import os
 import platform
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, TextIO
+
+PARENT_SECONDS = 0.5
+"""So often a worker looks whether anybody waits for it still."""
 
 Operation = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -23,6 +28,9 @@ class RefusedError(Exception):
 def serve(operations: dict[str, Operation]) -> None:
     """Answer requests until stdin ends. Nothing is downloaded, and no card is touched."""
     answers = _own_stdout()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # the job's: a wrong one must not end the worker
+        os.environ.pop(name, None)
     os.environ.update(
         CUDA_VISIBLE_DEVICES="",  # counting must not take memory of the cards that are being watched
         HF_HUB_OFFLINE="1",
@@ -64,6 +72,13 @@ def versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "transformers": str(transformers.__version__),
     }
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after the one that started it has ended: it would finish its work for nobody."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
 
 
 def _own_stdout() -> TextIO:

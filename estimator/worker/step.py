@@ -92,7 +92,6 @@ def _run(request: Request) -> Traced:
             _infer(model, request, tracker)
         else:
             _train(model, request, tracker)
-        tracker.begin(3, "end")
         history = tracker.history
     return Traced(
         history=history,
@@ -147,6 +146,7 @@ def _train(model: Any, request: Request, tracker: Tracker) -> None:
         tracker.own((p.grad for _, p in trained), "gradients", (name for name, _ in trained))
         stepper.step()
         model.zero_grad()
+    tracker.begin(3, "end")  # what goes with this function is no part of the step
     if parallel.cpu_offload == "all":
         keep_on_host(tracker.history)
     del buckets
@@ -179,6 +179,7 @@ def _infer(model: Any, request: Request, tracker: Tracker) -> None:
         cache = outputs.get("past_key_values")
         for layer in getattr(cache, "layers", ()):
             tracker.own((getattr(layer, "keys", None), getattr(layer, "values", None)), "activations")
+        tracker.begin(3, "end")
 
 
 def _autocast(request: Request) -> Any:

@@ -40,8 +40,12 @@ class Timeline(NamedTuple):
     """The sentence of the allocator's error, at the event with index `events`."""
 
 
-def replay(events: Iterable[Event], allocator: CachingAllocator, points: int = 2000) -> Timeline:
+def replay(
+    events: Iterable[Event], allocator: CachingAllocator, points: int = 2000, *, keep: Iterable[int] = ()
+) -> Timeline:
     """Feed `events` to `allocator`, which may hold memory already, and return at most `points` points (10 or more).
+
+    Points at the events of `keep` are returned besides.
 
     `(key, size in bytes, stream)` allocates, `(key, None, 0)` releases what `key` names.
     An allocation that fails ends the replay and is told in the result.
@@ -67,6 +71,7 @@ def replay(events: Iterable[Event], allocator: CachingAllocator, points: int = 2
         reserved.append(allocator.reserved)
     peaks = [_first_highest(allocated), _first_highest(reserved)]
     kept = _selection(allocated, points - len(peaks)) | {at for at in peaks if at is not None}
+    kept.update(at for at in keep if 0 <= at < len(allocated))
     return Timeline(
         points=[Point(at, allocated[at], reserved[at]) for at in sorted(kept)],
         events=len(allocated),

@@ -9,7 +9,7 @@ transformers (4.53 or newer), and peft for adapters. Requests and answers as in 
         -> {"id": 2, "parameters": ..., "trainable": ..., "phases": {"forward": {"allocated": ..., "components": {...}},
             ...}, "peak_tensors": [...], "timeline": [[event, bytes], ...],
             "timeline_components": {"weights": [bytes, ...], ...}, "timeline_phases": [[phase, event], ...],
-            "reserved": {...} or null, "versions": {...}, "seconds": ...}
+            "reserved": {...}, "allocations": "...", "versions": {...}, "seconds": ...}
 
 or ``{"id": 2, "unsupported": "one sentence"}`` for what tracing cannot run. Tensors are fake CPU tensors: no memory is
 used and no card touched; where a card's kernels allocate otherwise than a CPU's, they stand in (``cuda_kernels``,
@@ -18,6 +18,7 @@ used and no card touched; where a card's kernels allocate otherwise than a CPU's
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from importlib import import_module
@@ -37,46 +38,28 @@ from .protocol import ping, serve, versions
 def trace(message: dict[str, Any]) -> dict[str, Any]:
     """The memory of two training steps; figures of the second."""
     begun = time.monotonic()
+    from .held import pack, reserved
     from .limits import UnsupportedError
     from .request import read_request
     from .step import trace_steps
-    from .summary import summarize
+    from .summary import allocator_events, summarize
 
+    gc.freeze()  # the libraries' own objects need not be looked through again and again
     request = read_request(message)
     try:
         traced = trace_steps(request)
     except UnsupportedError as reason:
         return {"unsupported": str(reason)}
+    summary = summarize(traced.history)
+    allocations = list(allocator_events(traced.history))
     return {
         "parameters": traced.parameters,
         "trainable": traced.trainable,
-        **summarize(traced.history),
-        "reserved": _reserved(traced.history, request.allocator or {}),
+        **summary,
+        "reserved": reserved(allocations, [event for event, _ in summary["timeline"]], request.allocator),
+        "allocations": pack(allocations),
         "versions": versions(),
         "seconds": round(time.monotonic() - begun, 3),
-    }
-
-
-def _reserved(history: Any, options: dict[str, Any]) -> dict[str, Any] | None:
-    """What the allocator would hold, by the model of it: over both steps, since it keeps what the first left free."""
-    try:
-        from .allocator import CachingAllocator
-        from .allocator_settings import Settings
-        from .timeline import replay
-    except ImportError:
-        return None
-    from .summary import TIMELINE_POINTS, allocator_events
-
-    settings = Settings.from_conf(options.get("conf"))
-    capacity = options.get("capacity_bytes")
-    allocator = CachingAllocator(settings, **({} if capacity is None else {"capacity_bytes": capacity}))
-    indexed = list(allocator_events(history))
-    line = replay((event for _, event in indexed), allocator, TIMELINE_POINTS)
-    return {
-        "peak": line.peak_reserved.reserved_bytes if line.peak_reserved else 0,
-        "retries": line.retries,
-        "out_of_memory": line.out_of_memory,
-        "timeline": [[indexed[point.event][0], point.reserved_bytes] for point in line.points],
     }
 
 

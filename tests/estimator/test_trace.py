@@ -418,3 +418,13 @@ def test_what_cannot_be_traced_is_said(worker: Worker, tables: dict[str, Any], w
     answer = worker.request({"op": "trace", "config": LLAMA, **tables}, 60)
     assert words in answer["unsupported"]
     assert "phases" not in answer
+
+
+def test_the_step_ends_with_its_optimizer_states_in_place(trace: Trace) -> None:
+    answer = trace(LLAMA, {"precision": "fp32"})
+    states = answer["timeline_components"]["optimizer"]
+    assert states[-1] == states[0] == max(states)
+    gradients = answer["timeline_components"]["gradients"]
+    assert gradients[-1] < max(gradients) / 4
+    cache = trace(LLAMA, {"precision": "bf16", "mode": "inference"})["timeline_components"]["activations"]
+    assert cache[-1] > 0

@@ -112,3 +112,57 @@ def test_what_cannot_be_traced_is_said_and_auto_answers_by_rule() -> None:
 
 def test_auto_is_the_deepest_there_is() -> None:
     assert estimate(JOBS["bf16"], method="auto", python=sys.executable).method == "traced"
+
+
+def test_the_timeline_is_the_budget_over_the_step_and_comes_from_the_cache_too() -> None:
+    budget = estimate(JOBS["bf16"], method="traced", python=sys.executable)
+    line = budget.timeline
+    assert line is not None
+    assert list(line.events) == sorted(line.events)
+    assert [mark.name for mark in line.phases] == ["forward", "backward", "optimizer step"]
+    assert line.levels[line.peak] == budget.peak.components
+    assert line.phases[0].event <= line.events[0]
+    assert max(line.reserved_bytes) == budget.peak.reserved_bytes
+    held = zip(line.levels, line.reserved_bytes, strict=True)
+    assert all(level.total_bytes - line.outside_bytes <= reserved for level, reserved in held)
+    assert estimate(JOBS["bf16"], method="traced", python=sys.executable).timeline == line
+    assert traced.Budget.from_json(budget.to_json()) == budget
+
+
+def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_one_memory_runs_out() -> None:
+    which = JOBS["lora, mixed, checkpointed"]
+    anywhere = estimate(which, method="traced", python=sys.executable)
+    assert not anywhere.warnings
+    peak = anywhere.peak
+    outside = peak.device_bytes - peak.reserved_bytes
+
+    def on(size: int) -> Any:
+        return estimate(which, method="traced", python=sys.executable, memory_bytes=size)
+
+    assert on(peak.device_bytes + (64 << 20)).peak == peak
+    tight = on(peak.device_bytes - (8 << 20))
+    assert tight.peak.allocated_bytes == peak.allocated_bytes
+    assert tight.peak.reserved_bytes < peak.reserved_bytes
+    assert any("would have to free its cache" in sentence for sentence in tight.warnings)
+    small = on(outside + peak.allocated_bytes // 2)
+    assert small.peak == peak  # what it would take, not what it got before it ended
+    assert any("out of memory" in sentence for sentence in small.warnings)
+
+
+def test_the_allocators_settings_are_those_of_the_environment_asked_about() -> None:
+    usual = estimate(JOBS["mixed"], method="traced", python=sys.executable, environ={})
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,no_such_thing:1"}
+    growing = estimate(JOBS["mixed"], method="traced", python=sys.executable, environ=conf)
+    assert growing.peak.reserved_bytes < usual.peak.reserved_bytes
+    assert growing.peak.allocated_bytes == usual.peak.allocated_bytes
+    assert any("PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True." in sentence for sentence in growing.assumptions)
+    assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
+    formula = estimate(JOBS["mixed"], environ=conf)
+    assert any("PYTORCH_CUDA_ALLOC_CONF is followed by traced steps only" in text for text in formula.assumptions)
+
+
+def test_auto_says_why_nothing_was_traced() -> None:
+    zero = job(BF16, parallel={"strategy": "zero3", "data_shard": 8})
+    budget = estimate(zero, method="auto", python=sys.executable)
+    assert budget.timeline is None
+    assert any(text.startswith("The step was not traced: the strategy zero3") for text in budget.assumptions)

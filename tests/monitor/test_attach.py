@@ -14,6 +14,7 @@ import pytest
 
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.monitor.attach import attach
+from vramtop.monitor.probe.launch import probed_environment
 
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
 SPAWNS = """\
@@ -122,8 +123,10 @@ def test_models_are_looked_up_where_the_process_has_them(
     (tmp_path / "cache" / "hub" / "models--some--model" / "refs").mkdir()
     (tmp_path / "cache" / "hub" / "models--some--model" / "refs" / "main").write_text("abc")
     command = [sys.executable, script(SLEEPS), *flags(model_name_or_path="some/model")]
-    attached = attach(start(command, HF_HOME=str(tmp_path / "cache"), HF_TOKEN="hf_secret"))  # noqa: S106
+    environ = {"HF_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    attached = attach(start(command, **environ, HF_TOKEN="hf_secret"))  # noqa: S106
     assert attached.environ_hf["HF_HOME"] == str(tmp_path / "cache")
+    assert attached.environ_hf["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert "hf_secret" not in str(attached)
     assert attached.reading.value("training.precision") == "fp16"
 
@@ -219,3 +222,82 @@ def test_what_is_not_on_the_command_line_is_asked_for(start: Start, script: Call
     reading = attach(start([sys.executable, script(SLEEPS)])).reading
     assert reading.missing == ("model.id", "training.micro_batch", "training.sequence_length")
     assert reading.job({"model.id": "gpt2", "training.micro_batch": 2}).training.micro_batch == 2
+
+
+TRAINS = """\
+import os, time, torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+data = [{"input_ids": torch.ones(8, dtype=torch.long), "labels": torch.ones(8, dtype=torch.long)}] * 12
+batch = int(os.environ["BATCH"]) + 1
+arguments = TrainingArguments("out", per_device_train_batch_size=batch, max_steps=2, use_cpu=True, report_to=[],
+                              gradient_accumulation_steps=batch, optim="adafactor", save_strategy="no")
+Trainer(LlamaForCausalLM(config).to(torch.bfloat16), arguments, train_dataset=data).train()
+time.sleep(1.2)
+print("ready", flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_probed_run_says_what_no_text_says(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    pid = start([sys.executable, "train.py"], **probed_environment({"BATCH": "2", "HF_HUB_OFFLINE": "1"}))
+    attachment = attach(pid)
+    job = attachment.reading.job({"training.sequence_length": 8})
+    assert (job.training.micro_batch, job.training.gradient_accumulation) == (3, 3)
+    assert (job.training.precision, job.training.optimizer) == ("bf16", "adafactor")
+    assert job.model.config is not None
+    assert job.model.config["hidden_size"] == 16
+    assert attachment.reading.evidence()["training.micro_batch"] == (
+        "the running Trainer (probe): per_device_train_batch_size"
+    )
+    assert attachment.reading.missing == ("training.sequence_length",)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "text", "expected"),
+    [
+        ("llamafactory-cli", ["train", "x.yaml"], "model_name_or_path: gpt2\nstage: sft\ncutoff_len: 300\n", 300),
+        ("axolotl", ["train", "x.yaml"], "base_model: gpt2\nsequence_len: 400\n", 400),
+        ("swift", ["sft", "--model", "gpt2", "--max_length", "500"], "", 500),
+        (
+            "tune",
+            ["run", "full_finetune_single_device", "--config", "x.yaml"],
+            "model:\n  _component_: torchtune.models.llama3_2.llama3_2_1b\nbatch_size: 1\n"
+            "tokenizer:\n  max_seq_len: 600\n",
+            600,
+        ),
+        ("automodel", ["x.yaml"], "dataset: {_target_: a.b, seq_length: 700}\nrecipe: r\n", 700),
+        ("litgpt", ["finetune_lora", "org/model", "--train.max_seq_length", "800"], "", 800),
+    ],
+)
+def test_a_tools_own_command_that_trains_in_process(
+    start: Start, tmp_path: Path, program: str, arguments: list[str], text: str, expected: int
+) -> None:
+    (tmp_path / program).write_text(SLEEPS)
+    (tmp_path / "x.yaml").write_text(text)
+    attachment = attach(start([sys.executable, program, *arguments]))
+    assert attachment.reading.value("training.sequence_length") == expected
+
+
+LAUNCHES = """\
+import subprocess, sys
+worker = [sys.executable, "-u", "WORKER", "x.yaml"]
+ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+children = [subprocess.Popen(worker, env={**ranks, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+for child in children:
+    child.wait()
+"""
+
+
+def test_a_tool_that_starts_a_worker_per_gpu(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "llamafactory").mkdir()
+    (tmp_path / "llamafactory" / "launcher.py").write_text(SLEEPS)
+    (tmp_path / "llamafactory-cli").write_text(LAUNCHES.replace("WORKER", "llamafactory/launcher.py"))
+    (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nstage: sft\ncutoff_len: 300\n")
+    pid = start([sys.executable, "llamafactory-cli", "train", "x.yaml"], ready=2)
+    for asked in (pid, *(child.pid for child in psutil.Process(pid).children())):
+        attachment = attach(asked)
+        assert [rank.local_rank for rank in attachment.ranks] == [0, 1]
+        assert attachment.reading.value("training.sequence_length") == 300
+        assert attachment.reading.value("parallel.data_replicate") == 2

@@ -70,3 +70,43 @@ def test_the_difference_is_to_what_is_expected(make_budget: Callable[..., Budget
     assert found.peak_bytes == 60 * GIB
     assert found.diverges
     assert "more than the budget's upper bound" in found.sentence
+
+
+def test_a_process_that_says_its_steps_needs_no_waiting(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(low=38, high=44)
+    held = readings(20, 20)
+    assert compare(budget, held, steps=1).status == "warming_up"
+    assert compare(budget, held, steps=2).status == "under"
+    assert compare(budget, readings(*[20.0] * 250), steps=0).status == "warming_up"
+
+
+def test_growth_in_the_steady_phase_is_told_with_the_time_it_leaves(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=40, low=38, high=50)
+    sawtooth = [40 + n * 0.01 + (n % 5) * 0.2 for n in range(300)]
+    found = compare(budget, readings(*sawtooth), left_bytes=6 * GIB)
+    assert (found.status, found.diverges) == ("growing", True)
+    assert found.trend is not None
+    assert found.trend.bytes_per_second == pytest.approx(0.01 * GIB, rel=0.05)
+    assert "grows by 0.6 GiB a minute" in found.sentence
+    assert "full in about 10 minutes (almost certain)" in found.sentence
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [40 + (n % 7) * 0.5 for n in range(300)],
+        [38 + min(n, 100) * 0.02 for n in range(300)],
+        [5 + min(n, 200) * 0.17 for n in range(300)],
+        [40 + n * 0.01 for n in range(60)],
+    ],
+    ids=["up and down", "settles", "loads", "a minute is too short"],
+)
+def test_what_is_no_growth(make_budget: Callable[..., Budget], held: list[float]) -> None:
+    assert compare(make_budget(device=40, low=38, high=50), readings(*held)).status == "on_budget"
+
+
+def test_a_job_over_its_budget_comes_back_only_when_it_is_clearly_below(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=40, low=38, high=44)
+    assert compare(budget, readings(43.9), previous="over").status == "over"
+    assert compare(budget, readings(43.9), previous="on_budget").status == "on_budget"
+    assert compare(budget, readings(43.0), previous="over").status == "on_budget"

@@ -119,7 +119,7 @@ def test_a_process_that_runs_another_program_is_read_again():
         wait_until_started(process)
         before = directory.describe(process.pid)
         process.stdin.close()
-        while psutil.Process(process.pid).name() != "sleep":
+        while psutil.Process(process.pid).cmdline() != ["sleep", "60"]:
             time.sleep(0.01)
         for _ in range(STATE_EVERY):
             directory.end_tick()

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,10 @@ from vramtop.estimator.job import Job
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.screens.attach import AttachScreen
+from vramtop.tui.screens.step import StepScreen
 from vramtop.tui.widgets.memory_graph import MemoryGraph
+
+UNTRACED = "The step was not traced: lion cannot be traced."
 
 
 class Host(App[None]):
@@ -208,3 +212,32 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         await until(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
         assert "no memory on a GPU yet" in text_of(screen, "#bars")
         assert not screen.query_one(MemoryGraph).display
+
+
+async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
+    training, watchlist, estimate_forty, board
+):
+    go = threading.Event()
+
+    def refine(job: Job, **asked: object) -> Budget:
+        go.wait(20)
+        return replace(estimate_forty(job), method="exact", assumptions=(UNTRACED,))
+
+    screen = AttachScreen(watchlist, estimate=estimate_forty, refine=refine, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await pilot.press("f5")
+        assert pilot.app.screen is screen  # there is nothing to draw yet
+        await pilot.press(*"4096")
+        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
+        step = pilot.app.screen
+        await until(pilot, lambda: "Not traced yet" in text_of(step, "#state"))
+        assert "card 80.0" in text_of(step, "#lines")
+        go.set()
+        await until(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)

@@ -62,6 +62,22 @@ def test_estimate_prints_the_contracts_json(vramtop: Vramtop) -> None:
     assert budget["job"]["training"]["micro_batch"] == 2
 
 
+def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json(
+    vramtop: Vramtop, tmp_path: Path
+) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    done = vramtop("estimate", "job.toml", "--method", "traced", **environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    at = done.stdout.splitlines().index("largest at the peak (backward), GiB")
+    rows = done.stdout.splitlines()[at + 1 : at + 7]
+    assert all(row[0] in "WGOALTM" for row in rows)
+    assert any("model.embed_tokens" in row and "151936 x 896" in row for row in rows)
+    assert "PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True" in " ".join(done.stdout.split())
+    written = json.loads(vramtop("estimate", "job.toml", "--method", "traced", "--json", **environ).stdout)
+    assert [mark["name"] for mark in written["timeline"]["phases"]] == ["forward", "backward", "optimizer step"]
+    assert len(written["timeline"]["reserved_bytes"]) == len(written["timeline"]["events"])
+
+
 def test_estimate_prints_a_table_and_a_bar_of_letters(vramtop: Vramtop) -> None:
     done = vramtop("estimate", "job.toml", "--method", "formula")
     assert done.returncode == 0
@@ -117,7 +133,7 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("estimate",), 2, "no job"),
         (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
         (("estimate", "no-such/model"), 2, "no-such/model"),
-        (("estimate", "zero3.json"), 2, "launch line"),
+        (("estimate", "zero3.json"), 2, "zero3.json does not say model.id"),
         (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),

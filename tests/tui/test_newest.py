@@ -2,6 +2,8 @@ import threading
 
 import pytest
 
+from vramtop.estimator.cancel import current
+from vramtop.estimator.errors import CancelledError, CannotTellError
 from vramtop.tui.newest import Newest
 
 
@@ -80,3 +82,33 @@ def test_a_task_with_a_bug_does_not_stop_the_next_one(newest, monkeypatch):
     go.set()
     assert done.wait(5)
     assert bugs == [ZeroDivisionError]
+
+
+def test_what_runs_can_be_given_up_and_the_next_task_begins_at_once(newest):
+    begun, stopped, done = threading.Event(), threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    def slow() -> None:
+        try:
+            with current().ending(stopped.set):
+                begun.set()
+                stopped.wait(20)
+                raise CannotTellError("the worker ended")
+        except CancelledError as error:
+            raised.append(error)
+            raise
+
+    newest.submit(slow)
+    assert begun.wait(5)
+    newest.submit(lambda: raised.append(AssertionError("was to be dropped")))
+    newest.interrupt()
+    newest.submit(done.set)
+    assert done.wait(5)
+    assert [type(error) for error in raised] == [CancelledError]
+
+
+def test_interrupting_leaves_what_comes_later_alone(newest):
+    done = threading.Event()
+    newest.interrupt()
+    newest.submit(lambda: None if current().cancelled else done.set())
+    assert done.wait(5)

@@ -1,27 +1,29 @@
 """``vramtop attach PID``: a running job, read, estimated, and held against what it takes."""
 
 import argparse
-import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError
+from vramtop.estimator.explain import Explanation, explain
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
-from vramtop.estimator.suggestions import suggest
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
 
+from ..json_text import json_text
 from ..palette import STATUSES
+from ..progress import Progress
 from ..report import budget_lines
 from ..terminal import Terminal, look, table
-from .estimate import method, progress
+from .estimate import method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +44,34 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     observed, gpu = observe(attachment)
     budget = None
     if job is not None:
-        budget = estimate(
-            job,
-            method=method(options),
-            gpu=None if job.target.gpu else gpu,
-            python=options.python or attachment.worker_python,
-            environ=attachment.environ_hf,
-            progress=progress(options),
-        )
-    comparison = compare(budget, [(0.0, observed)]) if budget else None
+        with Progress(quiet=options.json) as progress:
+            budget = estimate(
+                job,
+                method=method(options),
+                gpu=None if job.target.gpu else gpu,
+                python=options.python or attachment.worker_python,
+                environ=attachment.environ_hf,
+                progress=progress,
+            )
+    comparison = _compare(attachment, budget, observed) if budget else None
     found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
     if options.json:
-        print(json.dumps(_to_json(found, observed), indent=2))
+        print(json_text(_to_json(found, observed)))
     else:
         print("\n".join(_lines(found, look(ascii_only=options.ascii))))
     return 0 if budget else 3
+
+
+def _compare(attachment: Attachment, budget: Budget, observed: int | None) -> Comparison:
+    """By one reading: a process that says its steps is settled or not; of others only too much can be told."""
+    now = time.time()
+    sample = attachment.probe
+    return compare(
+        budget,
+        [(now, observed)],
+        elapsed_seconds=max(0.0, now - attachment.start_time),
+        steps=sample.steps if sample is not None and sample.trainer is not None else None,
+    )
 
 
 def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
@@ -91,32 +106,39 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "job": job_to_mapping(run.job) if run.job else None,
         "budget": run.budget.to_json() if run.budget else None,
         "observed_bytes": observed,
+        "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
-        "explanation": list(_explanation(run)),
+        "explanation": [
+            {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
+            for each in _explanation(run)
+        ],
     }
 
 
-def _explanation(run: _Run) -> Iterator[dict[str, Any]]:
-    """For a job that holds less than its budget: the single changes that would come nearer to what it holds."""
+def _counters(attachment: Attachment) -> list[dict[str, Any]] | None:
+    """Torch's own, per device; None without the probe."""
+    sample = attachment.probe
+    return None if sample is None else [asdict(device) for device in sample.devices]
+
+
+def _explanation(run: _Run) -> tuple[Explanation, ...]:
+    """For a job that is off its budget: the settings that would predict what it holds."""
     budget, comparison = run.budget, run.comparison
-    if not budget or not comparison or comparison.status != "under" or comparison.observed_bytes is None:
-        return
-    observed = comparison.observed_bytes
-    distance = abs(budget.peak.device_bytes - observed)
-    found = suggest(budget.job, budget, lambda job: estimate(job, environ=run.attachment.environ_hf))
-    nearer = [s for s in found if abs(s.budget.peak.device_bytes - observed) < distance]
-    for s in sorted(nearer, key=lambda s: abs(s.budget.peak.device_bytes - observed)):
-        yield {"changes": s.changes, "device_bytes": s.budget.peak.device_bytes}
+    if not budget or not comparison or not comparison.diverges or comparison.observed_bytes is None:
+        return ()
+    quick = lambda job: estimate(job, environ=run.attachment.environ_hf)  # noqa: E731 - a name for the argument
+    return explain(budget.job, budget, comparison.observed_bytes, quick)
 
 
 def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     attachment, budget, comparison = run.attachment, run.budget, run.comparison
     ranks = ", ".join(f"{rank.pid}" for rank in attachment.ranks)
     how = f" through {attachment.launcher}" if attachment.launcher else ""
-    yield terminal.text(f"pid {attachment.pid}{how}; ranks here: {ranks}")
+    inside = f"; in {', '.join(attachment.inside)}" if attachment.inside else ""
+    yield terminal.text(f"pid {attachment.pid}{how}; ranks here: {ranks}{inside}")
     yield terminal.text(f"{attachment.command}"[: terminal.width])
     yield ""
-    rows = [("SETTING", "VALUE", "FROM"), *((f.key, str(f.value), f.origin) for f in attachment.reading.findings)]
+    rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
     yield from (terminal.text(line) for line in table(rows, "<<<"))
     for key in run.missing:
         yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#f59e0b")
@@ -129,5 +151,42 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
             f"  holds {format_gib(comparison.observed_bytes)} GiB, expected {format_gib(comparison.expected_bytes)}: "
             f"{comparison.sentence}"
         )
+        yield from (terminal.text(line) for line in _explanation_lines(run))
+    yield from (terminal.text(line) for line in _counter_lines(run))
+    if budget and comparison:
         yield ""
         yield from budget_lines(budget, terminal)
+
+
+def _short(value: Any) -> str:
+    """A setting's value in a table; a model's config by its type."""
+    if isinstance(value, Mapping):
+        return f"config of a {value.get('model_type', 'model')}"
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _counter_lines(run: _Run) -> Iterator[str]:
+    """What torch itself counts, where the process runs with the probe, beside the budget's figures."""
+    sample, budget = run.attachment.probe, run.budget
+    for device in sample.devices if sample else ():
+        free = (device.reserved_bytes or 0) - (device.allocated_bytes or 0)
+        line = (
+            f"torch on its device {device.index}: {format_gib(device.allocated_bytes)} GiB allocated (most "
+            f"{format_gib(device.allocated_peak_bytes)}), {format_gib(device.reserved_bytes)} reserved (most "
+            f"{format_gib(device.reserved_peak_bytes)}), {format_gib(free)} of it cached and free"
+        )
+        expected = f"; expected at most {format_gib(budget.peak.allocated_bytes)} allocated" if budget else ""
+        yield line + expected
+        if device.retries:
+            yield f"  the cache was flushed {device.retries} times for want of room"
+
+
+def _explanation_lines(run: _Run) -> Iterator[str]:
+    if run.comparison is None or not run.comparison.diverges:
+        return
+    found = _explanation(run)
+    if not found:
+        yield "  no setting within two changes of the job would explain it"
+    for each in found:
+        yield f"  {format_gib(each.device_bytes)} GiB if {each.words}"

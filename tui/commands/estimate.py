@@ -1,9 +1,7 @@
 """``vramtop estimate JOB``: what a job will take."""
 
 import argparse
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from vramtop.estimator.gpus import Gpu, find_gpu
 from vramtop.estimator.job import Job
@@ -11,6 +9,8 @@ from vramtop.estimator.methods import MethodChoice, estimate
 from vramtop.estimator.sizes import parse_size
 
 from ..job_argument import read_job
+from ..json_text import json_text
+from ..progress import Progress
 from ..report import budget_lines
 from ..terminal import look
 
@@ -19,9 +19,12 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget; exit code 0."""
     job, notes = read_job(options, launch)
     gpu, memory = elsewhere(options, job)
-    budget = estimate(job, method=method(options), gpu=gpu, python=options.python, progress=progress(options))
+    with Progress(quiet=options.json) as progress:
+        budget = estimate(
+            job, method=method(options), gpu=gpu, memory_bytes=memory, python=options.python, progress=progress
+        )
     if options.json:
-        print(json.dumps(budget.to_json() | ({"notes": list(notes)} if notes else {}), indent=2))
+        print(json_text(budget.to_json() | ({"notes": list(notes)} if notes else {})))
         return 0
     terminal = look(ascii_only=options.ascii)
     scale = memory if memory and memory > budget.peak.device_bytes else None
@@ -41,10 +44,3 @@ def elsewhere(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | 
 def method(options: argparse.Namespace) -> MethodChoice:
     """The method asked for; who names an interpreter wants what only an interpreter can give."""
     return "exact" if options.python and options.method == "auto" else options.method
-
-
-def progress(options: argparse.Namespace) -> Callable[[str], None] | None:
-    """Says on standard error what takes its time, where somebody looks."""
-    if options.json or not sys.stderr.isatty():
-        return None
-    return lambda words: print(f"{words} ...", file=sys.stderr)

@@ -1,7 +1,6 @@
 """``vramtop fit JOB``: whether a job fits, here and now, or on a machine that is described."""
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 
 from vramtop.estimator.budget import Budget
@@ -15,9 +14,11 @@ from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.snapshot import Snapshot
 
 from ..job_argument import read_job
+from ..json_text import json_text
+from ..progress import Progress
 from ..report import budget_lines, fit_lines
 from ..terminal import look
-from .estimate import elsewhere, method, progress
+from .estimate import elsewhere, method
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 _SHOWN = 6
@@ -33,11 +34,15 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         snapshot = _snapshot_here()
         rooms = rooms_of(snapshot, {}, _chosen(options.gpu, snapshot))
         gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
-    budget = estimate(job, method=method(options), gpu=gpu, python=options.python, progress=progress(options))
+        memory = max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+    with Progress(quiet=options.json) as progress:
+        budget = estimate(
+            job, method=method(options), gpu=gpu, memory_bytes=memory, python=options.python, progress=progress
+        )
     found = fit(budget, rooms)
     smaller = _suggestions(job, gpu, budget, rooms) if found.verdict in ("does_not_fit", "tight") else ()
     if options.json:
-        print(json.dumps(_to_json(found, budget, smaller, rooms) | ({"notes": list(notes)} if notes else {}), indent=2))
+        print(json_text(_to_json(found, budget, smaller, rooms) | ({"notes": list(notes)} if notes else {})))
     else:
         terminal = look(ascii_only=options.ascii)
         print("\n".join(fit_lines(found, budget, smaller, terminal)))

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, Label, Static
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.errors import CancelledError, VramtopError
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.monitor.attach import Attachment, attach
@@ -30,6 +30,7 @@ from ..widgets.job_form import JobForm
 from ..widgets.lines import Lines
 from ..widgets.pid_chooser import PidChooser
 from ..widgets.run_view import RunView
+from .step import StepScreen
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -61,6 +62,8 @@ class AttachScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
         Binding("f3", "choose", "Another process", key_display="F3"),
+        Binding("f5", "step", "Step", key_display="F5"),
+        Binding("t", "step", "Step", show=False),
     ]
     DEFAULT_CSS = """
     AttachScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
@@ -91,6 +94,13 @@ class AttachScreen(Screen[None]):
         asked: int
         answer: Budget | str
 
+    @dataclass
+    class NotRefined(Message):
+        """There is no better estimate than the quick one, and why."""
+
+        asked: int
+        sentence: str
+
     def __init__(
         self,
         watchlist: Watchlist,
@@ -111,6 +121,8 @@ class AttachScreen(Screen[None]):
         self._gone = threading.Event()
         self._attachment: Attachment | None = None
         self._budget: Budget | None = None
+        self._step: StepScreen | None = None
+        self._unrefined = False
         self._board: Board | None = None
         self._asked = 0
         self._edited = "model.id"
@@ -140,7 +152,7 @@ class AttachScreen(Screen[None]):
     def on_unmount(self) -> None:
         """Nobody waits for answers any more."""
         self._gone.set()
-        self._deep.forget()
+        self._deep.interrupt()
 
     def show_board(self, board: Board) -> None:
         """Show how the run stands now."""
@@ -191,6 +203,8 @@ class AttachScreen(Screen[None]):
         """Estimate again once the typing pauses."""
         self._edited = event.key
         self._asked += 1
+        self._unrefined = False
+        self._deep.interrupt()  # nobody asks for the settings before this edit any more
         if self._due is not None:
             self._due.stop()
         self._due = self.set_timer(_TYPING_SECONDS, self._ask)
@@ -210,14 +224,45 @@ class AttachScreen(Screen[None]):
         self.query_one(JobForm).settle()
         self._doubt(None)
         budget = self._budget or event.answer
+        if self._step is not None:
+            self._step.take(budget, waiting=self._is_waiting(budget))
         self._watchlist.refine(budget)
         pids = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
         self._watchlist.watch(WatchedJob(job=budget.job, pids=pids))
         self._show_run()
 
+    @on(NotRefined)
+    def not_refined(self, event: NotRefined) -> None:
+        """The quick answer stands."""
+        if event.asked == self._asked:
+            self._unrefined = True
+            if self._step is not None:
+                self._step.give_up(event.sentence)
+
     def action_choose(self) -> None:
         """Ask for another process."""
         self._choose("")
+
+    def action_step(self) -> None:
+        """Draw the job's training step."""
+        budget = self._budget
+        if budget is None:
+            self.notify("There is no budget for this process yet, so there is no step to draw.", severity="warning")
+            return
+        rows = self._rows(self._attachment) if self._attachment else []
+        self._step = StepScreen(
+            budget,
+            card_bytes=rows[0].gpu.total_bytes if rows else None,
+            waiting=self._is_waiting(budget),
+            ascii_only=bool(getattr(self.app, "ascii_only", False)),
+        )
+        self.app.push_screen(self._step, lambda _: self._forget_step())
+
+    def _forget_step(self) -> None:
+        self._step = None
+
+    def _is_waiting(self, budget: Budget) -> bool:
+        return self._refine is not None and budget.method == "formula" and not self._unrefined
 
     def _choose(self, failure: str) -> None:
         self._pid = None
@@ -262,7 +307,9 @@ class AttachScreen(Screen[None]):
             answer = estimate(job, environ=attachment.environ_hf, python=attachment.worker_python)
         except VramtopError as error:
             if estimate is self._refine:
-                return  # the quick figure stands
+                if not isinstance(error, CancelledError) and not self._gone.is_set():
+                    self.post_message(self.NotRefined(asked, error.message))
+                return
             answer = error.message
         if not self._gone.is_set():
             self.post_message(self.Estimated(asked, answer))

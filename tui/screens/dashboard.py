@@ -42,6 +42,7 @@ class DashboardScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "app.fit_check", "Fit"),
         Binding("a", "app.attach", "Attach"),
+        Binding("t", "step", "Step"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "app.record", "Rec"),
@@ -155,6 +156,20 @@ class DashboardScreen(Screen[None]):
     def action_sort(self) -> None:
         """Sort the processes by the next thing."""
         self.table.sort_by_next()
+
+    def action_step(self) -> None:
+        """Draw the training step of the job under the cursor; of another one, where no job is known there."""
+        board, chosen = self.app.board, self.table.chosen
+        rows = [chosen.row] if chosen and chosen.row else []
+        rows += board.processes if board else []
+        row = next((row for row in rows if row.budget), None)
+        waiting = next((row.budget for row in board.pending if row.budget), None) if board else None
+        if row and row.budget:
+            self.app.show_step(row.budget, row.gpu.total_bytes)
+        elif waiting:
+            self.app.show_step(waiting, self.app.card_bytes)
+        else:
+            self.notify("No job with a budget runs or waits here, so there is no step to draw.", severity="warning")
 
     def action_unpin(self) -> None:
         """Take a job from those that wait; of several, the user chooses one."""

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Button, Footer, Label
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.errors import CancelledError, VramtopError
 from vramtop.estimator.job import Job
 from vramtop.monitor.watch import Board, Watchlist
 
@@ -23,6 +23,7 @@ from ..newest import Newest
 from ..widgets.job_form import JobForm
 from ..widgets.machine import MachinePicker
 from ..widgets.verdict import VerdictView
+from .step import StepScreen
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -53,6 +54,8 @@ class FitCheckScreen(Screen[None]):
         Binding("p", "pin", "Pin", show=False),
         Binding("f3", "focus_machine", "GPUs", key_display="F3"),
         Binding("f4", "focus_form", "Settings", key_display="F4"),
+        Binding("f5", "step", "Step", key_display="F5"),
+        Binding("t", "step", "Step", show=False),
     ]
     DEFAULT_CSS = """
     FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
@@ -75,6 +78,13 @@ class FitCheckScreen(Screen[None]):
         asked: int
         answer: Budget | str
 
+    @dataclass
+    class NotRefined(Message):
+        """There is no better estimate than the quick one, and why."""
+
+        asked: int
+        sentence: str
+
     def __init__(
         self,
         watchlist: Watchlist,
@@ -91,6 +101,9 @@ class FitCheckScreen(Screen[None]):
         self._quick, self._deep = Newest("fit check"), Newest("fit check, refined")
         self._asked = 0
         self._edited = "model.id"
+        self._step: StepScreen | None = None
+        self._unrefined: str | None = None
+        """Why there is no better estimate of the newest settings."""
         self._due: list[Timer] = []
         self._gone = threading.Event()
 
@@ -113,7 +126,7 @@ class FitCheckScreen(Screen[None]):
     def on_unmount(self) -> None:
         """Nobody waits for answers any more."""
         self._gone.set()
-        self._deep.forget()
+        self._deep.interrupt()
 
     def show_board(self, board: Board) -> None:
         """Hold the job against the GPUs as they are now."""
@@ -149,8 +162,19 @@ class FitCheckScreen(Screen[None]):
             form.complain(self._edited, event.answer)
             return
         form.settle()
-        self.query_one(VerdictView).take(event.answer)
+        view = self.query_one(VerdictView)
+        view.take(event.answer)
+        if self._step is not None and view.budget is not None:
+            self._step.take(view.budget, waiting=self._is_waiting(view.budget))
         self._judge()
+
+    @on(NotRefined)
+    def not_refined(self, event: NotRefined) -> None:
+        """The quick answer stands."""
+        if event.asked == self._asked:
+            self._unrefined = event.sentence
+            if self._step is not None:
+                self._step.give_up(event.sentence)
 
     @on(Button.Pressed, "#pin")
     def action_pin(self) -> None:
@@ -165,6 +189,29 @@ class FitCheckScreen(Screen[None]):
             self._watchlist.refine(budget)
         self.notify(f"{job.label} waits: the dashboard shows whether it fits; x there unpins it.", markup=False)
 
+    def action_step(self) -> None:
+        """Draw the job's training step."""
+        view = self.query_one(VerdictView)
+        if view.budget is None or view.doubtful:
+            self.notify("There is no budget for these settings yet, so there is no step to draw.", severity="warning")
+            return
+        rooms = self.query_one(MachinePicker).rooms(view.budget.job.parallel.world_size)
+        self._step = StepScreen(
+            view.budget,
+            card_bytes=max((room.total_bytes for room in rooms if room.total_bytes), default=None),
+            waiting=self._is_waiting(view.budget),
+            ascii_only=bool(getattr(self.app, "ascii_only", False)),
+        )
+        if self._unrefined:
+            self._step.give_up(self._unrefined)
+        self.app.push_screen(self._step, lambda _: self._forget_step())
+
+    def _forget_step(self) -> None:
+        self._step = None
+
+    def _is_waiting(self, budget: Budget) -> bool:
+        return self._refine is not None and budget.method == "formula" and self._unrefined is None
+
     def action_focus_machine(self) -> None:
         """Go to the choice of cards."""
         self.query_one(MachinePicker).query_one("Select").focus()
@@ -175,6 +222,8 @@ class FitCheckScreen(Screen[None]):
 
     def _ask_soon(self) -> None:
         self._asked += 1
+        self._unrefined = None
+        self._deep.interrupt()  # nobody asks for the settings before this edit any more
         for timer in self._due:
             timer.stop()
         self._due = [self.set_timer(_TYPING_SECONDS, self._ask)]
@@ -205,7 +254,9 @@ class FitCheckScreen(Screen[None]):
             answer = estimate(job)
         except VramtopError as error:
             if estimate is self._refine:
-                return  # the quick figure stands
+                if not isinstance(error, CancelledError) and not self._gone.is_set():
+                    self.post_message(self.NotRefined(asked, error.message))
+                return
             answer = error.message
         if not self._gone.is_set():
             self.post_message(self.Estimated(asked, answer))

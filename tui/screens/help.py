@@ -14,6 +14,7 @@ from ..palette import COMPONENTS, STATUSES, VERDICTS, Mark
 _KEYS = (
     ("f", "fit check: would a job fit, before it is started; F2 there pins it as pending"),
     ("a", "attach: read a running job's settings, and hold it against its budget"),
+    ("t", "a training step of that job: memory by component over it, and its largest tensors; F5 in a form"),
     ("Enter", "details of the process under the cursor"),
     ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
     ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),

@@ -1,6 +1,6 @@
 """Process detail: who it is, and its memory over time against its budget."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,6 +16,9 @@ from ..widgets.lines import Lines
 from ..widgets.run_view import RunView
 from ..words import span_words
 
+if TYPE_CHECKING:
+    from ..app import VramtopApp
+
 
 class ProcessDetailScreen(Screen[None]):
     """One process on one GPU; when it ends, its last figures stay.
@@ -25,10 +28,12 @@ class ProcessDetailScreen(Screen[None]):
         row: the process as it was when it was chosen.
     """
 
+    app: "VramtopApp"
     TITLE = "Process"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
         Binding("a", "attach", "Attach to it"),
+        Binding("t", "step", "Step"),
     ]
     DEFAULT_CSS = """
     ProcessDetailScreen #facts { text-wrap: wrap; height: auto; max-height: 8; padding: 0 1; background: $panel; }
@@ -64,6 +69,13 @@ class ProcessDetailScreen(Screen[None]):
     async def action_attach(self) -> None:
         """Attach to this very process."""
         await self.run_action(f"app.attach({self._row.process.pid})")
+
+    def action_step(self) -> None:
+        """Draw the training step of its job."""
+        if self._row.budget is None:
+            self.notify("No job is known to run in this process, so there is no step to draw.", severity="warning")
+        else:
+            self.app.show_step(self._row.budget, self._row.gpu.total_bytes)
 
 
 def facts_content(row: ProcessRow) -> Content:

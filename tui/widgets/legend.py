@@ -19,9 +19,10 @@ _SHORT: dict[ComponentName, str] = {
 }
 
 
-def legend_line(width: int) -> Content:
-    """The legend; with short words where there is little room."""
-    for short, extra in ((False, "  · slack  ├─┤ range  ▓ unattributed  ░ reserved"), (False, ""), (True, "")):
+def legend_line(width: int, *, bars: bool = True) -> Content:
+    """The legend; with short words where there is little room, and without the signs of bars where there are none."""
+    signs = "  · slack  ├─┤ range  ▓ unattributed  ░ reserved" if bars else ""
+    for short, extra in ((False, signs), (False, ""), (True, "")):
         parts = []
         for name, mark in COMPONENTS.items():
             word = _SHORT.get(name, mark.word) if short else mark.word

@@ -186,7 +186,7 @@ class MemoryGraph(Widget):
         shown, (width, height) = self._shown, self.size
         if shown is None:
             return
-        labels = _axis_labels(shown.top_bytes, height, ascii_only=self._ascii_only) if self._axis else [""] * height
+        labels = axis_labels(shown.top_bytes, height, ascii_only=self._ascii_only) if self._axis else [""] * height
         rows = graph_rows(
             shown.history,
             width=width - len(labels[0]) if labels else width,
@@ -204,7 +204,7 @@ class MemoryGraph(Widget):
             self.refresh()
 
 
-def _axis_labels(top_bytes: int, height: int, *, ascii_only: bool) -> list[str]:
+def axis_labels(top_bytes: int, height: int, *, ascii_only: bool) -> list[str]:
     """The scale at the left: each label says what the top edge of its row stands for, but the last one says 0."""
     tick, edge = "|" if ascii_only else "┤", "|" if ascii_only else "│"
     named = {0: top_bytes / GIB, height - 1: 0.0}

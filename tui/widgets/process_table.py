@@ -67,7 +67,7 @@ class ProcessTable(DataTable[_Drawn]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select_cursor", "Details", key_display="Enter"),
+        Binding("enter", "select_cursor", "Open", key_display="Enter"),
     ]
 
     class Chosen(Message):

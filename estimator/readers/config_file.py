@@ -1,0 +1,85 @@
+"""From another tool's configuration file alone, without a launch line, to a job with the origin of every value."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .accelerate_env import yaml_layer
+from .data_files import as_layer, read_table
+from .deepspeed import deepspeed_layer
+from .evidence import JobReading, Notes
+from .launchers import Launch
+from .place import Place
+from .program import Program
+from .settings import Setting
+from .tools.registry import tool_that_wrote
+from .trainer_program import read_trainer
+from .versions import transformers_defaults, trl_defaults
+
+_ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
+_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+_TRAINER = ("per_device_train_batch_size", "model_name_or_path", "output_dir", "dataset_name", "gradient_checkpointing")
+
+
+def read_config_file(
+    path: Path, *, environ: Mapping[str, str] | None = None, versions: Mapping[str, str] | None = None
+) -> JobReading:
+    """The job that a configuration file describes, as far as a file alone can say it.
+
+    Args:
+        path: YAML, JSON or TOML of axolotl, LLaMA-Factory, ms-swift, torchtune, torchtitan, LitGPT, NeMo Automodel or
+            Megatron-LM; of TRL or transformers' TrainingArguments; of accelerate or DeepSpeed, which name no model.
+        environ: where the model's config is looked up and paths lead; this process's own when left out.
+        versions: installed versions by distribution, where they are known.
+
+    Raises:
+        InputError: the file cannot be read, or nothing in it says whose it is.
+    """
+    table = read_table(path)
+    surroundings = os.environ if environ is None else environ
+    launch = Launch(launchers=("tool",))
+    program = Program(
+        launch=launch,
+        outer=launch,
+        environ={name: value for name, value in surroundings.items() if name in _OF_PLACES},
+        place=_place(path, surroundings),
+        versions=dict(versions or {}),
+        notes=Notes(),
+        file=path,
+    )
+    tool = tool_that_wrote(table)
+    if tool is not None:
+        return tool.read(program)
+    return _library(program, table, path)
+
+
+def _place(path: Path, environ: Mapping[str, str]) -> Place:
+    """Paths in the file are meant from where its tool is started: its own folder, one around it, or ours."""
+    folder = path.absolute().parent
+    return Place(cwd=folder, home=environ.get("HOME"), others=(*tuple(folder.parents)[:3], Path.cwd()))
+
+
+_OF_PLACES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+"""A file alone has no ranks: those of our own environment are another job's."""
+
+
+def _library(program: Program, table: Mapping[str, Any], path: Path) -> JobReading:
+    """Of a library rather than a tool."""
+    if not set(_ACCELERATE).isdisjoint(table):
+        return read_trainer(program, [{}], [yaml_layer(table, source=path.name)], method=None)
+    if not set(_DEEPSPEED).isdisjoint(table):
+        layer = deepspeed_layer(table, source=path.name)
+        layer["use_deepspeed"] = Setting(value=True, origin=f"{path.name}: a configuration of DeepSpeed")
+        return read_trainer(program, [{}], [layer], method=None)
+    if not set(_TRAINER).isdisjoint(table):
+        method = None if "per_device_train_batch_size" in table and "dataset_name" not in table else "sft"
+        defaults = [transformers_defaults(program.versions)]
+        if method:
+            program.notes.warn("The file is taken for one of trl sft.")
+            defaults.insert(0, trl_defaults(method, program.versions))
+        return read_trainer(program, [as_layer(table, source=path.name), *defaults], [{}], method=method)
+    raise InputError(
+        f"{path}: not known as a configuration of a training tool; give the launch line after --, or a job file"
+    )

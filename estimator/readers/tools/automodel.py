@@ -1,0 +1,209 @@
+"""NeMo Automodel: its YAML and the overrides of ``automodel cfg.yaml --step_scheduler.local_batch_size 4``.
+
+Names and meanings: ``nemo_automodel/recipes`` and ``components/distributed`` of Automodel 0.3. Models are
+transformers' own; FSDP2 gathers in bf16 and reduces in fp32.
+"""
+
+from ..evidence import JobReading, Notes
+from ..precision import WEIGHT_TYPES
+from ..program import Program
+from ..ranks import World, read_world
+from ..settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer_program import warn_of_unread
+from .known_models import folder_id
+from .layers import tool_settings
+from .own import put_bool, put_int, put_ranks, put_word
+
+_STRATEGIES = {
+    "fsdp2": "fsdp2",
+    "fsdp2manager": "fsdp2",
+    "megatron_fsdp": "megatron-fsdp",
+    "megatronfsdpmanager": "megatron-fsdp",
+    "nvfsdp": "megatron-fsdp",
+    "nvfsdpmanager": "megatron-fsdp",
+    "ddp": "ddp",
+    "ddpmanager": "ddp",
+}
+_SHARDING = {
+    "0": "none",
+    "1": "optim",
+    "2": "optim_grads",
+    "3": "optim_grads_params",
+    "no_shard": "none",
+    "optim": "optim",
+    "optim_grads": "optim_grads",
+    "optim_grads_params": "optim_grads_params",
+}
+_OPTIMIZERS = {
+    **dict.fromkeys(("adamw", "adam"), "adamw"),
+    **dict.fromkeys(("fusedadam", "fusedadamw"), "adamw-fused"),
+    "adamw8bit": "adamw-8bit",
+    "sgd": "sgd",
+    "adafactor": "adafactor",
+    "muon": "muon",
+    "lion": "lion",
+}
+_LOSSES = {"fusedlinearcrossentropy": "fused-linear", "chunkedcrossentropy": "chunked"}
+_ATTENTION = {name: name for name in ("sdpa", "eager", "flash_attention_2", "flash_attention_3")}
+
+
+def read(program: Program) -> JobReading:
+    """The job of an Automodel recipe."""
+    notes, settings = program.notes, tool_settings(program, "c", "config")
+    find = settings.find
+    _model(program, settings)
+    put_int(notes, "training.micro_batch", find("step_scheduler.local_batch_size"))
+    _length(settings, notes)
+    dtype = find("model.torch_dtype", "model.dtype")
+    if dtype is None or as_word(dtype) == "auto":
+        dtype = Setting(value="bfloat16", origin="Automodel's usual torch_dtype", written=False)
+    put_word(notes, "training.precision", dtype, WEIGHT_TYPES)
+    _optimizer(settings, notes)
+    loss = find("loss_fn._target_", "loss_fn")
+    if loss is not None:
+        notes.put("training.loss", _LOSSES.get(as_word(loss) or "", "full"), loss.origin)
+    put_bool(notes, "training.compile", find("compile.enabled", "compile"))
+    _adapters(settings, notes)
+    _parallel(program, settings)
+    _accumulation(settings, notes)
+    warn_of_unread(settings, notes)
+    return notes.reading()
+
+
+def _model(program: Program, settings: Settings) -> None:
+    notes = program.notes
+    name = settings.find(
+        "model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config.name_or_path"
+    )
+    if name is not None:
+        notes.put("model.id", folder_id(program.place, str(name.value)) or str(name.value), name.origin)
+    attention = settings.find("model.attn_implementation", "model.backend.attn")
+    if attention is not None and as_word(attention) in _ATTENTION:
+        notes.put("model.attention", as_word(attention), attention.origin)
+    elif attention is not None:
+        notes.warn(f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa.")
+    notes.put("model.attention", "sdpa", "the usual choice, written nowhere", written=False)
+
+
+def _length(settings: Settings, notes: Notes) -> None:
+    packed = settings.find("packed_sequence.packed_sequence_size")
+    if as_int(packed):
+        put_int(notes, "training.sequence_length", packed)
+        return
+    length = settings.find("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_length", "dataset.max_length")
+    put_int(notes, "training.sequence_length", length)
+
+
+def _optimizer(settings: Settings, notes: Notes) -> None:
+    setting = settings.find("optimizer._target_", "optimizer.name", "optimizer")
+    if setting is None:
+        return
+    known = _OPTIMIZERS.get(as_word(setting) or "")
+    if known is None:
+        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+    if known in (None, "adamw"):
+        known = "adamw-fused" if settings.flag("optimizer.fused") else "adamw"
+    notes.put("training.optimizer", known, setting.origin)
+
+
+def _adapters(settings: Settings, notes: Notes) -> None:
+    find = settings.find
+    target = find("peft._target_", "peft.dim", "peft.peft_scheme")
+    if target is None:
+        return
+    rank = find("peft.dim") or Setting(value=8, origin="Automodel's default peft.dim", written=False)
+    put_int(notes, "lora.rank", rank)
+    modules = find("peft.target_modules")
+    everything = find("peft.match_all_linear")
+    if everything is not None and as_bool(everything):
+        notes.put("lora.targets", "all-linear", everything.origin)
+    elif modules is not None:
+        _targets(modules, notes)
+    four, eight = find("quantization.load_in_4bit"), find("quantization.load_in_8bit")
+    double = find("quantization.bnb_4bit_use_double_quant")
+    if four is not None and as_bool(four):
+        notes.put("lora.quantization", "nf4-double" if as_bool(double) else "nf4", four.origin)
+    elif eight is not None and as_bool(eight):
+        notes.put("lora.quantization", "int8", eight.origin)
+
+
+def _targets(modules: Setting, notes: Notes) -> None:
+    """Names may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one of that name."""
+    patterns = modules.value if isinstance(modules.value, list) else [modules.value]
+    names = [str(pattern).rpartition(".")[2] for pattern in patterns]
+    if names == ["*_proj"]:
+        notes.put("lora.targets", "all-linear", modules.origin)
+    elif any("*" in name for name in names):
+        notes.warn(f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as names.")
+        notes.need("lora.targets")
+    else:
+        notes.put("lora.targets", names, modules.origin)
+
+
+def _parallel(program: Program, settings: Settings) -> None:
+    notes, find = program.notes, settings.find
+    world = _world(program, settings)
+    named = find("distributed.strategy", "distributed._target_")
+    strategy = _STRATEGIES.get(as_word(named) or "") if named is not None else None
+    if named is None or as_int(world.ranks) == 1:
+        return
+    if strategy is None:
+        notes.warn(f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted.")
+    notes.put("parallel.strategy", strategy or "fsdp2", named.origin)
+    sizes = {
+        "tensor": find("distributed.tp_size"),
+        "pipeline": find("distributed.pp_size"),
+        "context": find("distributed.cp_size"),
+        "expert": find("distributed.ep_size"),
+        "data_replicate": find("distributed.dp_replicate_size"),
+    }
+    if strategy == "ddp":
+        put_int(notes, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
+        return
+    total = find("distributed.dp_size")
+    put_ranks(program, world, sizes, total if as_int(total) else None)
+    put_bool(notes, "parallel.sequence_parallel", find("distributed.sequence_parallel"))
+    put_bool(notes, "parallel.reshard_after_forward", find("distributed.reshard_after_forward"))
+    put_bool(notes, "parallel.double_buffer", find("distributed.fsdp_double_buffer"))
+    sharding = find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
+    if strategy == "megatron-fsdp":
+        default = Setting(value="optim_grads_params", origin="Automodel's default sharding", written=False)
+        put_word(notes, "parallel.sharding", sharding or default, _SHARDING)
+    _checkpointing(settings, notes)
+    offload = find("distributed.offload_policy", "distributed.cpu_offload", "distributed.offload_policy._target_")
+    if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
+        notes.put("parallel.cpu_offload", "all", offload.origin)
+    reduce = find("distributed.mp_policy.reduce_dtype", "distributed.grad_reduce_in_fp32")
+    if reduce is not None:
+        value = WEIGHT_TYPES.get(as_word(reduce) or "", "fp32" if as_bool(reduce) else "bf16")
+        notes.put("parallel.reduce_dtype", value, reduce.origin)
+
+
+def _world(program: Program, settings: Settings) -> World:
+    """``automodel`` itself starts a rank per GPU, or as many as ``--nproc-per-node`` says."""
+    per_node = settings.find("nproc_per_node")
+    if "tool" not in program.outer.launchers or "RANK" in program.environ:
+        return read_world(program.outer, Settings(), program.environ)
+    return World(ranks=per_node if as_int(per_node) else None)
+
+
+def _checkpointing(settings: Settings, notes: Notes) -> None:
+    setting = settings.find("distributed.activation_checkpointing", "activation_checkpointing")
+    put_word(
+        notes,
+        "training.activation_checkpointing",
+        setting,
+        {"true": "full", "full": "full", "selective": "selective", "false": "none", "none": "none"},
+    )
+
+
+def _accumulation(settings: Settings, notes: Notes) -> None:
+    """The global batch over the ranks that see different data."""
+    total, local = settings.find("step_scheduler.global_batch_size"), notes.get("training.micro_batch")
+    shard, copies = notes.get("parallel.data_shard"), notes.get("parallel.data_replicate")
+    if total is None or local is None or (shard is None and notes.get("parallel.strategy") is not None):
+        return
+    ranks = (shard.value if shard else 1) * (copies.value if copies else 1)
+    steps = (as_int(total) or 0) // (local.value * ranks)
+    if steps >= 1:
+        notes.put("training.gradient_accumulation", steps, f"{total.origin}, over micro-batch and data-parallel ranks")

@@ -1,0 +1,150 @@
+"""LitGPT: the flags of ``litgpt finetune_lora CHECKPOINT_DIR --train.micro_batch_size 4`` and its YAML.
+
+Names and meanings: ``litgpt/finetune``, ``litgpt/args.py`` of LitGPT 0.5.
+"""
+
+from pathlib import PurePath
+
+from ..evidence import JobReading, Notes
+from ..program import Program
+from ..ranks import read_world
+from ..settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer_program import warn_of_unread
+from .known_models import folder_id
+from .layers import CONFIG_ENDINGS, tool_settings
+from .own import put_int, put_word
+
+_PRECISION = {
+    "bf16-true": "bf16",
+    "16-true": "fp16",
+    "bf16-mixed": "bf16-mixed",
+    "16-mixed": "fp16-mixed",
+    "32-true": "fp32",
+    "32": "fp32",
+}
+_QUANTIZED = {
+    "bnb.nf4": "nf4",
+    "bnb.nf4-dq": "nf4-double",
+    "bnb.fp4": "nf4",
+    "bnb.fp4-dq": "nf4-double",
+    "bnb.int8-training": "int8",
+    "bnb.int8": "int8",
+}
+_TARGETS = {
+    "lora_query": (["q_proj"], True),
+    "lora_key": (["k_proj"], False),
+    "lora_value": (["v_proj"], True),
+    "lora_projection": (["o_proj"], False),
+    "lora_mlp": (["gate_proj", "up_proj", "down_proj"], False),
+    "lora_head": (["lm_head"], False),
+}
+"""LitGPT's switches, the layers of a Llama they adapt, and their defaults."""
+_OPTIMIZERS = {
+    **dict.fromkeys(("adamw", "adam"), "adamw"),
+    "sgd": "sgd",
+    "pagedadamw": "paged-adamw",
+    "pagedadamw8bit": "paged-adamw-8bit",
+    "adamw8bit": "adamw-8bit",
+}
+
+
+def read(program: Program) -> JobReading:
+    """The job of a LitGPT command."""
+    notes, settings = program.notes, tool_settings(program, "config")
+    recipe = _recipe(program, settings)
+    notes.put("training.framework", "litgpt", "the program is LitGPT's")
+    _model(program, settings)
+    batch = settings.find("train.micro_batch_size")
+    size = 4 if recipe == "pretrain" else 1
+    put_int(notes, "training.micro_batch", batch or _default(size, "train.micro_batch_size"))
+    put_int(notes, "training.sequence_length", settings.find("train.max_seq_length", "data.max_seq_length"))
+    put_word(notes, "training.precision", settings.find("precision") or _default("bf16-true", "precision"), _PRECISION)
+    _optimizer(settings, notes)
+    if recipe in ("lora", "finetune", "finetune_lora"):
+        _adapters(settings, notes)
+    elif recipe.startswith(("adapter", "finetune_adapter")):
+        notes.warn("LitGPT's adapter methods are not counted; the weights are counted as fully trained.")
+    _ranks(program, settings)
+    warn_of_unread(settings, notes)
+    return notes.reading()
+
+
+def _default(value: object, name: str) -> Setting:
+    return Setting(value=value, origin=f"LitGPT's default {name}", written=False)
+
+
+def _recipe(program: Program, settings: Settings) -> str:
+    """``finetune_lora``, ``finetune_full``, ``pretrain``, ... by the command or the script; else by the file's keys."""
+    words = [word for word in program.launch.arguments if not word.startswith("-")]
+    script = PurePath(program.launch.script or "").stem
+    if script == "litgpt" or program.launch.module in ("litgpt", "litgpt.__main__"):
+        return words[0] if words else "finetune"
+    if program.file is not None:
+        return "lora" if settings.find("lora_r") is not None else "full"
+    return script or (program.launch.module or "").rpartition(".")[2]
+
+
+def _model(program: Program, settings: Settings) -> None:
+    """A checkpoint folder ends in organisation and model, as the hub names them."""
+    notes = program.notes
+    setting = settings.find("checkpoint_dir", "model_name", "initial_checkpoint_dir", "repo_id")
+    if setting is None:
+        words = [w for w in program.launch.arguments if not w.startswith("-") and "=" not in w]
+        after = words[1:2] if words and (words[0].startswith("finetune") or words[0] == "pretrain") else words[:1]
+        if after and not after[0].endswith(CONFIG_ENDINGS):
+            setting = Setting(value=after[0], origin=f"{after[0]} on the command line")
+    if setting is None:
+        return
+    text = str(setting.value).rstrip("/")
+    name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
+    notes.put("model.id", folder_id(program.place, text) or name, setting.origin)
+
+
+def _optimizer(settings: Settings, notes: Notes) -> None:
+    setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
+    known = _OPTIMIZERS.get(as_word(setting) or "")
+    if known is None:
+        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+    fused = settings.flag("optimizer.init_args.fused", "optimizer.fused")
+    chosen = "adamw-fused" if fused and known in (None, "adamw") else known or "adamw"
+    notes.put("training.optimizer", chosen, setting.origin, written=setting.written)
+
+
+def _adapters(settings: Settings, notes: Notes) -> None:
+    put_int(notes, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
+    targets: list[str] = []
+    origins: list[str] = []
+    for name, (layers, on) in _TARGETS.items():
+        setting = settings.find(name)
+        if as_bool(setting) if setting is not None else on:
+            targets += layers
+        if setting is not None:
+            origins.append(setting.origin)
+    origin = "; ".join(origins) or "LitGPT's default: queries and values"
+    notes.put("lora.targets", targets, origin, written=bool(origins))
+    _quantization(settings.find("quantize"), notes)
+
+
+def _quantization(setting: Setting | None, notes: Notes) -> None:
+    if setting is None:
+        return
+    kind = _QUANTIZED.get(str(setting.value))
+    if kind is None:
+        notes.warn(f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
+    else:
+        notes.put("lora.quantization", kind, setting.origin)
+
+
+def _ranks(program: Program, settings: Settings) -> None:
+    """Several devices are FSDP (``litgpt/finetune``: ``FSDPStrategy``)."""
+    notes = program.notes
+    world = read_world(program.outer, Settings(), program.environ)
+    devices = settings.find("devices")
+    ranks = world.ranks if (as_int(world.ranks) or 1) > 1 else devices
+    if devices is not None and as_word(devices) == "auto":
+        notes.need("parallel.data_shard")
+    if ranks is None or (as_int(ranks) or 1) == 1:
+        return
+    nodes = as_int(settings.find("num_nodes")) or 1
+    notes.put("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
+    notes.put("parallel.data_shard", (as_int(ranks) or 1) * nodes, ranks.origin)

@@ -1,0 +1,120 @@
+"""LLaMA-Factory: its YAML and the overrides of ``llamafactory-cli train x.yaml cutoff_len=4096``.
+
+Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains with transformers' Trainer.
+"""
+
+from ..accelerate_env import accelerate_layers
+from ..evidence import JobReading, Notes
+from ..program import Program
+from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
+from ..trainer_program import read_trainer
+from ..versions import transformers_defaults
+from .layers import tool_layers
+from .translation import Translation, uses_deepspeed
+
+_ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
+_TASKS = {"rm": "sequence-classification"}
+_NOT_FOR_MEMORY = ("lora_alpha", "lora_dropout", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage")
+
+
+def read(program: Program) -> JobReading:
+    """The job of a LLaMA-Factory configuration."""
+    layers = tool_layers(program, "config")
+    raw = Settings(*layers)
+    kind = raw.find("finetuning_type")
+    lora = kind is None or as_word(kind) == "lora"
+    translated = [_translate(layer, program.notes) for layer in layers]
+    stage = as_word(raw.find("stage"))
+    defaults = {
+        **transformers_defaults(program.versions),
+        **_own_defaults(lora=lora),
+        "use_peft": _use_peft(kind, lora=lora),
+        "dtype": _weights(raw, lora=lora),
+    }
+    quantized = _quantization(raw, program.notes)
+    return read_trainer(
+        program,
+        [*translated, quantized, defaults],
+        [uses_deepspeed(raw), *accelerate_layers(program, {})],
+        method="reward" if stage == "rm" else stage if stage in ("dpo", "kto") else None,
+    )
+
+
+def _translate(layer: Layer, notes: Notes) -> dict[str, Setting]:
+    found = Translation(layer)
+    found.rename({"enable_liger_kernel": "use_liger_kernel", "cutoff_len": "max_length"})
+    found.drop("finetuning_type", "quantization_bit", "double_quantization", "bnb_4bit_quant_type", *_NOT_FOR_MEMORY)
+    off = found.take("disable_gradient_checkpointing")
+    if off is not None:
+        found.put("activation_checkpointing", not as_bool(off), off)
+    unsloth = found.take("use_unsloth_gc")
+    if unsloth is not None and as_bool(unsloth):
+        found.put("activation_offloading", True, unsloth)
+    attention = found.take("flash_attn")
+    if attention is not None and as_word(attention) in _ATTENTION:
+        found.put("attn_implementation", _ATTENTION[as_word(attention) or ""], attention)
+    rank = found.take("lora_rank")
+    if rank is not None:
+        found.put("lora_r", rank.value, rank)
+    pure = found.take("pure_bf16")
+    if pure is not None and as_bool(pure):
+        found.put("bf16", False, pure)
+    for name in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
+        setting = found.take(name)
+        if setting is not None and as_bool(setting):
+            notes.warn(f"{setting.origin}: that optimizer's states are counted as AdamW's.")
+    muon = found.take("use_muon")
+    if muon is not None and as_bool(muon):
+        found.put("optim", "muon", muon)
+    return found.layer
+
+
+def _own_defaults(*, lora: bool) -> dict[str, Setting]:
+    values: dict[str, object] = {"max_length": 2048, "activation_checkpointing": True}
+    if lora:
+        values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
+    return {
+        name: Setting(value=value, origin="LLaMA-Factory's default", written=False) for name, value in values.items()
+    }
+
+
+def _use_peft(kind: Setting | None, *, lora: bool) -> Setting:
+    if kind is None:
+        return Setting(value=True, origin="LLaMA-Factory's default finetuning_type lora", written=False)
+    return Setting(value=lora, origin=kind.origin)
+
+
+def _weights(raw: Settings, *, lora: bool) -> Setting:
+    """Weights are loaded in the type of computation; trained ones are cast to fp32 unless ``pure_bf16`` is on.
+
+    Source: ``model/model_utils/misc.py`` and ``hparams/parser.py``.
+    """
+    if raw.flag("pure_bf16"):
+        return Setting(value="bfloat16", origin="pure_bf16", written=False)
+    for name, kind in (("bf16", "bfloat16"), ("fp16", "float16")):
+        if raw.flag(name):
+            low = Setting(value=kind, origin=f"LLaMA-Factory loads frozen weights in {kind}", written=False)
+            full = Setting(value="float32", origin="LLaMA-Factory casts trained weights to fp32", written=False)
+            return low if lora else full
+    return Setting(value="auto", origin="LLaMA-Factory loads weights as stored", written=False)
+
+
+def _quantization(raw: Settings, notes: Notes) -> dict[str, Setting]:
+    """Bitsandbytes quantization of the frozen weights; double by default."""
+    bits = raw.find("quantization_bit")
+    if bits is None:
+        return {}
+    method = raw.find("quantization_method")
+    if method is not None and as_word(method) not in ("bnb", "bitsandbytes"):
+        notes.warn(f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them.")
+    number = as_int(bits)
+    if number == 8:
+        return {"load_in_8bit": Setting(value=True, origin=bits.origin)}
+    if number != 4:
+        notes.warn(f"{bits.origin}: {bits.value} bits are not known here; 4 are counted.")
+    double = raw.find("double_quantization")
+    twice = Setting(value=True, origin="LLaMA-Factory's default double_quantization", written=False)
+    return {
+        "load_in_4bit": Setting(value=True, origin=bits.origin),
+        "bnb_4bit_use_double_quant": double if double is not None and as_bool(double) is not None else twice,
+    }

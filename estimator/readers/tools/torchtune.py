@@ -1,0 +1,144 @@
+"""torchtune: the YAML of a recipe and the overrides of ``tune run RECIPE --config X batch_size=4``.
+
+Names and meanings: ``recipes/`` and ``torchtune/training`` of torchtune 0.6. The recipes of its own loop: weights in
+``dtype``, chunked loss, FSDP2 in the distributed ones.
+"""
+
+from pathlib import PurePath
+
+from ..evidence import JobReading, Notes
+from ..precision import WEIGHT_TYPES
+from ..program import Program
+from ..ranks import read_world
+from ..settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer_program import warn_of_unread
+from .known_models import folder_id, torchtune_id
+from .layers import tool_settings
+from .own import put_bool, put_int, put_ranks, put_word
+
+_OPTIMIZERS = {
+    "adamw": "adamw",
+    "adam": "adamw",
+    "adamw8bit": "adamw-8bit",
+    "pagedadamw8bit": "paged-adamw-8bit",
+    "pagedadamw": "paged-adamw",
+    "sgd": "sgd",
+    "adafactor": "adafactor",
+    "lion": "lion",
+}
+_DISTRIBUTED = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
+
+
+def read(program: Program) -> JobReading:
+    """The job of a torchtune recipe."""
+    notes, settings = program.notes, tool_settings(program, "config", written=("torchtune_config.yaml",))
+    notes.put("training.framework", "torchtune", "the program is torchtune's")
+    _model(program, settings)
+    put_int(notes, "training.micro_batch", settings.find("batch_size"))
+    length = settings.find("tokenizer.max_seq_len")
+    put_int(notes, "training.sequence_length", length)
+    put_int(notes, "training.gradient_accumulation", settings.find("gradient_accumulation_steps"))
+    dtype = settings.find("dtype") or Setting(value="bf16", origin="torchtune's default dtype", written=False)
+    put_word(notes, "training.precision", dtype, WEIGHT_TYPES)
+    _optimizer(settings, notes)
+    put_word(
+        notes,
+        "training.activation_checkpointing",
+        settings.find("enable_activation_checkpointing"),
+        {"true": "full", "false": "none"},
+    )
+    if settings.find("ac_mode") is not None:
+        notes.put("training.activation_checkpointing", "selective", "ac_mode")
+    put_bool(notes, "training.activation_offload", settings.find("enable_activation_offloading"))
+    put_bool(notes, "training.optimizer_in_backward", settings.find("optimizer_in_bwd"))
+    put_bool(notes, "training.compile", settings.find("compile"))
+    loss = settings.find("loss._component_", "loss")
+    if loss is not None:
+        chunked = any(word in str(loss.value) for word in ("Chunked", "LinearCrossEntropy"))
+        notes.put("training.loss", "chunked" if chunked else "full", loss.origin)
+    _adapters(settings, notes)
+    _ranks(program, settings)
+    warn_of_unread(settings, notes)
+    return notes.reading()
+
+
+def _model(program: Program, settings: Settings) -> None:
+    """The checkpoint's folder if it is here with a config, else the model that the builder stands for."""
+    notes = program.notes
+    folder = settings.find("checkpointer.checkpoint_dir")
+    here = folder_id(program.place, str(folder.value)) if folder is not None else None
+    if folder is not None and here is not None:
+        notes.put("model.id", here, folder.origin)
+        return
+    component = settings.find("model._component_")
+    known = torchtune_id(str(component.value)) if component is not None else None
+    if component is not None and known is not None:
+        notes.put("model.id", known, component.origin)
+    elif component is not None:
+        notes.warn(f"{component.origin}: the builder {component.value} is not known here; give model.id.")
+
+
+def _optimizer(settings: Settings, notes: Notes) -> None:
+    setting = settings.find("optimizer._component_", "optimizer")
+    if setting is None:
+        return
+    word = str(setting.value).rpartition(".")[2].lower()
+    known = _OPTIMIZERS.get(word)
+    if known is None:
+        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+    fused = settings.find("optimizer.fused")
+    if known in (None, "adamw"):
+        known = "adamw-fused" if as_bool(fused) else "adamw"
+    notes.put("training.optimizer", known, setting.origin)
+
+
+def _adapters(settings: Settings, notes: Notes) -> None:
+    component = settings.find("model._component_")
+    name = str(component.value).rpartition(".")[2] if component is not None else ""
+    if component is None or "lora" not in name:
+        return
+    put_int(notes, "lora.rank", settings.find("model.lora_rank"))
+    modules = settings.find("model.lora_attn_modules")
+    targets = ["o_proj" if m == "output_proj" else str(m) for m in modules.value] if modules is not None else []
+    mlp = settings.find("model.apply_lora_to_mlp")
+    if as_bool(mlp):
+        targets += ["gate_proj", "up_proj", "down_proj"]
+    head = settings.find("model.apply_lora_to_output")
+    if as_bool(head):
+        targets.append("lm_head")
+    if targets and modules is not None:
+        origin = modules.origin if not as_bool(mlp) or mlp is None else f"{modules.origin}; {mlp.origin}"
+        notes.put("lora.targets", targets, origin)
+    if name.startswith("qlora"):
+        # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
+        notes.put("lora.quantization", "nf4-double", component.origin)
+
+
+def _ranks(program: Program, settings: Settings) -> None:
+    """Distributed recipes shard with FSDP2; which recipe a file is for, only the launch line says."""
+    notes = program.notes
+    world = read_world(program.outer, Settings(), program.environ)
+    recipe = PurePath(program.launch.script or "").stem
+    sign = next((found for name in _DISTRIBUTED if (found := settings.find(name)) is not None), None)
+    many = (as_int(world.ranks) or 1) > 1
+    if "single_device" in recipe or not (many or "distributed" in recipe or sign is not None):
+        return
+    origin = f"the recipe {recipe}" if recipe else sign.origin if sign is not None else "several ranks"
+    notes.put("parallel.strategy", "fsdp2", origin, written=False)
+    put_ranks(
+        program,
+        world if program.file is None else None,
+        {
+            "tensor": settings.find("tensor_parallel_dim"),
+            "context": settings.find("context_parallel_dim"),
+            "data_replicate": settings.find("data_parallel_replicate_dim"),
+        },
+        settings.find("data_parallel_shard_dim"),
+    )
+    put_bool(notes, "parallel.reshard_after_forward", settings.find("fsdp_reshard_after_forward"))
+    offload = settings.find("fsdp_cpu_offload")
+    if offload is not None and as_bool(offload):
+        notes.put("parallel.cpu_offload", "all", offload.origin)
+    dtype = settings.find("dtype")
+    if dtype is not None and as_word(dtype) in ("bf16", "fp16"):
+        notes.put("parallel.reduce_dtype", as_word(dtype), "FSDP2 reduces gradients in their own type", written=False)

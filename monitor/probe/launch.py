@@ -1,0 +1,14 @@
+"""The environment in which Python processes start the probe by themselves."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+BOOTSTRAP = Path(__file__).parent / "bootstrap"
+"""The folder whose ``sitecustomize`` starts the probe."""
+
+
+def probed_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the probe's folder in front of PYTHONPATH, once."""
+    others = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != str(BOOTSTRAP)]
+    return {**environ, "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), *others])}

@@ -1,0 +1,19 @@
+"""JSON for scripts that people read too: indented, but a list of numbers or words stays in one line."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_STEP = "  "
+
+
+def json_text(value: Any, margin: str = "") -> str:
+    """The value as JSON; ``margin`` stands before every line but the first."""
+    deeper = margin + _STEP
+    if isinstance(value, Mapping) and value:
+        lines = [f"{deeper}{json.dumps(key)}: {json_text(part, deeper)}" for key, part in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{margin}}}"
+    if isinstance(value, Sequence) and any(isinstance(part, Mapping | list | tuple) for part in value):
+        lines = [f"{deeper}{json_text(part, deeper)}" for part in value]
+        return "[\n" + ",\n".join(lines) + f"\n{margin}]"
+    return json.dumps(value)
