@@ -8,27 +8,14 @@ All figures are for the tokens of one micro-batch.
 from dataclasses import dataclass
 from functools import lru_cache
 
+from . import litgpt
 from .architecture import Architecture
 from .job import Job
+from .linear_slots import Slot, slot_of
 from .rank import Stage
+from .software import keeps_quantized_inputs, saves_softmax_inputs
+from .states import unpacked_bytes
 from .widths import Widths
-
-Slot = str
-"""An input that linear layers of a block share: ``attention_in``, ``attention_out``, ``mlp_in``, ``mlp_out``."""
-
-_SLOTS: dict[str, Slot] = {
-    **dict.fromkeys(
-        ("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn", "query_key_value", "q_lin", "k_lin", "v_lin"),
-        "attention_in",
-    ),
-    **dict.fromkeys(("query", "key", "value", "q", "k", "v", "q_a_proj", "kv_a_proj_with_mqa"), "attention_in"),
-    **dict.fromkeys(("o_proj", "out_lin", "o"), "attention_out"),
-    **dict.fromkeys(
-        ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h", "wi", "wi_0", "wi_1", "lin1"),
-        "mlp_in",
-    ),
-    **dict.fromkeys(("down_proj", "fc2", "dense_4h_to_h", "wo", "lin2"), "mlp_out"),
-}
 
 _ACTIVATION_EXTRA = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
@@ -74,6 +61,8 @@ class Saved:
     """What one layer's forward pass needs besides what it saves."""
     boundary_bytes: int
     """The residual stream between two blocks."""
+    previous_bytes: int = 0
+    """What the graph of the micro-batch before still holds during the forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,17 +132,19 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
     gone = _mlp_half(context, moe=arch.moe_layers > 0) if job.training.framework == "transformers" else 0.0
+    unpacked = unpacked_bytes(job, (held for held in stage.held if held.group.layered))
     return Saved(
         layer_bytes=round(fullest * tokens),
         layers_bytes=0 if offload else round((kept * stage.layers - _before_adapters(context, stage)) * tokens),
         around_bytes=round(_around_per_token(context, stage) * tokens),
         recomputed_bytes=round(recomputed * tokens),
         mlp_half_bytes=round(gone * tokens),
-        working_bytes=round(_mlp_working(context) * tokens),
-        attention_working_bytes=round(_attention_working(context) * tokens),
+        working_bytes=round(_mlp_working(context) * tokens) + unpacked,
+        attention_working_bytes=round(_attention_working(context) * tokens) + unpacked,
         norm_working_bytes=round(_norm_working(context) * tokens),
-        forward_bytes=round(_passing_per_token(context) * tokens),
+        forward_bytes=round(_passing_per_token(context) * tokens) + unpacked,
         boundary_bytes=round(checkpoint * tokens),
+        previous_bytes=round(_previous_per_token(context, stage) * tokens),
     )
 
 
@@ -186,25 +177,13 @@ def _kinds(names: set[str]) -> int:
     return len({name.rpartition(".")[2] for name in names})
 
 
-def slot_of(name: str) -> Slot | None:
-    """Which shared input the linear layer of that parameter name reads; None: none of a block's."""
-    parts = name.removesuffix(".weight").split(".")
-    last = parts[-1]
-    if last == "dense":
-        if "intermediate" in parts:
-            return "mlp_in"
-        return "attention_out" if "attention" in parts else "mlp_out"
-    if last == "c_proj":
-        return "mlp_out" if "mlp" in parts else "attention_out"
-    return _SLOTS.get(last)
-
-
 def _layer_per_token(context: _Context, *, moe: bool) -> float:
     arch = context.arch
     attention = _attention_per_token(context)
     half = (_norms(context) + _masks(context)) / 2 / context.residual_split
     reads = _inputs(context, "attention_in", arch.hidden) + _bias(context)
-    return half + reads + attention + _between_adapters(context) + _mlp_half(context, moe=moe)
+    kept = sum(_quantized_inputs(context).values())
+    return half + reads + attention + kept + _between_adapters(context) + _mlp_half(context, moe=moe)
 
 
 def _before_adapters(context: _Context, stage: Stage) -> float:
@@ -282,6 +261,8 @@ def _norm(context: _Context, size: float) -> float:
     if context.job.training.framework in ("torchtitan", "megatron"):
         return widths.residual * size + 4  # fused: input and reciprocal deviation
     scaled = 4 if arch.family.startswith(_WIDE_SCALE) else widths.residual
+    if context.job.training.framework == "litgpt":
+        scaled = litgpt.norm_width(context.job, widths)
     # T5's norm multiplies its input as it came, and not the copy in fp32 that it takes the variance of
     given = widths.residual * size if arch.relative_buckets and widths.residual != 4 else 0
     # the input in fp32 and the reciprocal deviation; for the norm's own weight, the normalised input
@@ -292,17 +273,11 @@ def _inputs(context: _Context, slot: Slot, size: float, *, shared: bool = False)
     """What the linear layers that read one tensor keep of it for their weight gradients, per token."""
     readers, needing = context.consumers.get(slot, (1, 1 if context.full else 0))
     widths = context.widths
+    if needing and not context.full and context.job.training.framework == "litgpt":
+        return litgpt.inputs_per_token(context.job, context.arch, widths, slot, needing)
     if not needing or (shared and not context.casts_anew):
         return 0.0
     if not context.full:
-        if context.job.training.framework == "litgpt":
-            # dropout before each adapter: its output and a mask of one byte; queries, keys and values are one linear
-            separate = 1 if slot == "attention_in" else needing
-            kept = (widths.compute + 1) * size * separate
-            if slot == "attention_in" and needing < readers:
-                # zero_pad copies the adapted parts by index, and index_copy saves its source
-                kept += widths.compute * _adapted_size(context)
-            return kept
         # an adapter casts its input to its own type: a copy each, unless they already agree
         if widths.autocast:
             return widths.compute * size * needing
@@ -312,12 +287,27 @@ def _inputs(context: _Context, slot: Slot, size: float, *, shared: bool = False)
     return widths.compute * size
 
 
-def _adapted_size(context: _Context) -> int:
-    """Elements per token of the adapted ones among queries, keys and values."""
-    arch, lora = context.arch, context.job.lora
-    sizes = {"q_proj": arch.query_size, "k_proj": arch.key_size, "v_proj": arch.value_size}
-    targets = lora.targets if lora else []
-    return sum(size for name, size in sizes.items() if name in targets)
+def _quantized_inputs(context: _Context) -> dict[Slot, float]:
+    """Inputs that 4-bit layers keep, by older versions of bitsandbytes, where nothing else has kept them."""
+    arch, c = context.arch, context.widths.compute
+    if not keeps_quantized_inputs(context.job):
+        return {}
+    sizes = {"attention_in": arch.hidden, "mlp_in": arch.hidden, "mlp_out": arch.mlp_size}
+    if arch.parallel_residual and arch.norms_per_layer == 1:
+        del sizes["mlp_in"]  # the same tensor
+    eager = uses_eager_attention(context.job, arch)
+    if context.job.training.framework == "litgpt" or eager or arch.family in _COPIED_OUTPUT:
+        sizes["attention_out"] = arch.attention_output_size  # else it is the tensor that attention has saved
+    # an adapter of the same type without dropout before it keeps the tensor itself
+    adapted = context.adapter == c and context.job.training.framework != "litgpt"
+    kept = {slot for slot, (_, needing) in context.consumers.items() if needing and adapted}
+    return {slot: c * size / context.tensor for slot, size in sizes.items() if slot not in kept}
+
+
+def _previous_per_token(context: _Context, stage: Stage) -> float:
+    if not litgpt.keeps_previous_graph(context.job):
+        return 0.0
+    return sum(_quantized_inputs(context).values()) * stage.layers + context.widths.compute * context.arch.hidden
 
 
 def _attention_per_token(context: _Context) -> float:
@@ -334,7 +324,7 @@ def _attention_per_token(context: _Context) -> float:
         scores = arch.heads * length * (c + ((c + 1) if arch.attention_dropout else 0))
         core: float = c * grouped + scores
     elif framework == "litgpt" and not eager:
-        core = c * (_litgpt_heads(arch) + arch.attention_output_size) + 4 * arch.heads
+        core = litgpt.attention_per_token(context.job, arch, widths, context.consumers)
     elif uses_math_attention(context.job, arch, widths):
         core = c * (whole + arch.attention_output_size) + 4 * arch.heads * length
     elif eager:
@@ -344,7 +334,8 @@ def _attention_per_token(context: _Context) -> float:
         tanh = c if arch.attention_softcap else 0
         if arch.family == "gpt_oss":  # the softmax of scores and sinks, of which the scores' part is multiplied
             softmax, kept = (4, c) if widths.autocast else (c, 0)  # the sinks are parameters, and not cast
-        core = c * whole + arch.heads * length * (softmax + kept + tanh)
+        given = (4 if widths.mixed else c) if saves_softmax_inputs(context.job) else 0
+        core = c * whole + arch.heads * length * (softmax + kept + tanh + given)
     else:
         copied = arch.family in _COPIED_OUTPUT and context.full and c != 4  # the kernel for fp32 lays it out as needed
         core = c * grouped + 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
@@ -355,7 +346,7 @@ def _attention_per_token(context: _Context) -> float:
     needing = context.consumers.get("attention_out", (1, 1))[1]
     if eager and (needing or context.full):
         core += c * arch.attention_output_size
-    elif needing and not context.full and context.adapter != c:
+    elif needing and not context.full and context.adapter != c and framework != "litgpt":
         # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
         core += (c if widths.autocast else context.adapter) * arch.attention_output_size
     if context.gathers(_GATHERED_ATTENTION):
@@ -378,14 +369,6 @@ def _masked_layers(context: _Context) -> float:
     if job.training.sequence_length <= arch.sliding_window or uses_eager_attention(job, arch):
         return 0.0
     return arch.sliding_layers / arch.layers
-
-
-def _litgpt_heads(arch: Architecture) -> int:
-    """Queries, keys and values as LitGPT's CausalSelfAttention keeps them: views of one tensor, or copies."""
-    whole = arch.query_size + arch.key_size + arch.value_size
-    if arch.kv_heads in (1, arch.heads):  # values stay a view of the whole; queries and keys are rotated copies
-        return arch.query_size + arch.key_size + whole
-    return 3 * arch.query_size  # repeat_interleave copies keys and values to all heads
 
 
 def _query_norms(context: _Context) -> float:
@@ -414,7 +397,7 @@ def _mlp_per_token(context: _Context, size: int) -> float:
     if needing and not context.full and not context.widths.autocast:
         product = context.adapter * size
         if context.job.training.framework == "litgpt":
-            product = (c + 1) * size
+            product = litgpt.dropped_per_token(context.widths, size)
     if context.gathers(_GATHERED_MLP):
         return saved * c * size + product / context.tensor
     if arch.relative_buckets and arch.hidden_dropout:  # T5 drops out what its second projection reads
@@ -568,7 +551,7 @@ def _around_per_token(context: _Context, stage: Stage) -> float:
             size += arch.hidden
     if stage.last:
         size += _norm(context, arch.hidden) / context.residual_split if arch.causal or arch.norm == "rms" else 0.0
-        size += widths.compute * arch.hidden if context.full and arch.has_vocab_head else 0.0
+        size += _head_input(context, stage) if arch.has_vocab_head else 0.0
     if stage.last and arch.task == "masked-lm":  # the head's own dense layer, activation and norm
         size += 2 * widths.compute * arch.hidden + _norm(context, arch.hidden)
     if arch.encoder_decoder:  # the encoder's norm, dropped out at both ends, and its output as the decoder reads it
@@ -587,6 +570,20 @@ def _stacks_biases(context: _Context) -> float:
         biases += stacks  # each stack's own, which all its blocks are given
     buckets = 8 * stacks * _length(context) / context.job.training.micro_batch
     return (biases * _bias(context) + buckets) / arch.layers
+
+
+def _head_input(context: _Context, stage: Stage) -> float:
+    """What the head keeps of its input: for its own weight, for an adapter, or as a 4-bit layer."""
+    size, c = context.arch.hidden, context.widths.compute
+    if context.full:
+        return c * size
+    adapted = any(held.adapter and held.group.role == "head" for held in stage.held)
+    quantized = any(held.quantized and held.group.role == "head" for held in stage.held)
+    kept = c * size if quantized and keeps_quantized_inputs(context.job) else 0
+    if adapted:
+        dropped = context.job.training.framework == "litgpt"
+        kept += litgpt.dropped_per_token(context.widths, size) if dropped else context.adapter * size
+    return kept
 
 
 def uses_math_attention(job: Job, arch: Architecture, widths: Widths) -> bool:

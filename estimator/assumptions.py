@@ -8,6 +8,13 @@ from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
 from .loss import compiles_loss
+from .software import (
+    copies_shifted_logits,
+    keeps_quantized_inputs,
+    loads_kernels_eagerly,
+    sentences,
+    zeroes_gradients,
+)
 from .states import accumulates_whole
 from .widths import uses_zero
 
@@ -25,15 +32,22 @@ def warnings(job: Job, arch: Architecture, inventory: Inventory) -> tuple[str, .
 def _assumptions(job: Job, arch: Architecture, gpu: Gpu | None) -> Iterator[str]:
     training = job.training
     card = gpu.label if gpu else "a card of the Hopper generation"
-    yield f"CUDA context and cuBLAS workspaces as on {card}, with lazily loaded kernels (torch 2.1 or newer)."
+    lazy = "" if loads_kernels_eagerly(job) else ", with lazily loaded kernels (torch 1.13 or newer)"
+    yield f"CUDA context and cuBLAS workspaces as on {card}{lazy}."
+    yield from sentences(job)
     if training.mode == "train":
         yield "Every sequence has the full length, and no padding mask is passed to attention."
-        yield "Gradients are set to None between steps, and optimizer states exist (the second step or a later one)."
+        freed = "zeroed" if zeroes_gradients(job) else "set to None"
+        yield f"Gradients are {freed} between steps, and optimizer states exist (the second step or a later one)."
     if training.optimizer == "adamw" and training.mode == "train":
         yield "AdamW is torch's with foreach, which copies what it steps; the fused one (adamw-fused) does not."
     if training.optimizer.startswith("paged"):
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
-    if training.loss == "full" and arch.has_vocab_head:
+    if job.lora and job.lora.quantization.startswith("nf4") and not keeps_quantized_inputs(job):
+        yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
+    if training.framework == "litgpt" and training.loss != "fused-linear" and arch.has_vocab_head:
+        yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
+    elif training.loss == "full" and arch.has_vocab_head and not copies_shifted_logits(job):
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
     if job.lora and job.lora.quantization != "none":
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."

@@ -16,9 +16,11 @@ from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseNa
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
+from .litgpt import head_passes
 from .loss import LossBytes, loss_bytes
 from .rank import Stage, adapter_parameters, stages
 from .sizes import MIB
+from .software import zeroes_gradients
 from .states import States, accumulates_whole, shards, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
@@ -38,6 +40,8 @@ class _Rank:
     cache: int
     """Key-value cache of inference."""
     context: int
+    bare_context: int
+    """The same before a step has loaded its kernels."""
     workspace: int
     tied: bool
     """Head and embedding are one parameter."""
@@ -76,8 +80,10 @@ class _Rank:
             return (
                 self.states.gradients
             )  # one buffer that is made once and zeroed (DistributedDataParallel's grad buffer)
-        if self.job.training.gradient_accumulation == 1 or self.job.training.optimizer_in_backward:
+        if self.job.training.optimizer_in_backward:
             return 0
+        if self.job.training.gradient_accumulation == 1:
+            return self.states.gradients if zeroes_gradients(self.job) else 0
         return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
 
 
@@ -126,7 +132,8 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         loss=loss_bytes(job, arch, stage, widths),
         communication=communication(job, stage, widths, tied=tied),
         cache=key_value_cache_bytes(job, arch, stage, widths),
-        context=context_bytes(gpu),
+        context=context_bytes(job, gpu),
+        bare_context=context_bytes(job, gpu, training=False),
         workspace=workspace_bytes(
             gpu,
             megatron=job.training.framework == "megatron",
@@ -143,8 +150,9 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
         return 0
     fused = job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
     head = stage.tokens if tied and stage.last else None
+    passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
     linear = (
-        held.elements
+        held.elements * passes
         for held in stage.held
         if held.group.layered == layered
         and not held.quantized
@@ -154,11 +162,11 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
 
 
 def _phases(rank: _Rank) -> tuple[Phase, ...]:
-    loading = Components(weights=rank.states.weights, context=rank.context)
+    loading = Components(weights=rank.states.weights, context=rank.bare_context)
     moments: dict[PhaseName, Iterator[Components]] = {"forward": _forward(rank)}
     if rank.job.training.mode == "train":
         moments |= {"backward": _backward(rank), "optimizer step": _step(rank)}
-    phases = [Phase(name="loading", components=loading, outside_bytes=rank.context)]
+    phases = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
     for name, candidates in moments.items():
         fullest = max(candidates, key=lambda components: components.total_bytes)
         phases.append(Phase(name=name, components=fullest, outside_bytes=rank.outside))
@@ -194,13 +202,14 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         most = max(buffers.forward, buffers.output)
         yield _moment(rank, activations=activations, logits=rank.loss.forward, communication=most)
         return
-    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes)
+    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
     # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
     kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else rank.casts
     yield _moment(
         rank,
         gradients=rank.accumulated,
         activations=activations,
+        logits=rank.loss.kept_before,
         temporary=saved.forward_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
         communication=buffers.forward,
     )
@@ -246,6 +255,7 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         rank,
         gradients=turned,
         activations=activations,
+        logits=rank.loss.kept,
         temporary=kept + saved.norm_working_bytes,
         communication=buffers.turn,
     )
@@ -255,6 +265,7 @@ def _backward(rank: _Rank) -> Iterator[Components]:
         rank,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
+        logits=rank.loss.kept,
         temporary=rank.second_gradient,
         communication=buffers.embedding,
     )
@@ -272,6 +283,7 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
         rank,
         gradients=gradients,
         activations=activations,
+        logits=rank.loss.kept,
         temporary=temporary + saved.working_bytes,
         communication=communication,
     )
@@ -308,6 +320,7 @@ def _step(rank: _Rank) -> Iterator[Components]:
     yield _moment(
         rank,
         gradients=rank.states.gradients + whole,
+        logits=rank.loss.kept,
         temporary=rank.states.step + whole // max(1, rank.job.parallel.tensor - 1),
         communication=rank.communication.step,
     )
@@ -376,8 +389,8 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
     unsure_count = 0.1 if inventory.count == "approximate" else 0.002
     states = parts.weights + parts.gradients + parts.optimizer
     compiled = 0.4 if rank.job.training.compile else 0.0
-    # other frameworks' blocks are counted from their sources, and held against published figures alone
-    foreign = 0.0 if rank.job.training.framework == "transformers" else 0.25
+    # others' blocks are counted from their sources, and held against published figures alone, not against autograd
+    foreign = 0.0 if rank.job.training.framework in ("transformers", "litgpt") else 0.25
     above = (
         unsure_count * states,
         max(0.08, foreign) * parts.activations,
@@ -403,4 +416,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return adapter_parameters(inventory, job.lora) if job.lora else inventory.parameters
+    return adapter_parameters(inventory, job) if job.lora else inventory.parameters

@@ -8,9 +8,14 @@ from typing import Literal
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job, Lora, Parallel
+from .job import Job, Parallel
 
-_RankAndTargets = tuple[int, tuple[str, ...] | Literal["all-linear"]]
+_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
+_FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
+
+_Targets = tuple[str, ...] | Literal["all-linear"]
+_Wanted = tuple[int, _Targets, bool]
+"""Of adapters the rank and the targets, and whether LitGPT makes them."""
 _OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -88,9 +93,10 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     lora, training = job.lora, job.training
     cut = _Cut(
         parallel=job.parallel,
-        adapters=None if lora is None else _rank_and_targets(lora),
+        adapters=_wanted(job),
         quantized=lora is not None and lora.quantization != "none",
         trains=training.mode == "train",
+        litgpt=training.framework == "litgpt",
         by_plan=training.framework == "transformers",
         accumulation=training.gradient_accumulation if count > 1 else 1,
     )
@@ -102,9 +108,10 @@ class _Cut:
     """What of a job decides what its ranks hold."""
 
     parallel: Parallel
-    adapters: _RankAndTargets | None
+    adapters: _Wanted | None
     quantized: bool
     trains: bool
+    litgpt: bool
     by_plan: bool
     """Tensor parallelism follows the plan of a model of transformers."""
     accumulation: int
@@ -118,45 +125,60 @@ def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
     return tuple(_stage(cut, inventory, adapters, index) for index in candidates)
 
 
-def adapter_parameters(inventory: Inventory, lora: Lora) -> int:
+def adapter_parameters(inventory: Inventory, job: Job) -> int:
     """Elements of all adapters.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    return sum(group.elements for group in _adapters(inventory, _rank_and_targets(lora)))
+    return sum(group.elements for group in adapter_groups(inventory, job))
 
 
-def _rank_and_targets(lora: Lora) -> _RankAndTargets:
-    return lora.rank, lora.targets if lora.targets == "all-linear" else tuple(lora.targets)
+def _wanted(job: Job) -> _Wanted | None:
+    lora = job.lora
+    if lora is None:
+        return None
+    targets = lora.targets if lora.targets == "all-linear" else tuple(lora.targets)
+    return lora.rank, targets, job.training.framework == "litgpt"
 
 
-@lru_cache(maxsize=256)
-def _adapters(inventory: Inventory, wanted: _RankAndTargets) -> tuple[ParameterGroup, ...]:
-    rank, targets = wanted
-    lora = Lora(rank=rank, targets=targets if targets == "all-linear" else list(targets))
-    return tuple(adapter_groups(inventory, lora))
-
-
-def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
+def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
     """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
-
-    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
-    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    linear = [g for g in inventory.groups if g.linear and g.role != "head" and len(g.shape) == 2]
-    wanted = linear if lora.targets == "all-linear" else [g for g in linear if module_name(g) in lora.targets]
+    wanted = _wanted(job)
+    return _adapters(inventory, wanted) if wanted else ()
+
+
+@lru_cache(maxsize=256)
+def _adapters(inventory: Inventory, wanted: _Wanted) -> tuple[ParameterGroup, ...]:
+    return tuple(_adapter_groups(inventory, *wanted))
+
+
+def _adapter_groups(inventory: Inventory, lora_rank: int, targets: _Targets, litgpt: bool) -> Iterator[ParameterGroup]:
+    """Of each adapted linear layer.
+
+    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
+    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
+    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
+    """
+    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
+    every = targets == "all-linear"
+    names = set() if every else set(targets)
+    if litgpt and names & _PARTS:
+        names |= _FUSED
+    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
-        raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
-    if lora.targets == "all-linear" and not any(".shared_expert." in g.name for g in linear):
+        named = targets if isinstance(targets, str) else list(targets)
+        raise InputError(f"lora.targets = {named!r} names no linear layer of this model; it has {known}")
+    if every and not any(".shared_expert." in g.name for g in linear):
         wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
     for group in wanted:
         *experts, rows, columns = group.shape
-        rank = lora.rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
+        rank = lora_rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
         for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
             yield ParameterGroup(
                 name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
@@ -199,7 +221,7 @@ def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...]
                 elements=-(-group.elements * tensors // group.repeat // _split(cut, group)),
                 tensors=tensors,
                 trainable=adapter or (cut.adapters is None and cut.trains),
-                quantized=cut.quantized and _is_quantized(group) and not adapter,
+                quantized=_is_quantized(cut, group) and not adapter,
                 adapter=adapter,
             )
         )
@@ -223,6 +245,9 @@ def _split(cut: _Cut, group: ParameterGroup) -> int:
     return expert * tensor
 
 
-def _is_quantized(group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
-    return group.linear and group.role != "head"
+def _is_quantized(cut: _Cut, group: ParameterGroup) -> bool:
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
+
+    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
+    """
+    return cut.quantized and group.linear and (cut.litgpt or group.role != "head")

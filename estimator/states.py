@@ -1,5 +1,6 @@
 """Bytes of weights, gradients and optimizer state that a rank holds, and over how many ranks each is sharded."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -125,6 +126,15 @@ def weight_width(held: Held, widths: Widths) -> float:
     if held.quantized and widths.quantized is not None:
         return widths.quantized
     return widths.adapter if held.adapter else widths.weight
+
+
+def unpacked_bytes(job: Job, held: Iterable[Held]) -> int:
+    """The largest quantized weight among these, as it is unpacked for one product: in the compute type.
+
+    Under Lightning it is unpacked to fp16, which it was quantized from, and then cast (``_Linear4bit.quantize``).
+    """
+    width = 4 if job.training.framework == "litgpt" else 2
+    return max((width * h.largest for h in held if h.quantized), default=0)
 
 
 def _gradient_width(held: Held, widths: Widths) -> int:

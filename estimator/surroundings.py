@@ -7,6 +7,7 @@ from .gpus import Gpu
 from .job import Job
 from .rank import Stage
 from .sizes import MIB
+from .software import loads_kernels_eagerly, loads_whole_libraries
 from .states import shards
 from .widths import Widths, uses_zero
 
@@ -22,9 +23,13 @@ _NCCL_PEER_BYTES = 32 * 12 * MIB
 (8 x H100, NVIDIA/nccl#1685)."""
 _GPUS_PER_MACHINE = 8
 _CONTEXT_BYTES = {7: 380 * MIB, 8: 480 * MIB, 9: 540 * MIB, 10: 640 * MIB, 12: 640 * MIB}
-"""CUDA context with lazily loaded kernels, by major compute capability: A100 481 MiB with torch 2.1, RTX 5090 635."""
+"""CUDA context before any kernel is loaded, by major compute capability: A100 481 MiB with torch 2.1, RTX 5090 635."""
 _KERNELS_BYTES = 120 * MIB
 """Kernels of cuBLAS, flash attention and torch that a training step loads into the context."""
+_ALL_KERNELS_BYTES = 450 * MIB
+"""All of them at once, beside the context: A100, torch 1.13 and 2.1 with CUDA_MODULE_LOADING=EAGER, 922 and 942 MiB."""
+_OLD_CONTEXT_BYTES = {7: 1343 * MIB, 8: 1822 * MIB}
+"""Context with all kernels before lazy loading: V100 under CUDA 11.2 (transformers' documentation), A100 torch 1.10."""
 
 
 _MOMENTS = tuple(moment.name for moment in fields(Buffers))
@@ -79,10 +84,21 @@ def _same(*, forward: int, loss: int, backward: int, step: int) -> Buffers:
     )
 
 
-def context_bytes(gpu: Gpu | None) -> int:
-    """CUDA context, driver libraries and loaded kernels of one process on this card."""
+def context_bytes(job: Job, gpu: Gpu | None, *, training: bool = True) -> int:
+    """CUDA context, driver libraries and loaded kernels of one process on this card.
+
+    Args:
+        job: its software decides when kernels are loaded.
+        gpu: the card; a Hopper card when left out.
+        training: a step has run, and its kernels are loaded; else nothing but the weights is there.
+    """
     major = gpu.compute_capability[0] if gpu else 9
-    return _CONTEXT_BYTES.get(major, 540 * MIB) + _KERNELS_BYTES
+    if loads_whole_libraries(job):
+        return _OLD_CONTEXT_BYTES[min(max(major, 7), 8)]
+    bare = _CONTEXT_BYTES.get(major, 540 * MIB)
+    if loads_kernels_eagerly(job):
+        return bare + _ALL_KERNELS_BYTES
+    return bare + (_KERNELS_BYTES if training else 0)
 
 
 def workspace_bytes(gpu: Gpu | None, *, megatron: bool = False, grouped: bool = False) -> int:
