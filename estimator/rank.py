@@ -8,11 +8,14 @@ from typing import Literal
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job, Lora, Parallel
+from .job import Job, Parallel
 
-_RankAndTargets = tuple[int, tuple[str, ...] | Literal["all-linear"]]
 _PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
 _FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
+
+_Targets = tuple[str, ...] | Literal["all-linear"]
+_Wanted = tuple[int, _Targets, bool]
+"""Of adapters the rank and the targets, and whether LitGPT makes them."""
 _OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -90,9 +93,10 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     lora, training = job.lora, job.training
     cut = _Cut(
         parallel=job.parallel,
-        adapters=None if lora is None else _rank_and_targets(job, lora),
+        adapters=_wanted(job),
         quantized=lora is not None and lora.quantization != "none",
         trains=training.mode == "train",
+        litgpt=training.framework == "litgpt",
         by_plan=training.framework == "transformers",
         head_quantized=training.framework == "litgpt",
         accumulation=training.gradient_accumulation if count > 1 else 1,
@@ -105,9 +109,10 @@ class _Cut:
     """What of a job decides what its ranks hold."""
 
     parallel: Parallel
-    adapters: _RankAndTargets | None
+    adapters: _Wanted | None
     quantized: bool
     trains: bool
+    litgpt: bool
     by_plan: bool
     """Tensor parallelism follows the plan of a model of transformers."""
     head_quantized: bool
@@ -124,52 +129,59 @@ def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
 
 
 def adapter_parameters(inventory: Inventory, job: Job) -> int:
-    """Elements of all adapters; 0 without.
+    """Elements of all adapters.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    if job.lora is None:
-        return 0
-    return sum(group.elements for group in _adapters(inventory, _rank_and_targets(job, job.lora)))
+    return sum(group.elements for group in adapter_groups(inventory, job))
 
 
-def _rank_and_targets(job: Job, lora: Lora) -> _RankAndTargets:
-    if lora.targets == "all-linear":
-        return lora.rank, lora.targets
-    # in LitGPT queries, keys and values are one layer, adapted by its parts
-    fused = _FUSED if job.training.framework == "litgpt" and _PARTS & set(lora.targets) else frozenset[str]()
-    return lora.rank, (*lora.targets, *sorted(fused))
+def _wanted(job: Job) -> _Wanted | None:
+    lora = job.lora
+    if lora is None:
+        return None
+    targets = lora.targets if lora.targets == "all-linear" else tuple(lora.targets)
+    return lora.rank, targets, job.training.framework == "litgpt"
+
+
+def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
+    """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
+
+    Raises:
+        InputError: no linear layer has such a name.
+    """
+    wanted = _wanted(job)
+    return _adapters(inventory, wanted) if wanted else ()
 
 
 @lru_cache(maxsize=256)
-def _adapters(inventory: Inventory, wanted: _RankAndTargets) -> tuple[ParameterGroup, ...]:
-    rank, targets = wanted
-    lora = Lora(rank=rank, targets=targets if targets == "all-linear" else list(targets))
-    return tuple(adapter_groups(inventory, lora))
+def _adapters(inventory: Inventory, wanted: _Wanted) -> tuple[ParameterGroup, ...]:
+    return tuple(_adapter_groups(inventory, *wanted))
 
 
-def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
-    """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
+def _adapter_groups(inventory: Inventory, lora_rank: int, targets: _Targets, litgpt: bool) -> Iterator[ParameterGroup]:
+    """Of each adapted linear layer.
 
-    The head is adapted where it is named.
+    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
     With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
     tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
-
-    Raises:
-        InputError: no linear layer has such a name.
     """
-    every = lora.targets == "all-linear"
     linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
-    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in lora.targets)]
+    every = targets == "all-linear"
+    names = set() if every else set(targets)
+    if litgpt and names & _PARTS:
+        names |= _FUSED
+    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
-        raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
+        named = targets if isinstance(targets, str) else list(targets)
+        raise InputError(f"lora.targets = {named!r} names no linear layer of this model; it has {known}")
     if every and not any(".shared_expert." in g.name for g in linear):
         wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
     for group in wanted:
         *experts, rows, columns = group.shape
-        rank = lora.rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
+        rank = lora_rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
         for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
             yield ParameterGroup(
                 name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
@@ -212,7 +224,7 @@ def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...]
                 elements=-(-group.elements * tensors // group.repeat // _split(cut, group)),
                 tensors=tensors,
                 trainable=adapter or (cut.adapters is None and cut.trains),
-                quantized=cut.quantized and _is_quantized(cut, group) and not adapter,
+                quantized=_is_quantized(cut, group) and not adapter,
                 adapter=adapter,
             )
         )
@@ -237,5 +249,8 @@ def _split(cut: _Cut, group: ParameterGroup) -> int:
 
 
 def _is_quantized(cut: _Cut, group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
-    return group.linear and (group.role != "head" or cut.head_quantized)
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
+
+    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
+    """
+    return cut.quantized and group.linear and (cut.litgpt or group.role != "head")
