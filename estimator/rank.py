@@ -98,7 +98,6 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
         trains=training.mode == "train",
         litgpt=training.framework == "litgpt",
         by_plan=training.framework == "transformers",
-        head_quantized=training.framework == "litgpt",
         accumulation=training.gradient_accumulation if count > 1 else 1,
     )
     return _stages(inventory, cut)
@@ -115,8 +114,6 @@ class _Cut:
     litgpt: bool
     by_plan: bool
     """Tensor parallelism follows the plan of a model of transformers."""
-    head_quantized: bool
-    """Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception)."""
     accumulation: int
 
 
