@@ -150,15 +150,15 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
         return 0
     fused = job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
     head = stage.tokens if tied and stage.last else None
+    passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
     linear = (
-        held.elements
+        held.elements * passes
         for held in stage.held
         if held.group.layered == layered
         and not held.quantized
         and (held.group.linear or (fused and held.group.role == "expert") or held is head)
     )
-    passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
-    return sum(linear) * widths.compute * passes
+    return sum(linear) * widths.compute
 
 
 def _phases(rank: _Rank) -> tuple[Phase, ...]:
@@ -199,9 +199,8 @@ def _forward(rank: _Rank) -> Iterator[Components]:
     saved, buffers = rank.saved, rank.communication
     if rank.job.training.mode == "inference":
         activations = rank.cache + saved.layer_bytes // 2
-        yield _moment(
-            rank, activations=activations, logits=rank.loss.forward, communication=max(buffers.forward, buffers.head)
-        )
+        most = max(buffers.forward, buffers.output)
+        yield _moment(rank, activations=activations, logits=rank.loss.forward, communication=most)
         return
     activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
     # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
@@ -292,7 +291,6 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
         rank,
         gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
         activations=max(0, activations - saved.mlp_half_bytes),
-        logits=rank.loss.kept,
         temporary=temporary + saved.attention_working_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
@@ -300,7 +298,6 @@ def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator
         rank,
         gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
         activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
-        logits=rank.loss.kept,
         communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
     )
 

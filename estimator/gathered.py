@@ -10,6 +10,7 @@ everything has run backward, because a unit waits for its first module.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .job import Job
 from .rank import Held, Stage
@@ -71,8 +72,17 @@ class _Unit:
     """The same in the type in which they are reduced."""
 
 
-def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
-    """The buffers of FSDP2 under accelerate, and torchtitan since 0.2; ``tied``: the stage's head is its embedding."""
+@lru_cache(maxsize=256)
+def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, within: bool = True) -> Buffers:
+    """The buffers of FSDP2 under accelerate, and torchtitan since 0.2.
+
+    Args:
+        stage: what the rank holds.
+        widths: bytes per element.
+        tied: the stage's head is its embedding.
+        keeps: blocks stay gathered after the forward pass.
+        within: the loss is computed within the root's forward pass, before which no flat buffer is freed.
+    """
     block = _unit(_largest_block(stage), widths)
     around = [held for held in stage.held if not held.group.layered]
     tokens = stage.tokens
@@ -83,13 +93,12 @@ def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
     head, others = _unit(((h, 1.0) for h in last), widths), _unit(((h, 1.0) for h in root), widths)
     embedding = _unit([(tokens, 1.0)] if tokens and not tied else [], widths)
 
-    keeps = _keeps_gathered(job)
     kept = round(block.whole * stage.layers) + embedding.whole if keeps else 0
     stays = others.whole + (head.whole if tied else 0)
     gathering = kept + block.whole if keeps else 2 * block.whole  # the flat buffer, and its parameters
     flat = block.whole if tied else head.whole  # of the unit that was gathered last
-    if job.training.framework == "torchtitan":
-        flat = 0  # its loss comes when the root's forward pass is over
+    if not within:
+        flat = 0
     late = head.gradients if tied else 0  # autograd holds them until the embedding's are there
     ahead = kept or 2 * block.whole
     if tied:
@@ -113,17 +122,16 @@ def unit_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffe
     )
 
 
-def root_buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
+def root_buffers(job: Job, stage: Stage, widths: Widths) -> Buffers:
     """The buffers where embedding and head are the root's: gathered throughout, and reduced at the very end.
 
     So under FSDP1, torchtune, and torchtitan before 0.2. FSDP1 too has the unit in use and the next one alive
     (``limit_all_gathers``).
     """
-    del tied  # one parameter or two: the root's
     block = _unit(_largest_block(stage), widths)
     root = _unit(((held, 1.0) for held in stage.held if not held.group.layered), widths)
     head = _unit(((h, 1.0) for h in stage.held if not h.group.layered and h is not stage.tokens), widths).gradients
-    kept = block.whole * stage.layers if _keeps_gathered(job) else 0
+    kept = block.whole * stage.layers if keeps_gathered(job) else 0
     ahead = kept + block.whole if kept else 2 * block.whole
     base = root.whole
     return Buffers(
@@ -188,7 +196,7 @@ def has_own_units(job: Job) -> bool:
     return framework == "transformers" or (framework == "torchtitan" and not gathers_with_root(job))
 
 
-def _keeps_gathered(job: Job) -> bool:
+def keeps_gathered(job: Job) -> bool:
     """Blocks stay gathered from the forward to the backward pass.
 
     Asked for, or torchtitan's default where there are pipeline stages (its distributed/fsdp.py).

@@ -1,18 +1,21 @@
 """What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any
+from typing import Literal
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job
+from .job import Job, Parallel
 
 _PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
 _FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
 
+_Targets = tuple[str, ...] | Literal["all-linear"]
+_Wanted = tuple[int, _Targets, bool]
+"""Of adapters the rank and the targets, and whether LitGPT makes them."""
 _OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -78,33 +81,48 @@ class Stage:
         return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A job, told from others only by what decides what its ranks hold, whatever its batch: sweeps ask again."""
-
-    key: tuple[Any, ...]
-    job: Job = field(compare=False)
-
-    @classmethod
-    def of(cls, job: Job) -> "Part":
-        """The part of this job."""
-        lora, training = job.lora, job.training
-        targets = None if lora is None else tuple(lora.targets)
-        accumulation = training.gradient_accumulation if job.parallel.pipeline > 1 else 1
-        own = (training.framework, training.mode, training.optimizer, training.optimizer_in_backward, accumulation)
-        return cls((own, job.parallel, job.software, lora and (lora.rank, targets, lora.quantization)), job)
-
-
 def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     """The stages that can be the fullest: the first, the last, and where there are more than two, the second.
 
     Raises:
         InputError: the job is spread over more than the model has, or its adapters fit nothing.
     """
-    if job.parallel.pipeline > inventory.layers:
-        count = job.parallel.pipeline
+    count = job.parallel.pipeline
+    if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
-    return _stages(inventory, Part.of(job))
+    lora, training = job.lora, job.training
+    cut = _Cut(
+        parallel=job.parallel,
+        adapters=_wanted(job),
+        quantized=lora is not None and lora.quantization != "none",
+        trains=training.mode == "train",
+        litgpt=training.framework == "litgpt",
+        by_plan=training.framework == "transformers",
+        accumulation=training.gradient_accumulation if count > 1 else 1,
+    )
+    return _stages(inventory, cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """What of a job decides what its ranks hold."""
+
+    parallel: Parallel
+    adapters: _Wanted | None
+    quantized: bool
+    trains: bool
+    litgpt: bool
+    by_plan: bool
+    """Tensor parallelism follows the plan of a model of transformers."""
+    accumulation: int
+
+
+@lru_cache(maxsize=256)  # sweeps ask for the same again and again
+def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
+    count = cut.parallel.pipeline
+    candidates = sorted({0, min(1, count - 1), count - 1})
+    adapters = _adapters(inventory, cut.adapters) if cut.adapters else ()
+    return tuple(_stage(cut, inventory, adapters, index) for index in candidates)
 
 
 def adapter_parameters(inventory: Inventory, job: Job) -> int:
@@ -113,49 +131,54 @@ def adapter_parameters(inventory: Inventory, job: Job) -> int:
     Raises:
         InputError: no linear layer has such a name.
     """
-    return sum(group.elements for group in _adapters(inventory, Part.of(job)))
+    return sum(group.elements for group in adapter_groups(inventory, job))
 
 
-@lru_cache(maxsize=256)
-def _stages(inventory: Inventory, part: Part) -> tuple[Stage, ...]:
-    count = part.job.parallel.pipeline
-    candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = _adapters(inventory, part)
-    return tuple(_stage(part.job, inventory, adapters, index) for index in candidates)
+def _wanted(job: Job) -> _Wanted | None:
+    lora = job.lora
+    if lora is None:
+        return None
+    targets = lora.targets if lora.targets == "all-linear" else tuple(lora.targets)
+    return lora.rank, targets, job.training.framework == "litgpt"
 
 
-@lru_cache(maxsize=256)
-def _adapters(inventory: Inventory, part: Part) -> tuple[ParameterGroup, ...]:
-    return tuple(adapter_groups(inventory, part.job))
-
-
-def adapter_groups(inventory: Inventory, job: Job) -> Iterator[ParameterGroup]:
+def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
     """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
-
-    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
-    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
-    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
 
     Raises:
         InputError: no linear layer has such a name.
     """
-    lora = job.lora
-    if lora is None:
-        return
+    wanted = _wanted(job)
+    return _adapters(inventory, wanted) if wanted else ()
+
+
+@lru_cache(maxsize=256)
+def _adapters(inventory: Inventory, wanted: _Wanted) -> tuple[ParameterGroup, ...]:
+    return tuple(_adapter_groups(inventory, *wanted))
+
+
+def _adapter_groups(inventory: Inventory, lora_rank: int, targets: _Targets, litgpt: bool) -> Iterator[ParameterGroup]:
+    """Of each adapted linear layer.
+
+    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
+    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
+    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
+    """
     linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
-    every = lora.targets == "all-linear"
-    names = set() if every else set(lora.targets)
-    if job.training.framework == "litgpt" and names & _PARTS:
+    every = targets == "all-linear"
+    names = set() if every else set(targets)
+    if litgpt and names & _PARTS:
         names |= _FUSED
     wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
     if not wanted:
         known = ", ".join(sorted({module_name(g) for g in linear}))
-        raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
+        named = targets if isinstance(targets, str) else list(targets)
+        raise InputError(f"lora.targets = {named!r} names no linear layer of this model; it has {known}")
     if every and not any(".shared_expert." in g.name for g in linear):
         wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
     for group in wanted:
         *experts, rows, columns = group.shape
-        rank = lora.rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
+        rank = lora_rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
         for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
             yield ParameterGroup(
                 name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
@@ -179,8 +202,8 @@ def module_name(group: ParameterGroup) -> str:
     return group.name.rpartition(".")[0].rpartition(".")[2]
 
 
-def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
-    count = job.parallel.pipeline
+def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
+    count = cut.parallel.pipeline
     layers = -(-inventory.layers // count)
     first, last = index == 0, index == count - 1
     held: list[Held] = []
@@ -195,10 +218,10 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         held.append(
             Held(
                 group=group,
-                elements=-(-group.elements * tensors // group.repeat // _split(job, group)),
+                elements=-(-group.elements * tensors // group.repeat // _split(cut, group)),
                 tensors=tensors,
-                trainable=adapter or (job.lora is None and job.training.mode == "train"),
-                quantized=_is_quantized(job, group) and not adapter,
+                trainable=adapter or (cut.adapters is None and cut.trains),
+                quantized=_is_quantized(cut, group) and not adapter,
                 adapter=adapter,
             )
         )
@@ -207,25 +230,24 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         layers=min(layers, inventory.layers - index * layers) if count > 1 else layers,
         first=first,
         last=last,
-        in_flight=min(count - index, job.training.gradient_accumulation) if count > 1 else 1,
+        in_flight=min(count - index, cut.accumulation) if count > 1 else 1,
         held=tuple(held),
     )
 
 
-def _split(job: Job, group: ParameterGroup) -> int:
+def _split(cut: _Cut, group: ParameterGroup) -> int:
     """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
-    expert = job.parallel.expert if group.role == "expert" else 1
+    expert = cut.parallel.expert if group.role == "expert" else 1
     whole = group.role in ("norm", "router")
-    if group.role == "embedding" and job.training.framework == "transformers":
+    if group.role == "embedding" and cut.by_plan:
         whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
-    tensor = 1 if whole else job.parallel.tensor
+    tensor = 1 if whole else cut.parallel.tensor
     return expert * tensor
 
 
-def _is_quantized(job: Job, group: ParameterGroup) -> bool:
+def _is_quantized(cut: _Cut, group: ParameterGroup) -> bool:
     """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
 
     Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
     """
-    excepted = group.role == "head" and job.training.framework != "litgpt"
-    return bool(job.lora and job.lora.quantization != "none" and group.linear and not excepted)
+    return cut.quantized and group.linear and (cut.litgpt or group.role != "head")

@@ -1,12 +1,11 @@
 """What a training process takes around its tensors: communication buffers, workspaces, and what torch never sees."""
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
-from .gathered import Buffers, has_own_units, megatron_buffers, root_buffers, unit_buffers
+from .gathered import Buffers, has_own_units, keeps_gathered, megatron_buffers, root_buffers, unit_buffers
 from .gpus import Gpu
 from .job import Job
-from .rank import Part, Stage
+from .rank import Stage
 from .sizes import MIB
 from .software import loads_kernels_eagerly, loads_whole_libraries
 from .states import shards
@@ -33,6 +32,9 @@ _OLD_CONTEXT_BYTES = {7: 1343 * MIB, 8: 1822 * MIB}
 """Context with all kernels before lazy loading: V100 under CUDA 11.2 (transformers' documentation), A100 torch 1.10."""
 
 
+_MOMENTS = tuple(moment.name for moment in fields(Buffers))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication(Buffers):
     """Communication buffers inside torch's allocator, by moment, and outside of it."""
@@ -43,14 +45,9 @@ class Communication(Buffers):
 
 def communication(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Communication:
     """Gathered weights, gradients on their way, and buckets."""
-    return _communication(stage, widths, Part.of(job), tied and stage.last)
-
-
-@lru_cache(maxsize=256)
-def _communication(stage: Stage, widths: Widths, part: Part, tied: bool) -> Communication:
-    buffers = _buffers(part.job, stage, widths, tied=tied)
-    moments = {moment.name: getattr(buffers, moment.name) for moment in fields(buffers)}
-    return Communication(**moments, outside=nccl_bytes(part.job))
+    buffers = _buffers(job, stage, widths, tied=tied and stage.last)
+    moments = {name: getattr(buffers, name) for name in _MOMENTS}
+    return Communication(**moments, outside=nccl_bytes(job))
 
 
 def _buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
@@ -63,9 +60,12 @@ def _buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
         return _zero_buffers(job, stage)
     if strategy == "megatron-fsdp" and ranks > 1:
         return megatron_buffers(job, stage, widths)
-    if job.parallel.world_size > 1 and shards(job).weights > 1:
-        return (unit_buffers if has_own_units(job) else root_buffers)(job, stage, widths, tied=tied)
-    return Buffers()
+    if job.parallel.world_size == 1 or shards(job).weights == 1:
+        return Buffers()
+    if has_own_units(job):
+        within = job.training.framework == "transformers"
+        return unit_buffers(stage, widths, tied=tied, keeps=keeps_gathered(job), within=within)
+    return root_buffers(job, stage, widths)
 
 
 def _same(*, forward: int, loss: int, backward: int, step: int) -> Buffers:
