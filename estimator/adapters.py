@@ -5,11 +5,17 @@ Source: peft 0.21, ``tuners/lora`` and ``utils/transformers_weight_conversion.py
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import lru_cache
+from typing import Literal
 
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup
-from .job import Lora
+from .job import Job, Lora
 
+_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
+_WHOLE = frozenset({"query_key_value", "qkv_proj", "c_attn"})
+"""In LitGPT queries, keys and values are one layer, adapted by its parts; what families call it that fuse it too."""
+_Targets = tuple[str, ...] | Literal["all-linear"]
 _FUSED_FAMILIES = frozenset(
     {
         "afmoe",
@@ -42,17 +48,32 @@ _FUSED_FAMILIES = frozenset(
 """Families whose experts transformers 5 fused, and for which peft takes the old names to mean the fused ones."""
 
 
-def adapters_of(inventory: Inventory, lora: Lora) -> tuple[ParameterGroup, ...]:
-    """What peft put into the built model, else what it would put in.
+def adapters_of(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
+    """What peft put into the built model, else what it, or LitGPT, would put in; nothing without adapters.
 
     Raises:
         InputError: nothing in the model is called as the targets are.
     """
-    return tuple(adapter_groups(inventory, lora)) if inventory.adapters is None else inventory.adapters
+    if job.lora is None or inventory.adapters is not None:
+        return inventory.adapters or ()
+    targets = job.lora.targets
+    named: _Targets = targets if isinstance(targets, str) else tuple(targets)
+    return _by_rule(inventory, job.lora.rank, named, job.training.framework == "litgpt")
 
 
-def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]:
+@lru_cache(maxsize=256)  # sweeps ask for the same again and again
+def _by_rule(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> tuple[ParameterGroup, ...]:
+    lora = Lora(rank=rank, targets=targets if isinstance(targets, str) else list(targets))
+    return tuple(adapter_groups(inventory, lora, litgpt=litgpt))
+
+
+def adapter_groups(inventory: Inventory, lora: Lora, *, litgpt: bool = False) -> Iterator[ParameterGroup]:
     """By rule: A (r, in) and B (out, r) beside each adapted linear layer; fused experts have r for each of them.
+
+    Args:
+        inventory: the model's parameters.
+        lora: rank and targets.
+        litgpt: LitGPT makes them, not peft.
 
     Raises:
         InputError: nothing in the model is called as the targets are, or peft refuses them.
@@ -61,7 +82,7 @@ def adapter_groups(inventory: Inventory, lora: Lora) -> Iterator[ParameterGroup]
     if lora.targets == "all-linear":
         names: Collection[str] = {module_name(g) for g in linear if not _is_output(g, inventory)}
     else:
-        names = set(lora.targets)
+        names = set(lora.targets) | (_WHOLE if litgpt and _PARTS & set(lora.targets) else set())
     fused = list(_fused(inventory, names, every=lora.targets == "all-linear"))
     renamed = set(_old_names(inventory)) if fused else set()  # these then mean the fused tensors alone
     if lora.targets != "all-linear":

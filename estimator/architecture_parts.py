@@ -122,6 +122,7 @@ def _mlp(fields: Fields, family: Family) -> dict[str, Any]:
     if family.layout == "t5":
         feed_forward = fields.text("feed_forward_proj", default="relu") or "relu"
         gated, activation = feed_forward.startswith("gated-"), feed_forward.removeprefix("gated-")
+        activation = "gelu_new" if feed_forward == "gated-gelu" else activation  # as T5Config reads it
     return {
         "mlp_size": fields.size(
             "intermediate_size",

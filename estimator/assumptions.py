@@ -9,7 +9,15 @@ from .families import FAMILIES
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
+from .loss import compiles_loss
 from .shape_inventory import UNKNOWN_FAMILY_ERROR
+from .software import (
+    copies_shifted_logits,
+    keeps_quantized_inputs,
+    loads_kernels_eagerly,
+    sentences,
+    zeroes_gradients,
+)
 from .states import accumulates_whole
 from .widths import uses_zero
 
@@ -31,32 +39,51 @@ def warnings(job: Job, arch: Architecture | None, inventory: Inventory | None) -
 
 
 def _assumptions(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Iterator[str]:
-    training, parallel = job.training, job.parallel
+    training, words = job.training, arch is not None and arch.has_vocab_head
     card = gpu.label if gpu else "a card of the Hopper generation"
-    yield f"CUDA context and cuBLAS workspaces as on {card}, with lazily loaded kernels (torch 2.1 or newer)."
+    lazy = "" if loads_kernels_eagerly(job) else ", with lazily loaded kernels (torch 1.13 or newer)"
+    yield f"CUDA context and cuBLAS workspaces as on {card}{lazy}."
+    yield from sentences(job)
     if training.mode == "train":
         yield "Every sequence has the full length, and no padding mask is passed to attention."
-        yield "Gradients are set to None between steps, and optimizer states exist (the second step or a later one)."
+        freed = "zeroed" if zeroes_gradients(job) else "set to None"
+        yield f"Gradients are {freed} between steps, and optimizer states exist (the second step or a later one)."
     if training.optimizer == "adamw" and training.mode == "train":
         yield "AdamW is torch's with foreach, which copies what it steps; the fused one (adamw-fused) does not."
     if training.optimizer.startswith("paged"):
         yield "Paged optimizer states are managed memory, not counted: the driver moves them away when room is short."
-    if training.loss == "full" and arch and arch.has_vocab_head:
+    if job.lora and job.lora.quantization.startswith("nf4") and not keeps_quantized_inputs(job):
+        yield "bitsandbytes is 0.43.2 or newer: 4-bit linear layers do not keep their inputs."
+    if training.framework == "litgpt" and training.loss != "fused-linear" and words:
+        yield "LitGPT: Fabric casts the logits to fp32, which outlive the loss; under adapters the head runs by chunks."
+    elif training.loss == "full" and words and not copies_shifted_logits(job):
         yield "The loss is transformers' since 4.49: fp32 logits and log-probabilities, no shifted copy."
     if job.lora and job.lora.quantization != "none":
         yield "Embeddings, norms and head of the quantized model stay in 16 bits (not upcast to fp32)."
     if job.lora and training.framework == "transformers" and not uses_zero(job):
         yield "Adapter weights are fp32, as peft makes them by default."
+    yield from _of_frameworks(job)
+    if arch and arch.moe_layers:
+        yield "Tokens are dealt to the experts evenly."
+
+
+def _of_frameworks(job: Job) -> Iterator[str]:
+    """What frameworks, and what spreads the job, bring with them."""
+    training, parallel = job.training, job.parallel
     if uses_zero(job):
         yield "DeepSpeed's buckets have their default size of 5e8 elements; 'auto' in the Trainer makes them smaller."
     if parallel.world_size > 1:
-        yield "NCCL takes about 0.6 GiB for the first communicator and 0.3 GiB for each further one."
+        yield "NCCL takes 0.5 GiB for each communicator of two ranks and 0.7 for one of more, as measured on A100s."
+    if parallel.expert > 1:
+        yield "NCCL's all-to-all takes 0.4 GiB for each peer on the same machine, as measured on H100s."
+    if compiles_loss(job):
+        yield "The loss is compiled with the model, so that no fp32 logits are written."
+    if training.framework == "megatron":
+        yield "TransformerEngine computes the linear layers, with a workspace of its own beside cuBLAS'."
     if parallel.pipeline > 1:
         yield "The pipeline runs a 1F1B schedule over blocks dealt out evenly."
     if job.model.task in ("image-text-to-text", "multimodal-lm"):
         yield "Batches hold text alone: images and sounds, and what their encoders save, are not counted."
-    if arch and arch.moe_layers:
-        yield "Tokens are dealt to the experts evenly."
 
 
 def _warnings(job: Job, arch: Architecture | None, inventory: Inventory | None) -> Iterator[str]:
@@ -97,7 +124,7 @@ def _of_the_shape(job: Job, arch: Architecture, inventory: Inventory | None) -> 
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.lora and job.lora.quantization != "none" and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
-    if inventory and job.lora and any(g.role == "expert" for g in adapters_of(inventory, job.lora)):
+    if inventory and any(g.role == "expert" for g in adapters_of(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, made anew in every forward pass; the formula does "
             "not count those."

@@ -43,7 +43,16 @@ class Components:
     @property
     def total_bytes(self) -> int:
         """Sum over the components."""
-        return sum(size for _, size in self.items())
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.temporary
+            + self.communication
+            + self.context
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

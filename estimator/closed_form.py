@@ -6,7 +6,7 @@ states exist. Each moment is a set of components; a phase is its fullest moment,
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import hypot
 
 from .activations import Saved, key_value_cache_bytes, saved_activations
@@ -17,11 +17,13 @@ from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseNa
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
+from .litgpt import head_passes
 from .loss import LossBytes, loss_bytes
 from .rank import Stage, stages
 from .shape_inventory import UNKNOWN_FAMILY_ERROR
 from .sizes import MIB
-from .states import States, accumulates_whole, states
+from .software import zeroes_gradients
+from .states import States, accumulates_whole, shards, states
 from .surroundings import Communication, communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
 
@@ -40,9 +42,15 @@ class _Rank:
     cache: int
     """Key-value cache of inference."""
     context: int
+    bare_context: int
+    """The same before a step has loaded its kernels."""
     workspace: int
     tied: bool
     """Head and embedding are one parameter."""
+    casts: int
+    """Autocast's copies of the weights of the blocks' linear layers, all of them."""
+    head_casts: int
+    """The same of those around the blocks."""
 
     @property
     def outside(self) -> int:
@@ -50,12 +58,22 @@ class _Rank:
         return self.context + self.communication.outside
 
     @property
-    def casts(self) -> int:
-        """Autocast's copies of the weights of linear layers, all of them."""
-        if not self.widths.autocast:
+    def second_gradient(self) -> int:
+        """Of an embedding that is the head too: that of the one beside that of the other, before they are added."""
+        tokens = self.stage.tokens
+        if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.communication.unreduced:
             return 0
-        linear = (h for h in self.stage.held if (h.group.linear or h.group.role == "expert") and not h.quantized)
-        return sum(held.elements * self.widths.compute for held in linear)
+        return tokens.elements * self.widths.gradient
+
+    @property
+    def whole_gradient(self) -> int:
+        """What tensor parallelism leaves unsplit of an embedding's gradient until the step (DTensor's embedding)."""
+        tokens, parallel = self.stage.tokens, self.job.parallel
+        if tokens is None or self.tied or not tokens.trainable or parallel.strategy == "fsdp2":
+            return 0
+        if self.job.training.framework != "transformers" or tokens.elements == tokens.group.elements:
+            return 0
+        return tokens.elements * (parallel.tensor - 1) * self.widths.gradient
 
     @property
     def accumulated(self) -> int:
@@ -64,8 +82,10 @@ class _Rank:
             return (
                 self.states.gradients
             )  # one buffer that is made once and zeroed (DistributedDataParallel's grad buffer)
-        if self.job.training.gradient_accumulation == 1 or self.job.training.optimizer_in_backward:
+        if self.job.training.optimizer_in_backward:
             return 0
+        if self.job.training.gradient_accumulation == 1:
+            return self.states.gradients if zeroes_gradients(self.job) else 0
         return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
 
 
@@ -112,98 +132,179 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         states=states(job, stage, widths),
         saved=saved_activations(job, arch, stage, widths),
         loss=loss_bytes(job, arch, stage, widths),
-        communication=communication(job, stage, widths),
+        communication=communication(job, stage, widths, tied=tied),
         cache=key_value_cache_bytes(job, arch, stage, widths),
-        context=context_bytes(gpu),
-        workspace=workspace_bytes(gpu),
+        context=context_bytes(job, gpu),
+        bare_context=context_bytes(job, gpu, training=False),
+        workspace=workspace_bytes(
+            gpu,
+            megatron=job.training.framework == "megatron",
+            grouped=any(held.group.role == "expert" for held in stage.held),
+        ),
         tied=tied,
+        casts=_casts(job, stage, widths, layered=True, tied=tied),
+        head_casts=_casts(job, stage, widths, layered=False, tied=tied),
     )
 
 
+def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool) -> int:
+    if not widths.autocast:
+        return 0
+    fused = job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
+    head = stage.tokens if tied and stage.last else None
+    passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
+    linear = (
+        held.elements * passes
+        for held in stage.held
+        if held.group.layered == layered
+        and not held.quantized
+        and (held.group.linear or (fused and held.group.role == "expert") or held is head)
+    )
+    return sum(linear) * widths.compute
+
+
 def _phases(rank: _Rank) -> tuple[Phase, ...]:
-    loading = Components(weights=rank.states.weights, context=rank.context)
+    loading = Components(weights=rank.states.weights, context=rank.bare_context)
     moments: dict[PhaseName, Iterator[Components]] = {"forward": _forward(rank)}
     if rank.job.training.mode == "train":
         moments |= {"backward": _backward(rank), "optimizer step": _step(rank)}
-    phases = [Phase(name="loading", components=loading, outside_bytes=rank.context)]
+    phases = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
     for name, candidates in moments.items():
         fullest = max(candidates, key=lambda components: components.total_bytes)
         phases.append(Phase(name=name, components=fullest, outside_bytes=rank.outside))
     return tuple(phases)
 
 
-def _always(rank: _Rank) -> Components:
-    """What is there at every moment of a step."""
+def _moment(
+    rank: _Rank,
+    *,
+    gradients: int = 0,
+    activations: int = 0,
+    logits: int = 0,
+    temporary: int = 0,
+    communication: int = 0,
+) -> Components:
+    """These, and what is there at every moment of a step."""
     return Components(
         weights=rank.states.weights,
+        gradients=gradients,
         optimizer=rank.states.optimizer,
-        temporary=rank.workspace,
-        communication=rank.communication.outside,
+        activations=activations,
+        logits=logits,
+        temporary=rank.workspace + temporary,
+        communication=rank.communication.outside + communication,
         context=rank.context,
     )
 
 
 def _forward(rank: _Rank) -> Iterator[Components]:
-    base, micro_batches = _always(rank), rank.stage.in_flight
+    saved, buffers = rank.saved, rank.communication
     if rank.job.training.mode == "inference":
-        activations = rank.cache + rank.saved.layer_bytes // 2
-        yield replace(
-            base,
-            activations=activations,
-            logits=rank.loss.forward,
-            communication=base.communication + rank.communication.forward,
-        )
+        activations = rank.cache + saved.layer_bytes // 2
+        most = max(buffers.forward, buffers.output)
+        yield _moment(rank, activations=activations, logits=rank.loss.forward, communication=most)
         return
-    blocks = replace(
-        base,
+    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
+    # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
+    kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else rank.casts
+    yield _moment(
+        rank,
         gradients=rank.accumulated,
-        activations=micro_batches * (rank.saved.layers_bytes + rank.saved.around_bytes),
-        temporary=base.temporary + (rank.casts // max(1, rank.stage.layers) if _drops_casts(rank.job) else rank.casts),
-        communication=base.communication + rank.communication.forward,
+        activations=activations,
+        logits=rank.loss.kept_before,
+        temporary=saved.forward_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
+        communication=buffers.forward,
     )
-    yield replace(blocks, temporary=blocks.temporary + rank.saved.forward_bytes)
-    yield replace(blocks, logits=rank.loss.forward)
+    yield _moment(
+        rank,
+        gradients=rank.accumulated,
+        activations=activations,
+        logits=rank.loss.forward,
+        temporary=kept + rank.head_casts,
+        communication=buffers.output,
+    )
 
 
-def _drops_casts(job: Job) -> bool:
-    """Autocast caches casts of what is trained only, and checkpointed blocks keep none of the others."""
-    return job.lora is not None and job.training.activation_checkpointing != "none"
+def _checkpoints(job: Job) -> bool:
+    return job.training.activation_checkpointing != "none"
 
 
 def _backward(rank: _Rank) -> Iterator[Components]:
-    base, saved, layers = _always(rank), rank.saved, max(1, rank.stage.layers)
+    saved, layers, buffers, head = rank.saved, max(1, rank.stage.layers), rank.communication, rank.head_casts
     others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
-    checkpointed = rank.job.training.activation_checkpointing != "none"
+    activations = others + saved.layers_bytes + saved.around_bytes
     # casts that the recomputation makes anew were dropped when autocast ended
-    casts = rank.casts // layers if checkpointed else rank.casts
-    during = replace(
-        base,
-        temporary=base.temporary + casts,
-        communication=base.communication + rank.communication.backward,
-    )
-    yield replace(  # the loss
-        during,
+    casts = rank.casts // layers if _checkpoints(rank.job) else rank.casts
+    kept = head if _checkpoints(rank.job) else head + casts
+    yield _moment(
+        rank,
         gradients=rank.accumulated,
-        activations=others + saved.layers_bytes + saved.around_bytes,
+        activations=activations,
         logits=rank.loss.backward,
-        communication=base.communication + rank.communication.loss,
+        temporary=kept,
+        communication=buffers.loss,
     )
-    for done in (0, layers - 1):  # the first block to run backward, and the last
-        yield replace(
-            during,
-            gradients=max(rank.accumulated, _gradients_after(rank, done)),
-            activations=others + saved.layers_bytes * (layers - done) // layers,
-            temporary=base.temporary + casts * (layers - done) // layers + saved.working_bytes,
-        )
-    yield replace(  # the embedding
-        during,
+    turned = max(rank.accumulated, _gradients_after(rank, 0))
+    yield _moment(  # the head; under autocast its gradient has the compute type first
+        rank,
+        gradients=rank.accumulated if rank.widths.autocast else turned,
+        activations=activations,
+        logits=rank.loss.gradient,
+        temporary=kept + (head if rank.job.lora is None else 0),
+        communication=buffers.head,
+    )
+    yield _moment(  # the last norm
+        rank,
+        gradients=turned,
+        activations=activations,
+        logits=rank.loss.kept,
+        temporary=kept + saved.norm_working_bytes,
+        communication=buffers.turn,
+    )
+    for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
+        yield from _block_backward(rank, done, casts, others)
+    yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
+        rank,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
-        temporary=base.temporary,
+        logits=rank.loss.kept,
+        temporary=rank.second_gradient,
+        communication=buffers.embedding,
     )
 
 
-def _gradients_after(rank: _Rank, blocks: int) -> int:
+def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator[Components]:
+    """One block: its MLP, its attention, and when it is through."""
+    saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.communication, rank.stage.share_of_mlp
+    gradients = max(rank.accumulated, _gradients_after(rank, done))
+    activations = others + saved.layers_bytes * (layers - done) // layers + saved.recomputed_bytes
+    temporary = casts * (layers - done) // layers
+    waiting = min(done, buffers.queue) * buffers.queued
+    communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
+    yield _moment(
+        rank,
+        gradients=gradients,
+        activations=activations,
+        logits=rank.loss.kept,
+        temporary=temporary + saved.working_bytes,
+        communication=communication,
+    )
+    yield _moment(
+        rank,
+        gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
+        activations=max(0, activations - saved.mlp_half_bytes),
+        temporary=temporary + saved.attention_working_bytes,
+        communication=communication + round(mlp * buffers.unreduced),
+    )
+    yield _moment(
+        rank,
+        gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
+        activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
+        communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
+    )
+
+
+def _gradients_after(rank: _Rank, blocks: float) -> int:
     """Gradients that exist when so many blocks have run backward: the head's and theirs, not yet the embedding's."""
     if rank.job.training.optimizer_in_backward:
         return rank.states.gradients
@@ -211,18 +312,19 @@ def _gradients_after(rank: _Rank, blocks: int) -> int:
     embedding = rank.stage.elements(trainable=True, role="embedding")
     blocks_share = rank.stage.elements(trainable=True, layered=True) * blocks / max(1, rank.stage.layers)
     around = trainable - embedding - rank.stage.elements(trainable=True, layered=True)
-    if rank.tied and embedding:
+    if rank.tied and embedding and not rank.communication.unreduced:
         around += embedding  # the head's gradient is the embedding's
     return round(rank.states.gradients * (around + blocks_share) / trainable)
 
 
 def _step(rank: _Rank) -> Iterator[Components]:
-    base = _always(rank)
-    yield replace(
-        base,
-        gradients=rank.states.gradients,
-        temporary=base.temporary + rank.states.step,
-        communication=base.communication + rank.communication.step,
+    whole = rank.whole_gradient
+    yield _moment(
+        rank,
+        gradients=rank.states.gradients + whole,
+        logits=rank.loss.kept,
+        temporary=rank.states.step + whole // max(1, rank.job.parallel.tensor - 1),
+        communication=rank.communication.step,
     )
 
 
@@ -251,14 +353,31 @@ def _slack(rank: _Rank, phase: Phase) -> int:
     """Bytes that the allocator holds beyond what is allocated: fragmentation, and what other streams' pools keep.
 
     FSDP2 gathers and reduces on streams of their own, whose pools keep their blocks (torch.distributed.fsdp,
-    ``_fsdp_param_group.py``): the sharded gradients' and the root's flat buffer; and a freed block of low-precision
-    logits serves no fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job (PyTorch's FSDP2 notes).
+    ``_fsdp_param_group.py``): the sharded gradients, which come from the reducing stream, and the gathering stream's
+    flat buffers. At the loss also what the blocks' forward passes left free, which is too small for logits, and so
+    is the block of low-precision logits for the fp32 ones. FSDP1 reserves 3.5 to 7 % more than FSDP2 on the same job
+    (PyTorch's FSDP2 notes): a unit that is freed serves again only when the GPU is done with it (``record_stream``).
+    In the Trainer's loop, optimizer states and their temporaries split the blocks that activations left in the first
+    step: the allocator's model, replayed on traces of twenty families, leaves 2 to 30 % behind, about 10 in the middle.
     """
     job, allocated = rank.job, phase.allocated_bytes
-    if job.parallel.strategy == "fsdp2" and job.parallel.data_shard > 1:
-        gradients = max(0, rank.states.gradients - phase.components.gradients)
-        return gradients + rank.communication.root + rank.loss.low
-    return round(allocated * {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy, 0.03))
+    trainer = job.training.framework == "transformers" and job.training.mode == "train"
+    split = (0.06 if job.lora else 0.1) if trainer else 0.0
+    if job.parallel.strategy == "fsdp2" and shards(job).weights > 1:
+        return _pools(rank, phase) + round(split * allocated)
+    waiting = rank.communication.pool if job.parallel.strategy == "fsdp1" else 0
+    share = {"fsdp1": 0.12, "zero3": 0.07, "megatron-fsdp": 0.07}.get(job.parallel.strategy) or split or 0.03
+    return waiting + round(allocated * share)
+
+
+def _pools(rank: _Rank, phase: Phase) -> int:
+    """What lies in FSDP2's pools and in blocks that do not fit, and is not allocated at the phase's peak."""
+    gradients = max(0, rank.states.gradients - phase.components.gradients)
+    at_the_loss = phase.components.logits > 0
+    passing = rank.saved.forward_bytes if at_the_loss else 0
+    # what is reduced at once is larger than a block of the loss
+    apart = rank.loss.backward if not at_the_loss and 3 * rank.communication.block > rank.loss.backward else 0
+    return gradients + rank.communication.pool + rank.loss.low + passing + apart
 
 
 def _whole_segments(size: int) -> int:
@@ -275,15 +394,16 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
     too_few = 0.1 if approximate else 0.002
     states = parts.weights + parts.gradients + parts.optimizer
     compiled = 0.4 if rank.job.training.compile else 0.0
-    # other frameworks' blocks are counted from their sources, and held against published figures alone
-    foreign = 0.0 if rank.job.training.framework == "transformers" else 0.25
+    # others' blocks are counted from their sources, and held against published figures alone, not against autograd
+    foreign = 0.0 if rank.job.training.framework in ("transformers", "litgpt") else 0.25
     above = (
         too_few * states,
         max(0.08, foreign) * parts.activations,
         max(0.2, foreign) * parts.logits,
         0.15 * parts.temporary,
         0.5 * parts.communication,
-        (slack + 0.02) * phase.allocated_bytes,
+        (slack + (0.08 if rank.job.training.framework == "transformers" else 0.02)) * phase.allocated_bytes,
+        rank.loss.eager,
         300 * MIB,
     )
     below = (
@@ -301,4 +421,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return sum(g.elements for g in adapters_of(inventory, job.lora)) if job.lora else inventory.parameters
+    return sum(g.elements for g in adapters_of(inventory, job)) if job.lora else inventory.parameters

@@ -32,7 +32,7 @@ class ParameterGroup:
     """As the model itself makes it, such as ``float32``; None: not built, so not known."""
     transposed: bool = False
     """Stored (in, out): GPT-2's linear layers."""
-    quantized: bool | None = field(default=None, compare=False)
+    quantized: bool | None = None
     """transformers hands it to bitsandbytes; None: not built, so told from ``linear`` and ``role``."""
 
     @property
@@ -65,7 +65,7 @@ class Buffer:
 class Inventory:
     """All parameters of a model, tied ones once; and of a built model, what else is in it.
 
-    Two are equal if their parameters are, whether they were counted on the built model or told from the shape.
+    Two are equal if the same memory follows from them: what is left out of the comparison decides none.
     """
 
     groups: tuple[ParameterGroup, ...]
@@ -82,7 +82,7 @@ class Inventory:
     """What peft itself put in for the job; None: told by rule from the linear layers."""
     tied: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
     """Names of one and the same parameter. Empty, as all that follows, where the model was not built."""
-    buffers: tuple[Buffer, ...] = field(default=(), compare=False)
+    buffers: tuple[Buffer, ...] = ()
     experts: int = field(default=0, compare=False)
     """Routed experts of a layer; their elements are those of the role ``expert``."""
     tensor_plan: tuple[tuple[str, str], ...] = field(default=(), compare=False)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 Positive = Annotated[int, Meta(ge=1)]
+Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*")]
 
 Precision = Literal["fp32", "fp16-mixed", "bf16-mixed", "bf16", "fp16"]
 Optimizer = Literal[
@@ -181,6 +182,20 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return self.data_ranks * self.tensor * self.pipeline * self.context
 
 
+class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Versions of libraries on which memory depends; one that is left out is today's. ``software`` has the rules."""
+
+    torch: Version | None = None
+    cuda: Version | None = None
+    """Of the toolkit that torch was built with."""
+    transformers: Version | None = None
+    bitsandbytes: Version | None = None
+    litgpt: Version | None = None
+    torchtitan: Version | None = None
+    module_loading: Literal["lazy", "eager"] | None = None
+    """``CUDA_MODULE_LOADING``; what the versions do by themselves when left out."""
+
+
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The card that the job is meant for."""
 
@@ -199,6 +214,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     """Absent: full fine-tuning."""
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
+    software: Software = field(default_factory=Software)
 
     @property
     def label(self) -> str:

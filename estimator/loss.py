@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from .activations import tokens_per_rank
 from .architecture import Architecture
 from .job import Job
+from .litgpt import HEAD_CHUNK
 from .rank import Stage
+from .software import (
+    casts_logits_in_model,
+    copies_shifted_logits,
+    leaves_loss_to_eager,
+    runs_longest_first,
+    saves_softmax_inputs,
+)
+from .states import unpacked_bytes
 from .widths import Widths
 
 
@@ -19,8 +28,20 @@ class LossBytes:
     """Kept for the backward pass."""
     backward: int
     """At most while the loss runs backward, what was saved included."""
+    gradient: int = 0
+    """The logits' gradient in the compute type, which the head runs backward from."""
+    eager: int = 0
+    """What the loss reserves more where it is left out of what is compiled (torchtitan's ``compile.components``)."""
     low: int = 0
     """The logits in the compute type, where they are freed before an fp32 copy runs backward."""
+    kept: int = 0
+    """What the script's variables hold on to while the blocks run backward and the optimizer steps."""
+    kept_before: int = 0
+    """What they still hold of the micro-batch before while the blocks run forward."""
+
+
+_CHUNKS = 8
+"""Into which torchtune and torchtitan cut a sequence for their chunked losses."""
 
 
 def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LossBytes:
@@ -40,28 +61,42 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     if job.training.mode == "inference":
         return LossBytes(forward=c * logits, saved=c * logits, backward=0)
     # the loss of causal models casts logits to fp32, that of the others leaves it to autocast
-    wide = 4 if arch.task == "causal-lm" or widths.autocast else c
+    wide = 4 if arch.task == "causal-lm" or widths.mixed else c
     copy = wide if c != wide else 0
     if job.training.framework == "megatron":
         # tensor_parallel/cross_entropy.py works in place: one fp32 copy becomes the softmax and then the gradient
         return LossBytes(forward=(c + 4) * logits, saved=4 * logits, backward=(c + 4) * logits)
+    if job.training.framework == "litgpt" and job.training.loss != "fused-linear":
+        return _litgpt(job, logits, widths, unpacked_bytes(job, (h for h in stage.held if h.group.role == "head")))
     match job.training.loss:
         case "full":
             capped = c * logits if arch.logit_softcap else 0  # what tanh gave
+            if compiles_loss(job):
+                return LossBytes(
+                    forward=c * logits + capped,
+                    saved=c * logits + capped,
+                    backward=2 * c * logits + capped,
+                    eager=(3 * wide - c) * logits if job.training.framework == "torchtitan" else 0,
+                )
+            if split > 1:
+                return _loss_parallel(logits, c, wide, copy, capped)
+            returned, low = c, c * logits if copy else 0
+            if arch.task == "causal-lm" and copies_shifted_logits(job):
+                copy += wide
+                returned = 0 if casts_logits_in_model(job) else c
+            given = wide * logits if saves_softmax_inputs(job) else 0
             return LossBytes(
-                forward=(c + copy + wide) * logits + capped,
-                saved=wide * logits + capped,
-                backward=3 * wide * logits + capped,
-                low=c * logits if copy else 0,
+                forward=(returned + copy + wide) * logits + capped,
+                saved=wide * logits + capped + given,
+                backward=3 * wide * logits + capped + given,
+                gradient=c * logits,
+                low=low,
             )
         case "chunked":
-            chunk = -(-logits // 8)
-            if job.training.framework == "litgpt":  # logits and their log-softmax, both in c bytes, by 128 tokens
-                return LossBytes(forward=2 * c * logits, saved=c * logits, backward=2 * c * logits)
-            # torchtune keeps each chunk's fp32 log-softmax, and the logits until the loss is returned
-            return LossBytes(
-                forward=(c + 4) * logits + 4 * chunk, saved=4 * logits, backward=4 * logits + (8 + c) * chunk
-            )
+            head = c * arch.vocab * arch.hidden // split if job.lora is None else 0
+            if job.training.framework == "torchtitan":
+                return _chunks_at_once(job, logits, c, head, gradients=4 * tokens * arch.hidden)
+            return _chunks_one_by_one(job, logits, c, head)
         case "fused-linear":
             # gradients are computed in the forward pass, over chunks of about T h / V tokens (Liger-Kernel)
             chunk = min(logits, tokens * arch.hidden)
@@ -72,3 +107,77 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
                 saved=c * tokens * arch.hidden,
                 backward=2 * c * tokens * arch.hidden,
             )
+
+
+def compiles_loss(job: Job) -> bool:
+    """Whether cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
+
+    ``compile`` covers blocks and loss in torchtitan (since 0.1: components/loss.py, pull request 1033) and torchtune
+    (training/_compile.py); what is saved then are the logits themselves, and backward writes their gradient.
+    """
+    compiled = job.training.compile and job.training.framework in ("torchtitan", "torchtune")
+    return compiled and not leaves_loss_to_eager(job)
+
+
+def _loss_parallel(logits: int, c: int, wide: int, copy: int, capped: int) -> LossBytes:
+    """Logits split over the vocabulary, as torch.distributed.tensor.parallel.loss works on them in eager mode.
+
+    Forward: input, shifted input and its exponential; backward: log-softmax, a gradient of zeros, the exponential
+    and their sum, all in fp32.
+    """
+    return LossBytes(
+        forward=(c + copy + 2 * wide) * logits + capped,
+        saved=wide * logits + capped,
+        backward=4 * wide * logits + capped,
+        low=c * logits if copy else 0,
+    )
+
+
+def _chunks_one_by_one(job: Job, logits: int, c: int, head: int) -> LossBytes:
+    """torchtune: all chunks' logits are made, then the loss of one chunk after the other (CEWithChunkedOutputLoss).
+
+    In backward each chunk gives a gradient of the whole head, added to that of the chunks before.
+    """
+    chunk = -(-logits // _CHUNKS)
+    kept = c if compiles_loss(job) else 4  # logits, or their log-softmax
+    passing = c if compiles_loss(job) else 8 + c
+    first = kept * logits + passing * chunk
+    second = first - kept * chunk + 2 * head
+    forward = c * logits if compiles_loss(job) else (c + 4) * logits + 4 * chunk
+    return LossBytes(forward=forward, saved=kept * logits, backward=max(first, first - passing * chunk + head, second))
+
+
+def _chunks_at_once(job: Job, logits: int, c: int, head: int, *, gradients: int) -> LossBytes:
+    """torchtitan: each chunk runs forward and backward before the next (ChunkedLossWrapper).
+
+    The hidden states' gradients are collected in fp32.
+    """
+    chunk = -(-logits // _CHUNKS)
+    most = (2 * c if compiles_loss(job) else c + 16 if job.parallel.tensor > 1 else c + 12) * chunk
+    largest = gradients + max(most, c * chunk + 2 * head)
+    return LossBytes(forward=largest, saved=gradients, backward=largest)
+
+
+def _litgpt(job: Job, logits: int, widths: Widths, unpacked: int) -> LossBytes:
+    """LitGPT's scripts: Fabric casts the model's outputs to fp32, and the variable ``logits`` outlives the loss.
+
+    Adapters make the head run by chunks, whose gradients replace their log-probabilities one by one; else the last
+    position is cut off, which with several sequences is a copy, and so is its gradient.
+    """
+    c, length = widths.compute, job.training.sequence_length
+    before = 0 if runs_longest_first(job) else 4 * logits
+    passing = before + c * logits + max(4 * logits if c != 4 else 0, unpacked)
+    chunk = 8 * logits * min(HEAD_CHUNK, length) // length
+    if job.lora:
+        computing, backward = 8 * logits, max(8 * logits + chunk, (4 + c) * logits + unpacked)
+    else:
+        computing = (12 if job.training.micro_batch > 1 else 8) * logits
+        backward = max(8 * logits + chunk, 12 * logits)
+    return LossBytes(
+        forward=max(passing, computing),
+        saved=8 * logits,
+        backward=backward,
+        gradient=(4 + c) * logits,
+        kept=4 * logits,
+        kept_before=before,
+    )

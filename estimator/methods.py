@@ -89,7 +89,8 @@ def _closed(
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
         try:
-            counted = exact_inventory(model, job.model.task, lora=job.lora, python=python)
+            lora = None if job.training.framework == "litgpt" else job.lora  # its adapters are not peft's
+            counted = exact_inventory(model, job.model.task, lora=lora, python=python)
             return closed_form(job, _shape_of_built(job, model, arch, counted), counted, method="exact", gpu=gpu)
         except CannotTellError:
             if method == "exact" or model.source == "code":

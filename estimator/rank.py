@@ -1,13 +1,16 @@
 """What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
 
 from .adapters import adapters_of
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
-from .job import Job
+from .job import Job, Parallel
 from .quantized import quantization, quantized_bytes
+
+_OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,7 @@ class Held:
         return -(-self.elements // max(1, self.tensors))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: its totals are kept
 class Stage:
     """One rank of a job: a pipeline stage's tensor-parallel part."""
 
@@ -46,15 +49,34 @@ class Stage:
     buffer_bytes: int = 0
     """Of buffers, whole on every rank that has their module; 0 where the model was not built."""
 
+    @cached_property
+    def tokens(self) -> Held | None:
+        """The token embedding, where the stage holds it."""
+        embeddings = (held for held in self.held if held.group.role == "embedding" and not held.group.layered)
+        return max(embeddings, key=lambda held: held.elements, default=None)
+
+    @cached_property
+    def share_of_mlp(self) -> float:
+        """How much of the blocks' trainable parameters their MLPs hold."""
+        mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _OF_MLP)
+        return mlp / max(1, self.elements(trainable=True, layered=True))
+
     def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
         """Elements of what it holds, restricted where asked."""
-        return sum(
-            held.elements
-            for held in self.held
-            if (trainable is None or held.trainable == trainable)
-            and (layered is None or held.group.layered == layered)
-            and (role is None or held.group.role == role)
-        )
+        asked = (trainable, layered, role)
+        if asked not in self._totals:
+            self._totals[asked] = sum(
+                held.elements
+                for held in self.held
+                if (trainable is None or held.trainable == trainable)
+                and (layered is None or held.group.layered == layered)
+                and (role is None or held.group.role == role)
+            )
+        return self._totals[asked]
+
+    @cached_property
+    def _totals(self) -> dict[tuple[bool | None, bool | None, Role | None], int]:
+        return {}
 
 
 def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
@@ -66,17 +88,47 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     count = job.parallel.pipeline
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
+    training = job.training
+    cut = _Cut(
+        parallel=job.parallel,
+        adapters=adapters_of(inventory, job) if job.lora else None,
+        quantization=quantization(job.lora),
+        trains=training.mode == "train",
+        litgpt=training.framework == "litgpt",
+        by_plan=training.framework == "transformers",
+        accumulation=training.gradient_accumulation if count > 1 else 1,
+    )
+    return _stages(inventory, cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """What of a job decides what its ranks hold."""
+
+    parallel: Parallel
+    adapters: tuple[ParameterGroup, ...] | None
+    """None: it has none, and every parameter is trained."""
+    quantization: str | None
+    trains: bool
+    litgpt: bool
+    by_plan: bool
+    """Tensor parallelism follows the plan of a model of transformers."""
+    accumulation: int
+
+
+@lru_cache(maxsize=256)  # sweeps ask for the same again and again
+def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
+    count = cut.parallel.pipeline
     candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = adapters_of(inventory, job.lora) if job.lora else ()
-    return tuple(_stage(job, inventory, adapters, index) for index in candidates)
+    return tuple(_stage(cut, inventory, index) for index in candidates)
 
 
-def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
-    count = job.parallel.pipeline
+def _stage(cut: _Cut, inventory: Inventory, index: int) -> Stage:
+    count = cut.parallel.pipeline
     layers = -(-inventory.layers // count)
     first, last = index == 0, index == count - 1
     held: list[Held] = []
-    for group in (*inventory.groups, *adapters):
+    for group in (*inventory.groups, *(cut.adapters or ())):
         adapter = ".lora_" in group.name
         tied_copy = group.role == "embedding" and inventory.tied_head and last
         if not group.layered and not (
@@ -84,16 +136,16 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         ):
             continue
         tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
-        elements = -(-group.elements * tensors // group.repeat // _split(job, group))
+        elements = -(-group.elements * tensors // group.repeat // _split(cut, group))
         held.append(
             Held(
                 group=group,
                 elements=elements,
                 tensors=tensors,
-                trainable=adapter or (job.lora is None and job.training.mode == "train"),
-                quantized=_is_quantized(job, group) and not adapter,
+                trainable=adapter or (cut.adapters is None and cut.trains),
+                quantized=_is_quantized(cut, group) and not adapter,
                 adapter=adapter,
-                quantized_bytes=_quantized_bytes(job, group, elements) if not adapter else None,
+                quantized_bytes=_quantized_bytes(cut, group, elements) if not adapter else None,
             )
         )
     return Stage(
@@ -101,7 +153,7 @@ def _stage(job: Job, inventory: Inventory, adapters: tuple[ParameterGroup, ...],
         layers=min(layers, inventory.layers - index * layers) if count > 1 else layers,
         first=first,
         last=last,
-        in_flight=min(count - index, job.training.gradient_accumulation) if count > 1 else 1,
+        in_flight=min(count - index, cut.accumulation) if count > 1 else 1,
         held=tuple(held),
         buffer_bytes=_buffer_bytes(inventory, layers if count > 1 else inventory.layers),
     )
@@ -113,22 +165,30 @@ def _buffer_bytes(inventory: Inventory, layers: int) -> int:
     return round(sum(b.total_bytes * (share if ".*." in b.name else 1) for b in inventory.buffers))
 
 
-def _split(job: Job, group: ParameterGroup) -> int:
+def _split(cut: _Cut, group: ParameterGroup) -> int:
     """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
-    expert = job.parallel.expert if group.role == "expert" else 1
-    tensor = 1 if group.role in ("norm", "router") else job.parallel.tensor
+    expert = cut.parallel.expert if group.role == "expert" else 1
+    whole = group.role in ("norm", "router")
+    if group.role == "embedding" and cut.by_plan:
+        whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
+    tensor = 1 if whole else cut.parallel.tensor
     return expert * tensor
 
 
-def _is_quantized(job: Job, group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers."""
-    if quantization(job.lora) is None:
+def _is_quantized(cut: _Cut, group: ParameterGroup) -> bool:
+    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
+
+    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
+    """
+    if cut.quantization is None:
         return False
+    if cut.litgpt:
+        return group.linear
     return group.linear and group.role != "head" if group.quantized is None else group.quantized
 
 
-def _quantized_bytes(job: Job, group: ParameterGroup, elements: int) -> int | None:
-    kind = quantization(job.lora)
-    if kind is None or not _is_quantized(job, group):
+def _quantized_bytes(cut: _Cut, group: ParameterGroup, elements: int) -> int | None:
+    if cut.quantization is None or not _is_quantized(cut, group):
         return None
-    return round(quantized_bytes(group.shape, kind, transposed=group.transposed) * elements / prod(group.shape))
+    whole = quantized_bytes(group.shape, cut.quantization, transposed=group.transposed)
+    return round(whole * elements / prod(group.shape))

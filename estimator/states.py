@@ -1,15 +1,18 @@
 """Bytes of weights, gradients and optimizer state that a rank holds, and over how many ranks each is sharded."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from .job import Job, Optimizer
 from .rank import Held, Stage
-from .widths import Widths
+from .widths import Widths, uses_zero
 
 _BLOCK = 256
 """Elements per 8-bit optimizer block, each with a 4-byte constant (bitsandbytes)."""
+_ZERO_SUB_GROUP = 1_000_000_000
+"""Elements that DeepSpeed's stage 3 steps at a time, by default (``sub_group_size``)."""
 _SMALL_TENSOR = 4096
 """bitsandbytes keeps the states of smaller tensors in fp32."""
 
@@ -65,36 +68,56 @@ def shards(job: Job) -> Shards:
 
 def states(job: Job, stage: Stage, widths: Widths) -> States:
     """What one rank holds of weights, gradients and optimizer state."""
-    split, offload = shards(job), job.parallel.cpu_offload
-    trained = [held for held in stage.held if held.trainable]
-    weights = _total(stage.held, lambda h: _stored(h, widths), split.weights) + stage.buffer_bytes
-    gradients = _total(trained, lambda h: h.elements * _gradient_width(h, widths), split.gradients)
-    if job.parallel.strategy == "fsdp1":
-        # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
-        flat = [held for held in stage.held if held.group.layered or held.trainable]
-        whole = _total(flat, lambda h: h.elements * widths.compute, 1)
-    else:
-        whole = _total(trained, lambda h: h.elements * widths.reduce, 1)
-    optimizer = _total(trained, lambda h: state_bytes(job, h, widths), split.optimizer)
-    step = _step_bytes(job, trained, widths, split.optimizer)
+    offload, optimizer = job.parallel.cpu_offload, job.training.optimizer
+    trainer, flat = job.training.framework == "transformers", job.parallel.strategy == "fsdp1"
+    whole = _unsplit(stage, widths, optimizer, trainer, flat)
+    split, gradients = shards(job), whole.gradients
+    optimizer_step = _step_bytes(job, stage, widths, whole, split.optimizer)
     if job.training.optimizer_in_backward:
+        trained = (held for held in stage.held if held.trainable)
         gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
+        split = replace(split, gradients=1)
+    if uses_zero(job) and offload != "none" and split.gradients > 1:
+        gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
     return States(
-        weights=0 if offload == "all" else weights,
-        gradients=0 if offload == "all" else gradients,
-        unsharded_gradients=whole,
-        optimizer=0 if offload != "none" else optimizer,
-        step=0 if offload != "none" else step,
+        weights=0 if offload == "all" else round(whole.weights / split.weights) + stage.buffer_bytes,
+        gradients=0 if offload == "all" else round(gradients / split.gradients),
+        unsharded_gradients=whole.unsharded_gradients,
+        optimizer=0 if offload != "none" else round(whole.optimizer / split.optimizer),
+        step=0 if offload != "none" else optimizer_step,
+    )
+
+
+@lru_cache(maxsize=256)
+def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, trainer: bool, flat: bool) -> States:
+    trained = [held for held in stage.held if held.trainable]
+    if flat:
+        # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
+        units = [held for held in stage.held if held.group.layered or held.trainable]
+        unsharded = sum(h.elements * widths.compute for h in units)
+    else:
+        unsharded = sum(h.elements * widths.reduce for h in trained)
+    return States(
+        weights=round(sum(_stored(h, widths) for h in stage.held)),
+        gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
+        unsharded_gradients=unsharded,
+        optimizer=round(sum(state_bytes(optimizer, h, widths, trainer=trainer) for h in trained)),
+        step=sum(h.elements * (widths.adapter if h.adapter else widths.state) for h in trained),
     )
 
 
 def accumulates_whole(job: Job) -> bool:
-    """Gradients are accumulated before they are reduced, and so whole: ``no_sync`` under FSDP."""
+    """Gradients are accumulated before they are reduced, and so whole.
+
+    ``no_sync`` under FSDP; and under torchtitan's pipeline stages, which reduce in a stage's last backward pass only
+    (torch.distributed.pipelining.stage, ``backward_maybe_with_nosync``).
+    """
+    pipelined = job.training.framework == "torchtitan" and job.parallel.pipeline > 1
     return (
         job.training.gradient_accumulation > 1
-        and job.training.framework in ("transformers", "litgpt")
+        and (job.training.framework in ("transformers", "litgpt") or pipelined)
         and job.parallel.strategy in ("fsdp1", "fsdp2")
-        and job.parallel.data_shard > 1
+        and shards(job).weights > 1
     )
 
 
@@ -112,22 +135,30 @@ def weight_width(held: Held, widths: Widths) -> float:
     return widths.adapter if held.adapter else widths.weight
 
 
+def unpacked_bytes(job: Job, held: Iterable[Held]) -> int:
+    """The largest quantized weight among these, as it is unpacked for one product: in the compute type.
+
+    Under Lightning it is unpacked to fp16, which it was quantized from, and then cast (``_Linear4bit.quantize``).
+    """
+    width = 4 if job.training.framework == "litgpt" else 2
+    return max((width * h.largest for h in held if h.quantized), default=0)
+
+
 def _gradient_width(held: Held, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def state_bytes(job: Job, held: Held, widths: Widths) -> float:
+def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, trainer: bool) -> float:
     """Optimizer state of one parameter group, unsharded.
 
     torch's optimizers keep states in the parameter's type; bitsandbytes' 8-bit ones one byte and a block constant,
     but the Trainer keeps embeddings' states in 32 bits; Adafactor keeps a row and a column per matrix.
     """
-    optimizer = job.training.optimizer
     if optimizer == "none" or optimizer.startswith("paged"):
         return 0.0  # paged states are managed memory: NVML counts it to no process, and the driver moves it away
     width = widths.adapter if held.adapter else widths.state
     master = 0 if held.adapter else widths.master
-    return held.elements * master + _moments(optimizer, held, width, job.training.framework == "transformers")
+    return held.elements * master + _moments(optimizer, held, width, trainer)
 
 
 def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> float:
@@ -149,21 +180,22 @@ def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> flo
             return 0.0
 
 
-def _step_bytes(job: Job, trained: list[Held], widths: Widths, split: int) -> int:
+def _step_bytes(job: Job, stage: Stage, widths: Widths, whole: States, split: int) -> int:
     """Torch's foreach AdamW makes one more copy of what it steps; fused and bitsandbytes' kernels make none."""
-    largest = max((held.largest for held in trained), default=0)
+    if uses_zero(job):
+        # the partition's gradients, flattened and in fp32 (stage_1_and_2.py, step); stage 3 takes parts of it in turn
+        elements = stage.elements(trainable=True) // split
+        return 4 * min(elements, _ZERO_SUB_GROUP) if job.parallel.strategy == "zero3" else 6 * elements
+    if job.training.optimizer == "adamw" and not job.training.optimizer_in_backward:
+        return round(whole.step / split)
+    largest = max((held.largest for held in stage.held if held.trainable), default=0)
     if job.training.optimizer_in_backward:
         return largest * 4
     match job.training.optimizer:
-        case "adamw":
-            return _total(trained, lambda h: h.elements * (widths.adapter if h.adapter else widths.state), split)
         case "adafactor":
-            return largest * 4 * 3 // split
+            # the update, its root mean squares, and of low-precision weights and gradients an fp32 copy each
+            return largest * 4 * (2 if widths.weight == 4 else 4) // split
         case "muon":
             return largest * 2 * 4
         case _:
             return 0
-
-
-def _total(held: tuple[Held, ...] | list[Held], size: Callable[[Held], float], split: int) -> int:
-    return round(sum(size(h) for h in held) / split)

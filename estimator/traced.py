@@ -31,6 +31,7 @@ from .job import Job
 from .jobfile import job_to_mapping
 from .models import ResolvedModel
 from .sizes import MIB
+from .software import changes_the_step
 from .surroundings import context_bytes, nccl_bytes, workspace_bytes
 from .worker_cache import read_cached, write_cached
 from .worker_process import Worker
@@ -100,11 +101,15 @@ def traced_budget(
         InputError: ``python`` is not there.
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
+    if changes_the_step(job):
+        raise CannotTellError("the job's software table names older versions than are traced; method exact has rules")
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     found = trace(job, model, conf=conf, python=python, timeout=timeout, hint=_HINT if arch else "")
-    context, workspace, nccl = context_bytes(gpu), workspace_bytes(gpu), nccl_bytes(job)
+    workspace, nccl = workspace_bytes(gpu), nccl_bytes(job)
     phases = tuple(
-        _phase(name, found.phases[name], context, workspace, nccl) for name in _PHASES if name in found.phases
+        _phase(name, found.phases[name], context_bytes(job, gpu, training=name != "loading"), workspace, nccl)
+        for name in _PHASES
+        if name in found.phases
     )
     fullest = max(phases, key=lambda phase: phase.components.total_bytes)
     outside = fullest.outside_bytes
@@ -146,7 +151,7 @@ def traced_budget(
             *warning_sentences(on_card, found.reserved.peak + workspace, room),
         ),
         largest=found.peak_tensors,
-        timeline=_timeline(found, held, context, workspace, nccl),
+        timeline=_timeline(found, held, context_bytes(job, gpu), workspace, nccl),
     )
 
 

@@ -38,6 +38,8 @@ class Widths:
     """Optimizer states that follow the weights' type, per state."""
     autocast: bool
     """Weights are cast to ``compute`` on the fly, and the casts are kept for the backward pass."""
+    mixed: bool
+    """Autocast is on, whether it or FSDP casts the weights: it runs norms, powers and losses in fp32."""
 
 
 def read_widths(job: Job) -> Widths:
@@ -64,6 +66,7 @@ def read_widths(job: Job) -> Widths:
         master=4 if own_master else 0,
         state=4 if own_master else weight,
         autocast=casts and not sharded,
+        mixed=casts,
     )
 
 

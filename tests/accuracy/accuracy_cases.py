@@ -87,6 +87,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     training: dict[str, Any] = {}
     lora: dict[str, Any] | None = None
     parallel: dict[str, Any] = {}
+    software: dict[str, str] = {}
     card: str | None = None
     source: str | None = None
     versions: str | None = None
@@ -180,6 +181,7 @@ def _job(file: _File, row: _Row, card: str | None) -> Job:
         "training": row.training,
         "parallel": row.parallel,
         "lora": row.lora,
+        "software": row.software,
     }
     for table, values in own.items():
         merged = {**file.job.get(table, {}), **(values or {})}
@@ -202,7 +204,7 @@ def _part_bytes(budget: Budget, part: Part | None) -> int:
         case "context":
             return loading.components.context
         case "nccl":
-            return fullest.outside_bytes - loading.components.context
+            return fullest.outside_bytes - fullest.components.context
         case "logits":
             return max(phase.components.logits for phase in budget.phases)
         case "states":

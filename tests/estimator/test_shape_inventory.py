@@ -106,7 +106,9 @@ def count() -> Iterator[Count]:
 
 
 def same(shape: Inventory, exact: Inventory) -> bool:
-    return dataclasses.replace(exact, source=shape.source) == shape
+    """The same parameters: what only the built model tells beside them is left out."""
+    groups = tuple(dataclasses.replace(group, quantized=None) for group in exact.groups)
+    return dataclasses.replace(exact, groups=groups, buffers=(), source=shape.source) == shape
 
 
 @pytest.mark.parametrize("model", built_in_models(), ids=lambda model: model.label)

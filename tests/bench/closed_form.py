@@ -1,0 +1,65 @@
+"""How many jobs a second the closed form answers, once the model's shape and inventory are known.
+
+Run as ``python tests/bench/closed_form.py``. Processor time, the best of several rounds: what else runs on the machine
+counts little. Candidates differ in what a sweep varies: batch, length and checkpointing.
+"""
+
+import time
+from typing import Any
+
+from vramtop.estimator.architecture import read_architecture
+from vramtop.estimator.closed_form import closed_form
+from vramtop.estimator.job import Job
+from vramtop.estimator.jobfile import job_from_mapping
+from vramtop.estimator.shape_inventory import inventory_of
+
+ROUNDS = 5
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "one card": {},
+    "fsdp2 over 8": {"parallel": {"strategy": "fsdp2", "data_shard": 8}},
+    "qlora": {"lora": {"targets": "all-linear", "quantization": "nf4"}},
+}
+
+
+def candidates(tables: dict[str, Any]) -> list[Job]:
+    """A sweep over batch, length and checkpointing."""
+    varied = (
+        {"micro_batch": batch, "sequence_length": length, "activation_checkpointing": checkpointing}
+        for batch in range(1, 17)
+        for length in (1024, 2048, 4096, 8192)
+        for checkpointing in ("none", "full")
+    )
+    return [job_from_mapping({"model": {"config": CONFIG}, "training": t, **tables}, where="bench") for t in varied]
+
+
+def jobs_per_second(tables: dict[str, Any]) -> float:
+    """Of an 8B model, on one core."""
+    arch = read_architecture(CONFIG)
+    inventory, jobs = inventory_of(arch), candidates(tables)
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = time.process_time()
+        for job in jobs:
+            closed_form(job, arch, inventory)
+        seconds.append(time.process_time() - begun)
+    return len(jobs) / min(seconds)
+
+
+def main() -> None:
+    """Print a line for each kind of job."""
+    for kind, tables in KINDS.items():
+        rate = jobs_per_second(tables)
+        print(f"closed form, 8B, {kind}: {rate:,.0f} jobs/s, {1e6 / rate:.0f} us a job")
+
+
+if __name__ == "__main__":
+    main()
