@@ -223,6 +223,15 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         temporary=kept + rank.head_casts,
         communication=buffers.output,
     )
+    if rank.loss.widened:  # the root's forward pass is over, and so is autocast
+        yield _moment(
+            rank,
+            gradients=rank.accumulated,
+            activations=activations,
+            logits=rank.loss.widened,
+            temporary=rank.head_casts + (0 if _checkpoints(rank.job) else rank.casts),
+            communication=buffers.loss,
+        )
 
 
 def _checkpoints(job: Job) -> bool:
