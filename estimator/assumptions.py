@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from .activations import uses_eager_attention
 from .adapters import adapters_of
 from .architecture import Architecture
+from .attention_activations import uses_eager_attention
 from .families import FAMILIES
 from .gpus import Gpu
 from .inventory import Inventory

@@ -1,92 +1,29 @@
 """The closed form: a Budget from a job, a shape and a parameter inventory, by arithmetic alone.
 
-A training step is looked at in its fullest moments: the end of the forward pass, the loss running backward, the
-blocks running backward, the end of the backward pass, and the optimizer step - in the second step, when optimizer
-states exist. Each moment is a set of components; a phase is its fullest moment, the peak the fullest phase.
+A training step is looked at in its fullest moments (``moments``), each a set of components; a phase is its fullest
+moment, the peak the fullest phase.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import hypot
 
-from .activations import Saved, key_value_cache_bytes, saved_activations
+from .activations import key_value_cache_bytes, saved_activations
 from .adapters import adapters_of
 from .architecture import Architecture
 from .assumptions import assumptions, warnings
-from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseName
+from .budget import Budget, Method, ModelFacts, Peak, Phase
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
 from .litgpt import head_passes
-from .loss import LossBytes, loss_bytes
+from .loss import loss_bytes
+from .moments import Rank as _Rank
+from .moments import fullest_of, phases_of
 from .rank import Stage, stages
 from .shape_inventory import UNKNOWN_FAMILY_ERROR
 from .sizes import MIB
-from .software import zeroes_gradients
-from .states import States, accumulates_whole, shards, states
-from .surroundings import Communication, communication, context_bytes, workspace_bytes
+from .states import shards, states
+from .surroundings import communication, context_bytes, workspace_bytes
 from .widths import Widths, read_widths
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rank:
-    """All the figures of one rank, before they are put together into moments."""
-
-    job: Job
-    stage: Stage
-    widths: Widths
-    states: States
-    saved: Saved
-    loss: LossBytes
-    communication: Communication
-    cache: int
-    """Key-value cache of inference."""
-    context: int
-    bare_context: int
-    """The same before a step has loaded its kernels."""
-    workspace: int
-    tied: bool
-    """Head and embedding are one parameter."""
-    casts: int
-    """Autocast's copies of the weights of the blocks' linear layers, all of them."""
-    head_casts: int
-    """The same of those around the blocks."""
-
-    @property
-    def outside(self) -> int:
-        """Never through torch's allocator."""
-        return self.context + self.communication.outside
-
-    @property
-    def second_gradient(self) -> int:
-        """Of an embedding that is the head too: that of the one beside that of the other, before they are added."""
-        tokens = self.stage.tokens
-        if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.communication.unreduced:
-            return 0
-        return tokens.elements * self.widths.gradient
-
-    @property
-    def whole_gradient(self) -> int:
-        """What tensor parallelism leaves unsplit of an embedding's gradient until the step (DTensor's embedding)."""
-        tokens, parallel = self.stage.tokens, self.job.parallel
-        if tokens is None or self.tied or not tokens.trainable or parallel.strategy == "fsdp2":
-            return 0
-        if self.job.training.framework != "transformers" or tokens.elements == tokens.group.elements:
-            return 0
-        return tokens.elements * (parallel.tensor - 1) * self.widths.gradient
-
-    @property
-    def accumulated(self) -> int:
-        """Gradients that are kept from one micro-batch to the next."""
-        if self.job.training.framework == "megatron":
-            return (
-                self.states.gradients
-            )  # one buffer that is made once and zeroed (DistributedDataParallel's grad buffer)
-        if self.job.training.optimizer_in_backward:
-            return 0
-        if self.job.training.gradient_accumulation == 1:
-            return self.states.gradients if zeroes_gradients(self.job) else 0
-        return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
 
 
 def closed_form(
@@ -106,8 +43,8 @@ def closed_form(
     """
     widths = read_widths(job)
     ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in stages(job, inventory)]
-    rank, phases = max(((r, _phases(r)) for r in ranks), key=lambda pair: _fullest(pair[1]).components.total_bytes)
-    peak = _peak(rank, _fullest(phases), inventory)
+    rank, phases = max(((r, phases_of(r)) for r in ranks), key=lambda pair: fullest_of(pair[1]).components.total_bytes)
+    peak = _peak(rank, fullest_of(phases), inventory)
     return Budget(
         job=job,
         model=ModelFacts(
@@ -161,184 +98,6 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
         and (held.group.linear or (fused and held.group.role == "expert") or held is head)
     )
     return sum(linear) * widths.compute
-
-
-def _phases(rank: _Rank) -> tuple[Phase, ...]:
-    loading = Components(weights=rank.states.weights, context=rank.bare_context)
-    moments: dict[PhaseName, Iterator[Components]] = {"forward": _forward(rank)}
-    if rank.job.training.mode == "train":
-        moments |= {"backward": _backward(rank), "optimizer step": _step(rank)}
-    phases = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
-    for name, candidates in moments.items():
-        fullest = max(candidates, key=lambda components: components.total_bytes)
-        phases.append(Phase(name=name, components=fullest, outside_bytes=rank.outside))
-    return tuple(phases)
-
-
-def _moment(
-    rank: _Rank,
-    *,
-    gradients: int = 0,
-    activations: int = 0,
-    logits: int = 0,
-    temporary: int = 0,
-    communication: int = 0,
-) -> Components:
-    """These, and what is there at every moment of a step."""
-    return Components(
-        weights=rank.states.weights,
-        gradients=gradients,
-        optimizer=rank.states.optimizer,
-        activations=activations,
-        logits=logits,
-        temporary=rank.workspace + temporary,
-        communication=rank.communication.outside + communication,
-        context=rank.context,
-    )
-
-
-def _forward(rank: _Rank) -> Iterator[Components]:
-    saved, buffers = rank.saved, rank.communication
-    if rank.job.training.mode == "inference":
-        activations = rank.cache + saved.layer_bytes // 2
-        most = max(buffers.forward, buffers.output)
-        yield _moment(rank, activations=activations, logits=rank.loss.forward, communication=most)
-        return
-    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
-    # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
-    kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else rank.casts
-    yield _moment(
-        rank,
-        gradients=rank.accumulated,
-        activations=activations,
-        logits=rank.loss.kept_before,
-        temporary=saved.forward_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
-        communication=buffers.forward,
-    )
-    yield _moment(
-        rank,
-        gradients=rank.accumulated,
-        activations=activations,
-        logits=rank.loss.forward,
-        temporary=kept + rank.head_casts,
-        communication=buffers.output,
-    )
-    if rank.loss.widened:  # the root's forward pass is over, and so is autocast
-        yield _moment(
-            rank,
-            gradients=rank.accumulated,
-            activations=activations,
-            logits=rank.loss.widened,
-            temporary=rank.head_casts + (0 if _checkpoints(rank.job) else rank.casts),
-            communication=buffers.loss,
-        )
-
-
-def _checkpoints(job: Job) -> bool:
-    return job.training.activation_checkpointing != "none"
-
-
-def _backward(rank: _Rank) -> Iterator[Components]:
-    saved, layers, buffers, head = rank.saved, max(1, rank.stage.layers), rank.communication, rank.head_casts
-    others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
-    activations = others + saved.layers_bytes + saved.around_bytes
-    # casts that the recomputation makes anew were dropped when autocast ended
-    casts = rank.casts // layers if _checkpoints(rank.job) else rank.casts
-    kept = head if _checkpoints(rank.job) else head + casts
-    yield _moment(
-        rank,
-        gradients=rank.accumulated,
-        activations=activations,
-        logits=rank.loss.backward,
-        temporary=kept,
-        communication=buffers.loss,
-    )
-    turned = max(rank.accumulated, _gradients_after(rank, 0))
-    yield _moment(  # the head; under autocast its gradient has the compute type first
-        rank,
-        gradients=rank.accumulated if rank.widths.autocast else turned,
-        activations=activations,
-        logits=rank.loss.gradient,
-        temporary=kept + (head if rank.job.lora is None else 0),
-        communication=buffers.head,
-    )
-    yield _moment(  # the last norm
-        rank,
-        gradients=turned,
-        activations=activations,
-        logits=rank.loss.kept,
-        temporary=kept + saved.norm_working_bytes,
-        communication=buffers.turn,
-    )
-    for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
-        yield from _block_backward(rank, done, casts, others)
-    yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
-        rank,
-        gradients=max(rank.accumulated, rank.states.gradients),
-        activations=others + saved.boundary_bytes,
-        logits=rank.loss.kept,
-        temporary=rank.second_gradient,
-        communication=buffers.embedding,
-    )
-
-
-def _block_backward(rank: _Rank, done: int, casts: int, others: int) -> Iterator[Components]:
-    """One block: its MLP, its attention, and when it is through."""
-    saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.communication, rank.stage.share_of_mlp
-    gradients = max(rank.accumulated, _gradients_after(rank, done))
-    activations = others + saved.layers_bytes * (layers - done) // layers + saved.recomputed_bytes
-    temporary = casts * (layers - done) // layers
-    waiting = min(done, buffers.queue) * buffers.queued
-    communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
-    yield _moment(
-        rank,
-        gradients=gradients,
-        activations=activations,
-        logits=rank.loss.kept,
-        temporary=temporary + saved.working_bytes,
-        communication=communication,
-    )
-    yield _moment(
-        rank,
-        gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
-        activations=max(0, activations - saved.mlp_half_bytes),
-        temporary=temporary + saved.attention_working_bytes,
-        communication=communication + round(mlp * buffers.unreduced),
-    )
-    yield _moment(
-        rank,
-        gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
-        activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
-        communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
-    )
-
-
-def _gradients_after(rank: _Rank, blocks: float) -> int:
-    """Gradients that exist when so many blocks have run backward: the head's and theirs, not yet the embedding's."""
-    if rank.job.training.optimizer_in_backward:
-        return rank.states.gradients
-    trainable = max(1, rank.stage.elements(trainable=True))
-    embedding = rank.stage.elements(trainable=True, role="embedding")
-    blocks_share = rank.stage.elements(trainable=True, layered=True) * blocks / max(1, rank.stage.layers)
-    around = trainable - embedding - rank.stage.elements(trainable=True, layered=True)
-    if rank.tied and embedding and not rank.communication.unreduced:
-        around += embedding  # the head's gradient is the embedding's
-    return round(rank.states.gradients * (around + blocks_share) / trainable)
-
-
-def _step(rank: _Rank) -> Iterator[Components]:
-    whole = rank.whole_gradient
-    yield _moment(
-        rank,
-        gradients=rank.states.gradients + whole,
-        logits=rank.loss.kept,
-        temporary=rank.states.step + whole // max(1, rank.job.parallel.tensor - 1),
-        communication=rank.communication.step,
-    )
-
-
-def _fullest(phases: tuple[Phase, ...]) -> Phase:
-    return max(phases, key=lambda phase: phase.components.total_bytes)
 
 
 def _peak(rank: _Rank, phase: Phase, inventory: Inventory) -> Peak:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from .activations import tokens_per_rank
 from .architecture import Architecture
 from .job import Job
+from .layer_context import tokens_per_rank
 from .litgpt import HEAD_CHUNK
 from .rank import Stage
 from .software import (
