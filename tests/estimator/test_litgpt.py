@@ -1,5 +1,7 @@
 """LitGPT's blocks against what torch autograd saves of the same operations, and its scripts' logits."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,9 +219,13 @@ def test_the_head_is_adapted_where_it_is_named() -> None:
     assert with_head - without == RANK * (HIDDEN + VOCAB)
 
 
-def test_queries_and_values_are_parts_of_a_fused_layer() -> None:
+def test_queries_and_values_are_parts_of_a_fused_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fused = {"model_type": "gpt_neox", "vocab_size": 1000, "hidden_size": HIDDEN, "intermediate_size": MLP}
     config = {**fused, "num_hidden_layers": 2, "num_attention_heads": HEADS}
     tables = {"model": {"config": config}, "lora": {"rank": RANK, "targets": ["q_proj", "v_proj"]}}
     stated = job_from_mapping({**tables, "training": {"framework": "litgpt"}}, where="test")
     assert estimate(stated).model.trainable_parameters == 2 * RANK * (HIDDEN + 3 * HIDDEN)
+    exact = estimate(stated, method="exact", python=sys.executable)  # where peft finds no such layers
+    assert exact.method == "exact"
+    assert exact.model.trainable_parameters == estimate(stated).model.trainable_parameters
