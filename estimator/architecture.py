@@ -5,13 +5,40 @@ Legend: V vocabulary, h hidden size, f MLP size, a heads, k KV heads, d head siz
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 from .architecture_parts import read_parts
-from .config_fields import Fields
-from .errors import InputError
+from .config_fields import Fields, MissingFieldError
+from .errors import CannotTellError, InputError
 from .families import FAMILIES, GENERIC, Family
 from .job import Task
+
+RULED_TASKS: tuple[Task, ...] = (
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+)
+"""The heads that the formula has rules for."""
+_STAND_INS: Mapping[Task, Task | None] = MappingProxyType(
+    {
+        "multiple-choice": "sequence-classification",
+        "next-sentence-prediction": "sequence-classification",
+        "text-encoding": "feature-extraction",
+        "image-text-to-text": "causal-lm",
+        "multimodal-lm": "causal-lm",
+        "pretraining": None,
+    }
+)
+"""Heads that are counted as another; None: as what the family is usually trained for."""
+
+
+_TWO_STACKS = {"decoder_layers", "num_decoder_layers", "d_kv"}
+"""Fields of models with an encoder and a decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +50,7 @@ class Architecture:
     approximate: bool
     """The family is not known (read as a Llama-like decoder), or has no such head in transformers."""
     task: Task
+    """The head, or the one that stands in for it."""
     layers: int
     """Repeated blocks, encoder and decoder together."""
     encoder_layers: int
@@ -123,17 +151,25 @@ def read_architecture(
 
     Raises:
         InputError: a field is missing or wrong, or the family has no such head.
+        CannotTellError: the model or its head is of a kind that the formula has no rule for.
     """
     config = _text_part(complete_config(config, where=where))
     name = config["model_type"]
     family = FAMILIES.get(name, GENERIC)
-    _check_task(name, family, task, where)
-    fields = Fields(config, where, family.absent)
+    served = _served_task(name, family, task, where)
+    if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
+        raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
+    try:
+        parts = read_parts(Fields(config, where, family.absent), family, served)
+    except MissingFieldError as error:
+        if name in FAMILIES:
+            raise
+        raise CannotTellError(f"the formula has no rule for models of type {name!r} ({error.message})") from None
     return Architecture(
         family=name,
-        approximate=name not in FAMILIES or task in family.without_head or "text_config" in config,
-        task=task,
-        **read_parts(fields, family, task),
+        approximate=name not in FAMILIES or served != task or served in family.without_head or "text_config" in config,
+        task=served,
+        **parts,
     )
 
 
@@ -153,8 +189,12 @@ def complete_config(config: Mapping[str, Any], *, where: str = "the model's conf
 
 
 def usual_task(config: Mapping[str, Any], *, where: str = "the model's config") -> Task:
-    """The task that a model of this family is usually trained for, where nobody says."""
-    return FAMILIES.get(complete_config(config, where=where)["model_type"], GENERIC).tasks[0]
+    """The task that a model of this family is usually trained for, where nobody says.
+
+    Of a family that is not known, what the class in ``architectures`` is for.
+    """
+    name = complete_config(config, where=where)["model_type"]
+    return FAMILIES[name].tasks[0] if name in FAMILIES else _task_of_class(config) or GENERIC.tasks[0]
 
 
 def _text_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -174,8 +214,33 @@ def _recognise(config: Mapping[str, Any]) -> str | None:
     return next((family for mark, family in marks.items() if mark in config), None)
 
 
-def _check_task(name: str, family: Family, task: Task, where: str) -> None:
-    if name in FAMILIES and task not in family.tasks:
+def _task_of_class(config: Mapping[str, Any]) -> Task | None:
+    """``ViTForImageClassification`` is for image-classification."""
+    classes = config.get("architectures")
+    words = str(classes[0]).partition("For")[2] if isinstance(classes, list) and classes else ""
+    if words == "ConditionalGeneration":
+        if "num_mel_bins" in config:
+            return "speech-seq2seq"
+        return "image-text-to-text" if "vision_config" in config else "seq2seq-lm"
+    known = {task.replace("-", ""): task for task in get_args(Task)}
+    return known.get(words.lower())
+
+
+def _served_task(name: str, family: Family, task: Task, where: str) -> Task:
+    """The head by whose rule it is counted.
+
+    Raises:
+        InputError: the family has no such head.
+        CannotTellError: no rule fits.
+    """
+    if task in RULED_TASKS and name in FAMILIES and task not in family.tasks:
         raise InputError(
             f"{where}: a {name} model has no {task} head; set model.task to one of {', '.join(family.tasks)}"
         )
+    if task in family.tasks:
+        return task
+    stand_in = _STAND_INS.get(task, family.tasks[0] if task in ("masked-lm", "seq2seq-lm") else task)
+    served = family.tasks[0] if stand_in is None else stand_in
+    if served not in family.tasks:
+        raise CannotTellError(f"the formula has no rule for the {task} head of models of type {name!r}")
+    return served

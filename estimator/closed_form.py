@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import hypot
 
 from .activations import Saved, key_value_cache_bytes, saved_activations
+from .adapters import adapters_of
 from .architecture import Architecture
 from .assumptions import assumptions, warnings
 from .budget import Budget, Components, Method, ModelFacts, Peak, Phase, PhaseName
@@ -18,7 +19,8 @@ from .inventory import Inventory
 from .job import Job
 from .litgpt import head_passes
 from .loss import LossBytes, loss_bytes
-from .rank import Stage, adapter_parameters, stages
+from .rank import Stage, stages
+from .shape_inventory import UNKNOWN_FAMILY_ERROR
 from .sizes import MIB
 from .software import zeroes_gradients
 from .states import States, accumulates_whole, shards, states
@@ -221,6 +223,15 @@ def _forward(rank: _Rank) -> Iterator[Components]:
         temporary=kept + rank.head_casts,
         communication=buffers.output,
     )
+    if rank.loss.widened:  # the root's forward pass is over, and so is autocast
+        yield _moment(
+            rank,
+            gradients=rank.accumulated,
+            activations=activations,
+            logits=rank.loss.widened,
+            temporary=rank.head_casts + (0 if _checkpoints(rank.job) else rank.casts),
+            communication=buffers.loss,
+        )
 
 
 def _checkpoints(job: Job) -> bool:
@@ -386,14 +397,17 @@ def _whole_segments(size: int) -> int:
 def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) -> tuple[int, int]:
     """How far below and above the expected figure the truth may lie, taken together as independent."""
     parts = phase.components
-    unsure_count = 0.1 if inventory.count == "approximate" else 0.002
+    approximate = inventory.count == "approximate"
+    # the true count lies below an approximate one by what UNKNOWN_FAMILY_ERROR says that this is too high
+    too_many = 1 - 1 / (1 + UNKNOWN_FAMILY_ERROR[1]) if approximate else 0.002
+    too_few = 0.1 if approximate else 0.002
     states = parts.weights + parts.gradients + parts.optimizer
     compiled = 0.4 if rank.job.training.compile else 0.0
     # others' blocks are counted from their sources, and held against published figures alone, not against autograd;
     # half of this share leaves 4 of 104 published rows outside of the range, instead of 3
     foreign = 0.0 if rank.job.training.framework in ("transformers", "litgpt") else 0.15
     above = (
-        unsure_count * states,
+        too_few * states,
         max(0.08, foreign) * parts.activations,
         max(0.2, foreign) * parts.logits,
         0.15 * parts.temporary,
@@ -403,7 +417,7 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         300 * MIB,
     )
     below = (
-        unsure_count * states,
+        too_many * states,
         max(0.1, compiled, foreign) * parts.activations,
         0.3 * parts.logits,
         0.5 * parts.temporary,
@@ -417,4 +431,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return adapter_parameters(inventory, job) if job.lora else inventory.parameters
+    return sum(g.elements for g in adapters_of(inventory, job)) if job.lora else inventory.parameters

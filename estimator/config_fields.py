@@ -6,6 +6,10 @@ from typing import Any
 from .errors import InputError
 
 
+class MissingFieldError(InputError):
+    """A field that a rule needs is not there: the config may be of another kind of model."""
+
+
 class Fields:
     """A model's config, field by field.
 
@@ -26,14 +30,15 @@ class Fields:
         """A whole number of at least 1.
 
         Raises:
-            InputError: it is missing and has no default, or is something else.
+            MissingFieldError: it is missing and has no default.
+            InputError: it is something else.
         """
         value = self.optional_size(*names)
         if value is None:
             value = self._absent(*names) or default
         if value is None:
             also = f" (nor {', '.join(names[1:])})" if len(names) > 1 else ""
-            raise InputError(f"{self.where}: {names[0]} is missing{also}")
+            raise MissingFieldError(f"{self.where}: {names[0]} is missing{also}")
         return value
 
     def optional_size(self, *names: str, minimum: int = 1) -> int | None:

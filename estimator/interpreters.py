@@ -29,7 +29,7 @@ def by_metadata(name):
         return importlib.metadata.version(name) if importlib.util.find_spec(name) else None
     except (ImportError, ValueError):
         return None
-found = {name: by_folder(name) or by_metadata(name) for name in ("torch", "transformers")}
+found = {name: by_folder(name) or by_metadata(name) for name in ("torch", "transformers", "peft")}
 print(json.dumps({name: version for name, version in found.items() if version}))
 """
 """Folder names tell the versions in half of the time that it takes to import ``importlib.metadata``."""
@@ -44,6 +44,8 @@ class Interpreter:
     """Version."""
     transformers: str
     """Version."""
+    peft: str | None = None
+    """Version; None: it has none."""
 
 
 def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
@@ -93,7 +95,7 @@ def probe(path: Path) -> Interpreter | None:
         return None
     if not {"torch", "transformers"} <= found.keys():
         return None
-    return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"])
+    return Interpreter(path=path, torch=found["torch"], transformers=found["transformers"], peft=found.get("peft"))
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:

@@ -35,20 +35,68 @@ Task = Literal[
     "token-classification",
     "question-answering",
     "feature-extraction",
+    "multiple-choice",
+    "next-sentence-prediction",
+    "pretraining",
+    "text-encoding",
+    "table-question-answering",
+    "image-text-to-text",
+    "multimodal-lm",
+    "visual-question-answering",
+    "document-question-answering",
+    "image-classification",
+    "zero-shot-image-classification",
+    "masked-image-modeling",
+    "image-segmentation",
+    "semantic-segmentation",
+    "instance-segmentation",
+    "universal-segmentation",
+    "object-detection",
+    "zero-shot-object-detection",
+    "depth-estimation",
+    "normal-estimation",
+    "pointmap-estimation",
+    "pose-estimation",
+    "keypoint-detection",
+    "keypoint-matching",
+    "mask-generation",
+    "image-matting",
+    "image-to-image",
+    "video-classification",
+    "text-recognition",
+    "table-recognition",
+    "speech-seq2seq",
+    "ctc",
+    "rnnt",
+    "tdt",
+    "audio-classification",
+    "audio-frame-classification",
+    "audio-xvector",
+    "audio-tokenization",
+    "text-to-spectrogram",
+    "text-to-waveform",
+    "time-series-prediction",
+    "decision",
+    "backbone",
 ]
+"""The heads of transformers' auto classes: ``causal-lm`` is ``AutoModelForCausalLM``."""
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which model: by name or folder (``id``), or its Hugging Face ``config`` written out."""
 
     id: str | None = None
-    """Built-in name, hub id (looked up in the local cache), or folder with a config.json."""
+    """Built-in name, hub id (in the local cache), folder with a config.json, or ``module:callable``: the user's own."""
     task: Task = "causal-lm"
     """The head on top of the model."""
     attention: Attention = "sdpa"
     """The attention implementation, as transformers names it."""
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
+    trust_remote_code: bool = False
+    """Code that lies in the model's folder may be run, in the worker process."""
+    code_folder: str | None = None
+    """Where ``module:callable`` is imported from: the job file's folder, else the current one, when left out."""
 
 
 class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -104,6 +152,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Tensor-parallel ranks."""
     sequence_parallel: bool = False
     """Norms and residuals are split over the tensor-parallel ranks too."""
+    tensor_plan: str | None = None
+    """``module:attribute``: styles by module, or a function of the model that returns them; absent: the model's own."""
     pipeline: Positive = 1
     """Pipeline stages."""
     context: Positive = 1

@@ -1,6 +1,7 @@
 """Job files: TOML to ``Job``, with errors that name the file, the key, the value and the nearest known key."""
 
 import difflib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from .job import Job, Software
 from .paths import is_file
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
 
@@ -38,7 +40,20 @@ def load_job(path: Path) -> Job:
     if job.model.id and is_file(path.parent / job.model.id / "config.json"):
         folder = str((path.parent / job.model.id).resolve())
         job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, id=folder))
+    if uses_own_code(job):
+        place = str((path.parent / (job.model.code_folder or "")).resolve())
+        job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, code_folder=place))
     return job
+
+
+def uses_own_code(job: Job) -> bool:
+    """The user names code of his own, a model or a tensor-parallel plan, that a worker is to import."""
+    return job.parallel.tensor_plan is not None or names_code(job.model.id)
+
+
+def names_code(name: str | None) -> bool:
+    """It is written ``module:attribute``, and no file is called so."""
+    return bool(name) and _CALLABLE.fullmatch(name or "") is not None and not os.access(name or "", os.F_OK)
 
 
 def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:

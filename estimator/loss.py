@@ -30,6 +30,8 @@ class LossBytes:
     """At most while the loss runs backward, what was saved included."""
     gradient: int = 0
     """The logits' gradient in the compute type, which the head runs backward from."""
+    widened: int = 0
+    """When the forward pass is over and accelerate casts what it returned to fp32, where that is more."""
     eager: int = 0
     """What the loss reserves more where it is left out of what is compiled (torchtitan's ``compile.components``)."""
     low: int = 0
@@ -48,7 +50,9 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     """What logits and loss take.
 
     transformers (since 4.49, ``loss/loss_utils.py``) computes c-byte logits, an fp32 copy of them and fp32
-    log-probabilities, which alone are saved; backward adds the fp32 gradients of these and of the logits.
+    log-probabilities, which alone are saved; backward adds the fp32 gradients of these and of the logits. Losses that
+    leave the cast to autocast keep c-byte log-probabilities besides: ``cross_entropy`` asks for a softmax in the type
+    of the logits, and only ``nll_loss`` is given fp32 (ATen/native/LossNLL.cpp, ATen/autocast_mode.h).
     """
     if not stage.last:
         return LossBytes(forward=0, saved=0, backward=0)
@@ -84,12 +88,15 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
             if arch.task == "causal-lm" and copies_shifted_logits(job):
                 copy += wide
                 returned = 0 if casts_logits_in_model(job) else c
-            given = wide * logits if saves_softmax_inputs(job) else 0
+            lowered = c if arch.task != "causal-lm" and widths.mixed else 0  # log-probabilities before the cast
+            saved = (lowered + wide) * logits + capped
+            given = (lowered or wide) * logits if saves_softmax_inputs(job) else 0
             return LossBytes(
-                forward=(returned + copy + wide) * logits + capped,
-                saved=wide * logits + capped + given,
-                backward=3 * wide * logits + capped + given,
+                forward=(returned + (lowered or copy) + wide) * logits + capped,
+                saved=saved + given,
+                backward=((lowered or wide) + 2 * wide) * logits + capped + given,
                 gradient=c * logits,
+                widened=saved + (c + wide) * logits if lowered else 0,
                 low=low,
             )
         case "chunked":

@@ -18,6 +18,7 @@ from .shape_inventory import inventory_of
 from .traced import traced_budget
 from .worker_client import exact_inventory
 
+_TRACE_IT = "--method traced runs the model itself"
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
 
@@ -52,16 +53,19 @@ def estimate(
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
-    arch = read_architecture(model.config, job.model.task, where=model.where)
+    arch = _shape(job, model)
     remarks: list[str] = []
     if method in ("auto", "traced"):
         if progress:
             progress(f"tracing two training steps of {model.label}")
         try:
-            return traced_budget(job, model, arch, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
+            shape = None if isinstance(arch, CannotTellError) else arch
+            return traced_budget(job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
         except CannotTellError as error:
             if method == "traced":
                 raise
+            if isinstance(arch, CannotTellError) and model.source != "code":
+                raise CannotTellError(f"{arch.message} ({error.message})") from None
             remarks.append(f"The step was not traced: {error.message}.")
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
@@ -73,7 +77,7 @@ def estimate(
 def _closed(
     job: Job,
     model: ResolvedModel,
-    arch: Architecture,
+    arch: Architecture | CannotTellError,
     *,
     method: MethodChoice,
     gpu: Gpu | None,
@@ -84,17 +88,48 @@ def _closed(
     if method != "formula":
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
-        counted = _exact(job, model, insist=method == "exact", python=python)
-        if counted is not None:
-            return closed_form(job, arch, counted, method="exact", gpu=gpu)
+        try:
+            lora = None if job.training.framework == "litgpt" else job.lora  # its adapters are not peft's
+            counted = exact_inventory(model, job.model.task, lora=lora, python=python)
+            return closed_form(job, _shape_of_built(job, model, arch, counted), counted, method="exact", gpu=gpu)
+        except CannotTellError:
+            if method == "exact" or model.source == "code":
+                raise
+    if isinstance(arch, CannotTellError):
+        raise arch
     return closed_form(job, arch, inventory_of(arch), gpu=gpu)
 
 
-def _exact(job: Job, model: ResolvedModel, *, insist: bool, python: str | None) -> Inventory | None:
-    """The exact inventory; None where it cannot be had and nobody insists on it."""
+def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
+    """The model's shape, or why the formula cannot have one."""
+    if model.source == "code":
+        return CannotTellError(
+            f"{model.label} is Python code, which the formula cannot read; use --method traced or --method exact"
+        )
     try:
-        return exact_inventory(model, job.model.task, python=python)
-    except CannotTellError:
-        if insist:
-            raise
-        return None
+        return read_architecture(model.config, job.model.task, where=model.where)
+    except CannotTellError as error:
+        trusted = job.model.trust_remote_code or not model.config.get("auto_map")
+        return CannotTellError(f"{error.message}; {'' if trusted else '--trust-remote-code and '}{_TRACE_IT}")
+
+
+def _shape_of_built(
+    job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, counted: Inventory
+) -> Architecture:
+    """The shape that activations are told from, of a model whose parameters were counted.
+
+    Raises:
+        CannotTellError: there is none; the count is said.
+    """
+    if isinstance(arch, Architecture):
+        return arch
+    reason = arch.message
+    if model.source == "code":
+        if counted.config and counted.family:
+            try:
+                return read_architecture(counted.config, job.model.task, where=model.where)
+            except CannotTellError as error:
+                reason = f"{error.message}; {_TRACE_IT}"
+        else:
+            reason = f"it has no Hugging Face config to tell its activations from; {_TRACE_IT}"
+    raise CannotTellError(f"{model.label}: {counted.parameters:,} parameters were counted, but {reason}")

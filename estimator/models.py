@@ -5,18 +5,18 @@ import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from .architecture import usual_task
-from .errors import CannotTellError, InputError
+from .errors import InputError
 from .job import ModelSpec, Task
+from .jobfile import names_code
 from .paths import expanded, is_file
 
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _TUNED = re.compile(r"-(instruct|chat|it|pt|hf|unsloth|bnb|4bit)(?=-|$)")
 """Parts of a name that tell how a model was trained on, not its shape."""
 
@@ -26,12 +26,14 @@ class ResolvedModel:
     """A model whose config is known."""
 
     config: Mapping[str, Any]
-    """The fields of a Hugging Face config.json."""
-    source: Literal["inline", "folder", "cache", "built-in"]
+    """The fields of a Hugging Face config.json; empty where the model is code, which only running it can tell."""
+    source: Literal["inline", "folder", "cache", "built-in", "code"]
     where: str
     """What to call the config in an error: a path, a key of the job file, a built-in name."""
     label: str
     """The model's name for people."""
+    code: Mapping[str, Any] | None = None
+    """What a worker may run beside the installed libraries: ``folder``, and ``model`` or ``remote``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +61,23 @@ def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None) 
 
     Raises:
         InputError: there is no such model in any of these places, or its config.json is broken.
-        CannotTellError: the model is Python code, which only running it can tell.
     """
+    found = _resolve(spec, os.environ if environ is None else environ)
+    if spec.trust_remote_code and found.source in ("folder", "cache"):
+        return replace(found, code={"folder": str(Path(found.where).resolve().parent), "remote": True})
+    return found
+
+
+def _resolve(spec: ModelSpec, environ: Mapping[str, str]) -> ResolvedModel:
     if spec.config is not None:
         return ResolvedModel(
             config=spec.config, source="inline", where="model.config", label=spec.id or _inline_label(spec.config)
         )
     if not spec.id:
         raise InputError("no model is given; set model.id, or write its config under [model.config]")
-    if _CALLABLE.fullmatch(spec.id) and not os.access(spec.id, os.F_OK):
-        raise CannotTellError(f"{spec.id} is Python code: its memory is only known by tracing it, not by a formula")
-    environ = os.environ if environ is None else environ
+    if names_code(spec.id):
+        code = {"folder": str(Path(spec.code_folder or "").resolve()), "model": spec.id}
+        return ResolvedModel(config={}, source="code", where=spec.id, label=spec.id, code=code)
     return _from_folder(spec.id) or _from_cache(spec.id, environ) or _from_built_in(spec.id, environ)
 
 

@@ -20,6 +20,8 @@ class NamedShape:
     shape: tuple[int, ...]
     repeat: int
     kind: Kind
+    dtype: str | None = None
+    quantized: bool | None = None
 
 
 _ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
@@ -55,6 +57,9 @@ def classify(found: NamedShape) -> ParameterGroup:
         role=_role(found, layered=layered),
         linear=found.kind in ("linear", "conv1d") and len(found.shape) == 2,
         layered=layered,
+        transposed=found.kind == "conv1d",
+        dtype=found.dtype,
+        quantized=found.quantized,
     )
 
 

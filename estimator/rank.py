@@ -1,21 +1,15 @@
 """What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Literal
 
+from .adapters import adapters_of
 from .errors import InputError
 from .inventory import Inventory, ParameterGroup, Role
 from .job import Job, Parallel
+from .quantized import quantization, quantized_bytes
 
-_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
-_FUSED = frozenset({"query_key_value", "qkv_proj", "c_attn"})
-
-_Targets = tuple[str, ...] | Literal["all-linear"]
-_Wanted = tuple[int, _Targets, bool]
-"""Of adapters the rank and the targets, and whether LitGPT makes them."""
 _OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
@@ -29,6 +23,8 @@ class Held:
     trainable: bool
     quantized: bool
     adapter: bool
+    quantized_bytes: int | None = None
+    """What its part takes as bitsandbytes stores it; None: it is not quantized."""
 
     @property
     def largest(self) -> int:
@@ -50,6 +46,8 @@ class Stage:
     in_flight: int
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
     held: tuple[Held, ...]
+    buffer_bytes: int = 0
+    """Of buffers, whole on every rank that has their module; 0 where the model was not built."""
 
     @cached_property
     def tokens(self) -> Held | None:
@@ -90,11 +88,11 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     count = job.parallel.pipeline
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
-    lora, training = job.lora, job.training
+    training = job.training
     cut = _Cut(
         parallel=job.parallel,
-        adapters=_wanted(job),
-        quantized=lora is not None and lora.quantization != "none",
+        adapters=adapters_of(inventory, job) if job.lora else None,
+        quantization=quantization(job.lora),
         trains=training.mode == "train",
         litgpt=training.framework == "litgpt",
         by_plan=training.framework == "transformers",
@@ -108,8 +106,9 @@ class _Cut:
     """What of a job decides what its ranks hold."""
 
     parallel: Parallel
-    adapters: _Wanted | None
-    quantized: bool
+    adapters: tuple[ParameterGroup, ...] | None
+    """None: it has none, and every parameter is trained."""
+    quantization: str | None
     trains: bool
     litgpt: bool
     by_plan: bool
@@ -121,93 +120,15 @@ class _Cut:
 def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
     count = cut.parallel.pipeline
     candidates = sorted({0, min(1, count - 1), count - 1})
-    adapters = _adapters(inventory, cut.adapters) if cut.adapters else ()
-    return tuple(_stage(cut, inventory, adapters, index) for index in candidates)
+    return tuple(_stage(cut, inventory, index) for index in candidates)
 
 
-def adapter_parameters(inventory: Inventory, job: Job) -> int:
-    """Elements of all adapters.
-
-    Raises:
-        InputError: no linear layer has such a name.
-    """
-    return sum(group.elements for group in adapter_groups(inventory, job))
-
-
-def _wanted(job: Job) -> _Wanted | None:
-    lora = job.lora
-    if lora is None:
-        return None
-    targets = lora.targets if lora.targets == "all-linear" else tuple(lora.targets)
-    return lora.rank, targets, job.training.framework == "litgpt"
-
-
-def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
-    """The two matrices that LoRA puts beside each adapted linear layer: A (r, in) and B (out, r).
-
-    Raises:
-        InputError: no linear layer has such a name.
-    """
-    wanted = _wanted(job)
-    return _adapters(inventory, wanted) if wanted else ()
-
-
-@lru_cache(maxsize=256)
-def _adapters(inventory: Inventory, wanted: _Wanted) -> tuple[ParameterGroup, ...]:
-    return tuple(_adapter_groups(inventory, *wanted))
-
-
-def _adapter_groups(inventory: Inventory, lora_rank: int, targets: _Targets, litgpt: bool) -> Iterator[ParameterGroup]:
-    """Of each adapted linear layer.
-
-    The head is adapted where it is named. In LitGPT queries, keys and values are one layer, adapted by its parts.
-    With ``all-linear`` experts and router count as the linear layers that they were before transformers 5 made one
-    tensor of them (peft, ``utils/transformers_weight_conversion.py``): E adapters side by side, of r for each fused.
-    """
-    linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
-    every = targets == "all-linear"
-    names = set() if every else set(targets)
-    if litgpt and names & _PARTS:
-        names |= _FUSED
-    wanted = [g for g in linear if (g.role != "head" if every else module_name(g) in names)]
-    if not wanted:
-        known = ", ".join(sorted({module_name(g) for g in linear}))
-        named = targets if isinstance(targets, str) else list(targets)
-        raise InputError(f"lora.targets = {named!r} names no linear layer of this model; it has {known}")
-    if every and not any(".shared_expert." in g.name for g in linear):
-        wanted = [*wanted, *(g for g in inventory.groups if _was_linear(g, inventory))]
-    for group in wanted:
-        *experts, rows, columns = group.shape
-        rank = lora_rank * prod(experts) * (2 if group.name.endswith("gate_up_proj") else 1)
-        for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
-            yield ParameterGroup(
-                name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",
-                shape=shape,
-                repeat=group.repeat,
-                role=group.role,
-                linear=False,
-                layered=group.layered,
-            )
-
-
-def _was_linear(group: ParameterGroup, inventory: Inventory) -> bool:
-    if group.role == "router":
-        return not group.linear and group.name.endswith(".gate.weight")
-    biased = any(other.name == f"{group.name}_bias" for other in inventory.groups)  # gpt_oss always had one tensor
-    return group.role == "expert" and len(group.shape) == 3 and not biased
-
-
-def module_name(group: ParameterGroup) -> str:
-    """The last part of the module's name, which is what adapters are targeted by: ``q_proj``."""
-    return group.name.rpartition(".")[0].rpartition(".")[2]
-
-
-def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...], index: int) -> Stage:
+def _stage(cut: _Cut, inventory: Inventory, index: int) -> Stage:
     count = cut.parallel.pipeline
     layers = -(-inventory.layers // count)
     first, last = index == 0, index == count - 1
     held: list[Held] = []
-    for group in (*inventory.groups, *adapters):
+    for group in (*inventory.groups, *(cut.adapters or ())):
         adapter = ".lora_" in group.name
         tied_copy = group.role == "embedding" and inventory.tied_head and last
         if not group.layered and not (
@@ -215,14 +136,16 @@ def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...]
         ):
             continue
         tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
+        elements = -(-group.elements * tensors // group.repeat // _split(cut, group))
         held.append(
             Held(
                 group=group,
-                elements=-(-group.elements * tensors // group.repeat // _split(cut, group)),
+                elements=elements,
                 tensors=tensors,
                 trainable=adapter or (cut.adapters is None and cut.trains),
                 quantized=_is_quantized(cut, group) and not adapter,
                 adapter=adapter,
+                quantized_bytes=_quantized_bytes(cut, group, elements) if not adapter else None,
             )
         )
     return Stage(
@@ -232,7 +155,14 @@ def _stage(cut: _Cut, inventory: Inventory, adapters: tuple[ParameterGroup, ...]
         last=last,
         in_flight=min(count - index, cut.accumulation) if count > 1 else 1,
         held=tuple(held),
+        buffer_bytes=_buffer_bytes(inventory, layers if count > 1 else inventory.layers),
     )
+
+
+def _buffer_bytes(inventory: Inventory, layers: int) -> int:
+    """Of the layers' buffers this stage's share; the others stand on every stage, since each needs positions."""
+    share = layers / max(1, inventory.layers)
+    return round(sum(b.total_bytes * (share if ".*." in b.name else 1) for b in inventory.buffers))
 
 
 def _split(cut: _Cut, group: ParameterGroup) -> int:
@@ -250,4 +180,15 @@ def _is_quantized(cut: _Cut, group: ParameterGroup) -> bool:
 
     Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
     """
-    return cut.quantized and group.linear and (cut.litgpt or group.role != "head")
+    if cut.quantization is None:
+        return False
+    if cut.litgpt:
+        return group.linear
+    return group.linear and group.role != "head" if group.quantized is None else group.quantized
+
+
+def _quantized_bytes(cut: _Cut, group: ParameterGroup, elements: int) -> int | None:
+    if cut.quantization is None or not _is_quantized(cut, group):
+        return None
+    whole = quantized_bytes(group.shape, cut.quantization, transposed=group.transposed)
+    return round(whole * elements / prod(group.shape))

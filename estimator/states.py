@@ -80,7 +80,7 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     if uses_zero(job) and offload != "none" and split.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
     return States(
-        weights=0 if offload == "all" else round(whole.weights / split.weights),
+        weights=0 if offload == "all" else round(whole.weights / split.weights) + stage.buffer_bytes,
         gradients=0 if offload == "all" else round(gradients / split.gradients),
         unsharded_gradients=whole.unsharded_gradients,
         optimizer=0 if offload != "none" else round(whole.optimizer / split.optimizer),
@@ -98,7 +98,7 @@ def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, trainer: bool, 
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
     return States(
-        weights=round(sum(h.elements * weight_width(h, widths) for h in stage.held)),
+        weights=round(sum(_stored(h, widths) for h in stage.held)),
         gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
         unsharded_gradients=unsharded,
         optimizer=round(sum(state_bytes(optimizer, h, widths, trainer=trainer) for h in trained)),
@@ -119,6 +119,13 @@ def accumulates_whole(job: Job) -> bool:
         and job.parallel.strategy in ("fsdp1", "fsdp2")
         and shards(job).weights > 1
     )
+
+
+def _stored(held: Held, widths: Widths) -> float:
+    """Bytes of the weights as they are stored."""
+    if held.quantized_bytes is not None:
+        return held.quantized_bytes
+    return held.elements * weight_width(held, widths)
 
 
 def weight_width(held: Held, widths: Widths) -> float:

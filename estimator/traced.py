@@ -30,7 +30,6 @@ from .interpreters import Interpreter, choose_interpreter
 from .job import Job
 from .jobfile import job_to_mapping
 from .models import ResolvedModel
-from .shape_inventory import inventory_of
 from .sizes import MIB
 from .software import changes_the_step
 from .surroundings import context_bytes, nccl_bytes, workspace_bytes
@@ -38,6 +37,7 @@ from .worker_cache import read_cached, write_cached
 from .worker_process import Worker
 
 TRACE_PROGRAM = Path(__file__).with_name("worker") / "trace.py"
+_HINT = "; method exact answers by rule"
 _FORMAT = 2
 """Of the answers in the cache; another number there is a miss."""
 _PHASES: tuple[PhaseName, ...] = ("loading", "forward", "backward", "optimizer step")
@@ -77,7 +77,7 @@ class Trace(msgspec.Struct, frozen=True):
 def traced_budget(
     job: Job,
     model: ResolvedModel,
-    arch: Architecture,
+    arch: Architecture | None,
     *,
     gpu: Gpu | None = None,
     memory_bytes: int | None = None,
@@ -90,7 +90,7 @@ def traced_budget(
     Args:
         job: what is trained.
         model: its config.
-        arch: its shape.
+        arch: its shape; None where its config tells none.
         gpu: the card, for what CUDA itself takes; a Hopper card when left out.
         memory_bytes: the card's size, where it is another one or the card is not known.
         python: the interpreter with torch and transformers; searched for when left out.
@@ -104,7 +104,7 @@ def traced_budget(
     if changes_the_step(job):
         raise CannotTellError("the job's software table names older versions than are traced; method exact has rules")
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
-    found = trace(job, model, conf=conf, python=python, timeout=timeout)
+    found = trace(job, model, conf=conf, python=python, timeout=timeout, hint=_HINT if arch else "")
     workspace, nccl = workspace_bytes(gpu), nccl_bytes(job)
     phases = tuple(
         _phase(name, found.phases[name], context_bytes(job, gpu, training=name != "loading"), workspace, nccl)
@@ -132,7 +132,11 @@ def traced_budget(
     versions = ", ".join(f"{name} {number}" for name, number in found.versions.items())
     return Budget(
         job=job,
-        model=ModelFacts(parameters=found.parameters, trainable_parameters=found.trainable, count="exact"),
+        model=ModelFacts(
+            parameters=found.parameters - (found.trainable if job.lora else 0),  # peft's adapters are among them
+            trainable_parameters=found.trainable,
+            count="exact",
+        ),
         method="traced",
         phases=phases,
         peak=peak,
@@ -143,7 +147,7 @@ def traced_budget(
             *settings_sentences(variable, held),
         ),
         warnings=(
-            *warnings(job, arch, inventory_of(arch)),
+            *warnings(job, arch, None),
             *warning_sentences(on_card, found.reserved.peak + workspace, room),
         ),
         largest=found.peak_tensors,
@@ -152,9 +156,23 @@ def traced_budget(
 
 
 def trace(
-    job: Job, model: ResolvedModel, *, conf: str | None = None, python: str | None = None, timeout: float = 900
+    job: Job,
+    model: ResolvedModel,
+    *,
+    conf: str | None = None,
+    python: str | None = None,
+    timeout: float = 900,
+    hint: str = _HINT,
 ) -> Trace:
-    """What the worker saw, or what it saw of the same job before; ``conf`` is the allocator's settings.
+    """What the worker saw, or what it saw of the same job before.
+
+    Args:
+        job: what is trained.
+        model: its config.
+        conf: the allocator's settings.
+        python: the interpreter with torch and transformers; searched for when left out.
+        timeout: seconds.
+        hint: what to do about a job that tracing cannot run.
 
     Raises:
         InputError: ``python`` is not there.
@@ -163,18 +181,20 @@ def trace(
     interpreter = choose_interpreter(python, os.environ)
     request = _request(job, model, conf)
     file = _cache_file(request, interpreter)
-    answer = read_cached(file, _FORMAT, Trace)
+    # code may change at any time, so its answers are not kept
+    answer = None if request["code"] else read_cached(file, _FORMAT, Trace)
     if answer is not None:
         return answer
     with Worker(interpreter.path, TRACE_PROGRAM) as worker:
         message = worker.request(request, timeout)
     if message.get("unsupported"):
-        raise CannotTellError(f"{message['unsupported']}; method exact answers by rule")
+        raise CannotTellError(f"{message['unsupported']}{hint}")
     try:
         answer = msgspec.convert(message, Trace)
     except msgspec.ValidationError as error:
         raise CannotTellError(f"the worker's answer is not understood: {error}") from None
-    write_cached(file, _FORMAT, message)
+    if not request["code"]:
+        write_cached(file, _FORMAT, message)
     return answer
 
 
@@ -188,14 +208,23 @@ def _request(job: Job, model: ResolvedModel, conf: str | None) -> dict[str, Any]
         "training": tables["training"],
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
+        "code": _code(job, model),
         "allocator": {"conf": conf},
     }
+
+
+def _code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
+    """The user's code that the worker may run: the model's, or a tensor-parallel plan's."""
+    if model.code is not None:
+        return dict(model.code)
+    return {"folder": str(Path(job.model.code_folder or "").resolve())} if job.parallel.tensor_plan else None
 
 
 def _cache_file(request: Mapping[str, Any], interpreter: Interpreter) -> Path:
     programs = sorted(TRACE_PROGRAM.parent.glob("*.py"))
     code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in programs]
-    key = msgspec.json.encode([request, interpreter.torch, interpreter.transformers, code], order="sorted")
+    libraries = [interpreter.torch, interpreter.transformers, interpreter.peft]
+    key = msgspec.json.encode([request, libraries, code], order="sorted")
     return Path(user_cache_dir("vramtop")) / "traces" / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
 
 

@@ -115,6 +115,10 @@ _fit_arguments = _estimate_arguments
 def _attach_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("process", type=_pid, metavar="PID", help="any process of the run: a rank or its launcher")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="fill in or correct a setting")
+    trusted = "model.trust_remote_code=true"
+    parser.add_argument(
+        "--trust-remote-code", action="append_const", dest="set", const=trusted, help="run code in the model's folder"
+    )
     _method_argument(parser)
 
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from vramtop.estimator.architecture import usual_task
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, ModelSpec
-from vramtop.estimator.jobfile import job_keys, load_job, parse_assignment, with_changes
+from vramtop.estimator.jobfile import job_keys, load_job, names_code, parse_assignment, with_changes
 from vramtop.estimator.models import read_config, resolve_model
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.evidence import JobReading
 
 _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
+_SWITCH = "model.trust_remote_code"
+"""Said by its flag alone, as transformers' own scripts take it."""
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _FILES = (".toml", ".yaml", ".yml", ".json")
 
@@ -36,12 +38,17 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="JOB",
         help="job file (TOML), configuration of another tool (axolotl, LLaMA-Factory, torchtune, ...), model (built-in "
-        "name, hub id in the local cache, folder with config.json), or a launch line after --",
+        "name, hub id in the local cache, folder with config.json, module:callable), or a launch line after --",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any key of the job file")
     group = parser.add_argument_group("settings of the job (as in a job file)")
     for flag, key in job_flags().items():
-        group.add_argument(flag, dest=key, metavar="VALUE", help=f"{key}", default=None)
+        if key == _SWITCH:
+            group.add_argument(
+                flag, dest=key, action="store_const", const="true", help="run code in the model's folder"
+            )
+        else:
+            group.add_argument(flag, dest=key, metavar="VALUE", help=f"{key}", default=None)
 
 
 def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
@@ -98,7 +105,7 @@ def _is_torchtitan(path: Path) -> bool:
 
 def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
     spec = ModelSpec(id=name)
-    if "model.task" not in changes:
+    if "model.task" not in changes and not names_code(name):
         model = resolve_model(spec)
         return Job(model=ModelSpec(id=spec.id, task=usual_task(model.config, where=model.where)))
     return Job(model=spec)

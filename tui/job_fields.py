@@ -23,7 +23,7 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("lora", Lora),
     ("parallel", Parallel),
 )
-_NOT_ON_A_LINE = ("model.config",)
+_NOT_ON_A_LINE = ("model.config", "model.code_folder", "parallel.tensor_plan")
 _LABELS = {"model.id": "model", "training.micro_batch": "micro-batch", TUNING: "fine-tuning"}
 
 

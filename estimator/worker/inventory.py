@@ -1,21 +1,25 @@
-"""Worker program: builds a model on the meta device and lists its parameters, as JSON lines over pipes.
+"""Worker program: builds a model on the meta device and lists what it holds, as JSON lines over pipes.
 
 Run by its file's path under any Python (3.9 or newer) that has torch (2.4 or newer) and transformers (4.45 or newer);
 vramtop itself need not be installed there. One request a line on stdin, one answer a line on stdout:
 
     {"id": 1, "op": "ping"}
         -> {"id": 1, "versions": {"python": ..., "torch": ..., "transformers": ...}}
-    {"id": 2, "op": "inventory", "config": {"model_type": ..., ...}, "task": "causal-lm"}
-        -> {"id": 2, "groups": [{"name", "shape", "repeat", "dtype", "kind"}, ...],
-            "layers": ..., "tied_head": ..., "versions": {...}}
+    {"id": 2, "op": "inventory", "config": {"model_type": ..., ...}, "task": "causal-lm",
+     "lora": {"rank", "targets"} or absent, "code": {"folder", "model", "remote"} or absent}
+        -> {"id": 2, "groups": [{"name", "shape", "repeat", "dtype", "kind", "quantized"}, ...],
+            "layers": ..., "tied_head": ..., "tied": [[name, ...], ...],
+            "buffers": [{"name", "shape", "repeat", "dtype", "bytes", "persistent"}, ...],
+            "adapters": [{"name", "shape", "repeat", "dtype"}, ...] or null,
+            "experts": {"count", "elements"} or null, "tp_plan": {pattern: style}, "no_split": [class, ...],
+            "config": {...}, "versions": {...}}
 
-A request that fails is answered as ``protocol`` says. No weights are read, nothing is downloaded, and no code that came
-with a model is run.
+A request that fails is answered as ``protocol`` says. No weights are read and nothing is downloaded. Code that came
+with a model, or that is the user's own, is run only where ``code`` names it.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -28,55 +32,33 @@ if not __package__:  # run by its path: the folder becomes a package, so that it
     del sys.path[0]
     __package__ = here.name
 
-from .build import build_model, has_tied_head
 from .protocol import ping, serve, versions
-
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-BLOCK = re.compile(r"^(.*?)\.\d+(?=\.)")
 
 
 def inventory(request: dict[str, Any]) -> dict[str, Any]:
-    """Every parameter of the model that config and task describe, once, grouped by name and shape."""
+    """Every parameter and buffer of the model that config and task describe, grouped by name and shape."""
     import torch
+
+    from . import listing
+    from .build import build_model, has_tied_head, with_adapters
+    from .request import Lora, read_code
 
     with torch.device("meta"):  # shapes without storage
-        model = build_model(request["config"], request["task"])
-    groups: dict[tuple[str, tuple[int, ...], str, str], int] = {}
-    blocks = set()
-    modules = dict(model.named_modules())
-    for name, parameter in model.named_parameters():  # tied parameters come once, under their first name
-        path, _, leaf = name.rpartition(".")
-        dtype = str(parameter.dtype).replace("torch.", "")
-        key = (NUMBER.sub("*", name), tuple(parameter.shape), kind_of(modules[path], leaf), dtype)
-        groups[key] = groups.get(key, 0) + 1
-        block = BLOCK.match(name)
-        if block:
-            blocks.add(block.group(0))
-    return {
-        "groups": [
-            {"name": name, "shape": shape, "repeat": repeat, "dtype": dtype, "kind": kind}
-            for (name, shape, kind, dtype), repeat in groups.items()
-        ],
-        "layers": len(blocks),
-        "tied_head": has_tied_head(model),
-        "versions": versions(),
-    }
-
-
-def kind_of(module: Any, leaf: str) -> str:
-    """What a parameter is to its module: ``linear``, ``conv1d``, ``embedding``, ``norm``, ``bias`` or ``parameter``."""
-    import torch
-
-    class_name = type(module).__name__
-    if "norm" in class_name.lower():
-        return "norm"
-    if isinstance(module, torch.nn.Linear):
-        return "linear" if leaf == "weight" else "bias"
-    if class_name == "Conv1D":
-        return "conv1d" if leaf == "weight" else "bias"
-    if isinstance(module, torch.nn.Embedding):
-        return "embedding"
-    return "parameter"
+        model = build_model(request.get("config") or {}, request["task"], code=read_code(request))
+        answer = {
+            **listing.parameters(model),
+            "tied_head": has_tied_head(model),
+            "tied": listing.tied(model),
+            "buffers": listing.buffers(model),
+            "experts": listing.experts(model),
+            "tp_plan": listing.plan(model),
+            "no_split": sorted(getattr(model, "_no_split_modules", None) or ()),
+            "config": listing.config_of(model),
+            "adapters": None,
+        }
+        if request.get("lora"):
+            answer["adapters"] = listing.adapters(with_adapters(model, Lora(**request["lora"])))
+    return {**answer, "versions": versions()}
 
 
 OPERATIONS = {"ping": ping, "inventory": inventory}

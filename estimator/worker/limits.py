@@ -61,11 +61,7 @@ def _of_parallelism(request: Request) -> Iterator[str]:
     for name in ("pipeline", "context", "expert"):
         if getattr(parallel, name) > 1:
             yield f"{name} parallelism cannot be traced"
-    if parallel.sequence_parallel:
-        yield "sequence parallelism cannot be traced"
     if parallel.cpu_offload == "optimizer":
         yield "CPU offload of the optimizer alone cannot be traced"
     if parallel.cpu_offload == "all" and not parallel.sharded:
         yield "CPU offload can be traced under fsdp2 only"
-    if parallel.tensor > 1 and request.lora is not None:
-        yield "adapters under tensor parallelism cannot be traced"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .user_code import Code
+
 
 @dataclass(frozen=True)
 class Training:
@@ -55,6 +57,7 @@ class Parallel:
     cpu_offload: str = "none"
     sharding: str = "full"
     double_buffer: bool = False
+    tensor_plan: str | None = None
 
     @property
     def world(self) -> int:
@@ -81,6 +84,8 @@ class Request:
     """What torch does on the CPU is left as it is; else it is corrected to what CUDA would do."""
     allocator: dict[str, Any] | None = None
     """Settings and capacity for the replay through the allocator's model."""
+    code: Code | None = None
+    """Code that the user asked to be run; None: only the installed libraries' own."""
 
 
 def read_request(message: dict[str, Any]) -> Request:
@@ -91,7 +96,7 @@ def read_request(message: dict[str, Any]) -> Request:
     """
     lora = message.get("lora")
     return Request(
-        config=message["config"],
+        config=message.get("config") or {},
         task=message.get("task", "causal-lm"),
         attention=message.get("attention", "sdpa"),
         training=Training(**message.get("training") or {}),
@@ -99,4 +104,11 @@ def read_request(message: dict[str, Any]) -> Request:
         parallel=Parallel(**message.get("parallel") or {}),
         as_is=bool(message.get("as_is")),
         allocator=message.get("allocator"),
+        code=read_code(message),
     )
+
+
+def read_code(message: dict[str, Any]) -> Code | None:
+    """The code that a message allows to be run."""
+    code = message.get("code")
+    return Code(**code) if code else None

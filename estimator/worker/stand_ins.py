@@ -19,7 +19,11 @@ def no_padding_mask() -> Iterator[None]:
     except ImportError:  # before 4.53
         yield
         return
-    changes = {"is_tracing": lambda *_: False, "find_packed_sequence_indices": lambda *_: None}
+    changes = {
+        "is_tracing": lambda *_: False,
+        "find_packed_sequence_indices": lambda *_: None,
+        "fast_all": lambda *_: True,  # of a mask that some models make themselves
+    }
     with _replaced(masking_utils, changes):
         yield
 
@@ -34,6 +38,23 @@ def grouped_products() -> Iterator[None]:
         return
     with _replaced(moe, {"_can_use_grouped_mm": lambda _input, weight, _offs: weight.dtype == torch.bfloat16}):
         yield
+
+
+@contextlib.contextmanager
+def no_initial_values() -> Iterator[None]:
+    """Truncated normal values, of vision models and ModernBERT, are drawn until they lie inside: by their values."""
+    try:
+        from transformers import initialization
+
+        functions = initialization.TORCH_INIT_FUNCTIONS
+    except (ImportError, AttributeError):  # before 5, where torch's own is called
+        functions = vars(torch.nn.init)
+    original = functions["trunc_normal_"]
+    functions["trunc_normal_"] = lambda tensor, *_, **__: tensor
+    try:
+        yield
+    finally:
+        functions["trunc_normal_"] = original
 
 
 @contextlib.contextmanager

@@ -11,12 +11,15 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from . import cuda_kernels, sharding, stand_ins
-from .build import build_model, prepare_for_training
+from .build import build_model, prepare_for_training, vocabulary
 from .cuda_autocast import cuda_autocast
+from .inputs import LABELS, make_inputs
 from .limits import UnsupportedError, check
 from .optimizers import Stepper, keep_on_host
+from .protocol import RefusedError
 from .tensor_parallel import split_over
 from .tracker import Tracker
+from .user_code import find, reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from .tracker import History
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+VALUES_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
+"""What fake tensors raise where a program looks at values."""
 MICRO_BATCHES = 2
 """Of an accumulated step so many are run: the third holds no more than the second."""
 
@@ -50,7 +55,7 @@ def trace_steps(request: Request) -> Traced:
         with warnings.catch_warnings(), sharding.process_group(request.parallel.world), _on_fake_tensors(request):
             warnings.simplefilter("ignore")
             return _run(request)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+    except VALUES_NEEDED as error:
         raise UnsupportedError(f"the model decides by the values of its tensors ({error.func})") from None
 
 
@@ -59,6 +64,7 @@ def _on_fake_tensors(request: Request) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(stand_ins.no_padding_mask())
         stack.enter_context(stand_ins.grouped_products())
+        stack.enter_context(stand_ins.no_initial_values())
         if not request.as_is:
             stack.enter_context(cuda_kernels.cuda_kernels())
             if request.training.mixed:
@@ -70,9 +76,13 @@ def _on_fake_tensors(request: Request) -> Iterator[None]:
 def _run(request: Request) -> Traced:
     training = request.training
     model = build_model(
-        request.config, request.task, attention=_attention(request), dtype=LOW.get(training.precision, torch.float32)
+        request.config,
+        request.task,
+        attention=_attention(request),
+        dtype=LOW.get(training.precision, torch.float32),
+        code=request.code,
     )
-    vocab = getattr(model.config.get_text_config(), "vocab_size", 0)
+    vocab = vocabulary(model)
     model = prepare_for_training(model, request)
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     _spread(model, request)
@@ -122,10 +132,27 @@ def _spread(model: Any, request: Request) -> None:
         return
     mesh = sharding.device_mesh(parallel)
     if parallel.tensor > 1:
-        split_over(model, mesh["tensor"])
+        plan = _users_plan(model, request)
+        split_over(model, mesh["tensor"], plan=plan, sequence_parallel=parallel.sequence_parallel)
+    if parallel.sharded and not hasattr(model, "get_input_embeddings"):
+        raise UnsupportedError(f"{type(model).__name__} is no transformers model, whose units FSDP2 would wrap")
     if parallel.sharded:
         compute = LOW[request.training.precision.partition("-")[0]] if request.training.mixed else None
         sharding.shard_fully(model, parallel, mesh, compute)
+
+
+def _users_plan(model: Any, request: Request) -> Any:
+    """Styles by module, as the user's own plan has them for this model; None: he has none."""
+    name, folder = request.parallel.tensor_plan, request.code.folder if request.code else ""
+    if name is None:
+        return None
+    plan = find(name, folder)
+    if callable(plan):
+        with reported(name, folder):
+            plan = plan(model.get_base_model() if hasattr(model, "peft_config") else model)
+    if not isinstance(plan, dict):
+        raise RefusedError(f"{name} gives a {type(plan).__name__}, not a dict of styles by module")
+    return plan
 
 
 def _train(model: Any, request: Request, tracker: Tracker) -> None:
@@ -159,12 +186,12 @@ def _train(model: Any, request: Request, tracker: Tracker) -> None:
 
 def _forward(model: Any, request: Request) -> Any:
     training = request.training
-    inputs = _inputs(model, request)
-    with _autocast(request):
+    inputs = make_inputs(model, request)
+    with _autocast(request), _users_errors(request):
         outputs = model(**inputs)
-    if training.mixed:  # accelerate's convert_outputs_to_fp32
+    if training.mixed and hasattr(outputs, "items"):  # accelerate's convert_outputs_to_fp32
         outputs = {name: _widened(value) for name, value in outputs.items()}
-    loss = outputs["loss"]
+    loss = _loss(outputs, model)
     rounds = training.gradient_accumulation
     return loss / rounds if rounds > 1 else loss
 
@@ -172,17 +199,33 @@ def _forward(model: Any, request: Request) -> Any:
 def _infer(model: Any, request: Request, tracker: Tracker) -> None:
     """The prompt's pass, which fills the key-value cache."""
     model.eval()
-    model.config.use_cache = True
+    if hasattr(model, "config"):
+        model.config.use_cache = True
     tracker.begin(2, "forward")
     with torch.no_grad(), _autocast(request):
-        inputs = {name: value for name, value in _inputs(model, request).items() if name == "input_ids"}
+        inputs = {name: value for name, value in make_inputs(model, request).items() if name not in LABELS}
         if request.task == "seq2seq-lm":
             inputs["decoder_input_ids"] = inputs["input_ids"]
-        outputs = model(**inputs)
-        cache = outputs.get("past_key_values")
+        with _users_errors(request):
+            outputs = model(**inputs)
+        cache = getattr(outputs, "past_key_values", None)
         for layer in getattr(cache, "layers", ()):
             tracker.own((getattr(layer, "keys", None), getattr(layer, "values", None)), "activations")
         tracker.begin(3, "end")
+
+
+@contextlib.contextmanager
+def _users_errors(request: Request) -> Iterator[None]:
+    """Errors of a model of the user's own are told as such."""
+    code = request.code
+    if code is None or not code.model:
+        yield
+        return
+    with reported(code.model, code.folder):
+        try:
+            yield
+        except VALUES_NEEDED as error:
+            raise RefusedError(f"{code.model} decides by the values of its tensors ({error.func})") from None
 
 
 def _autocast(request: Request) -> Any:
@@ -191,17 +234,11 @@ def _autocast(request: Request) -> Any:
     return torch.autocast("cpu", dtype=LOW[request.training.precision.partition("-")[0]])
 
 
-def _inputs(model: Any, request: Request) -> dict[str, Any]:
-    """A batch without padding."""
-    shape = (request.training.micro_batch, request.training.sequence_length)
-    ids = torch.randint(0, 2, shape)
-    if request.task == "sequence-classification":
-        if model.config.pad_token_id is None:
-            model.config.pad_token_id = 0
-        return {"input_ids": ids, "labels": ids.new_zeros(shape[0])}
-    if request.task == "question-answering":
-        return {"input_ids": ids, "start_positions": ids.new_zeros(shape[0]), "end_positions": ids.new_zeros(shape[0])}
-    return {"input_ids": ids, "labels": torch.randint(0, 2, shape)}
+def _loss(outputs: Any, model: Any) -> Any:
+    loss = outputs.get("loss") if hasattr(outputs, "get") else getattr(outputs, "loss", None)
+    if loss is None:
+        raise UnsupportedError(f"{type(model).__name__} returns no loss when it is called with labels")
+    return loss
 
 
 def _widened(value: Any) -> Any:

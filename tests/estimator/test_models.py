@@ -3,9 +3,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import ModelSpec
 from vramtop.estimator.models import built_in_models, find_built_in, hub_cache, resolve_model
 
@@ -123,9 +124,20 @@ def test_unknown_model_says_where_it_was_looked_for_and_what_is_near(tmp_path: P
         assert words in caught.value.message
 
 
-def test_python_code_needs_tracing() -> None:
-    with pytest.raises(CannotTellError, match=r"my_models\.big:build is Python code"):
-        resolve_model(ModelSpec(id="my_models.big:build"), environ={})
+def test_python_code_is_named_and_not_run(tmp_path: Path) -> None:
+    found = resolve_model(ModelSpec(id="my_models.big:build", code_folder=str(tmp_path)), environ={})
+
+    assert (found.source, found.config) == ("code", {})
+    assert found.code == {"folder": str(tmp_path), "model": "my_models.big:build"}
+
+
+def test_a_models_own_code_is_trusted_only_when_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "own"}')
+    spec = ModelSpec(id=str(tmp_path))
+
+    assert resolve_model(spec, environ={}).code is None
+    trusted = resolve_model(msgspec.structs.replace(spec, trust_remote_code=True), environ={})
+    assert trusted.code == {"folder": str(tmp_path), "remote": True}
 
 
 def test_no_model_at_all() -> None:

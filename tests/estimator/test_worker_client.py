@@ -1,4 +1,3 @@
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,8 @@ def test_exact_inventory_is_kept_and_a_broken_cache_is_only_a_miss(
     assert len(log.read_text().splitlines()) == 2
 
     shape = inventory_from_shape(CONFIG)
-    assert dataclasses.replace(first, source=shape.source) == shape
+    counted = [(group.name, group.shape, group.repeat, group.role) for group in first.groups]
+    assert counted == [(group.name, group.shape, group.repeat, group.role) for group in shape.groups]
     assert first.source.startswith("transformers ")
 
 

@@ -109,7 +109,7 @@ def test_shipped_program_runs_no_code_that_came_with_a_model(tmp_path: Path) -> 
         "auto_map": {"AutoConfig": "modeling_evil.C", "AutoModelForCausalLM": "modeling_evil.M"},
     }
 
-    with Worker(PYTHON) as worker, pytest.raises(CannotTellError, match="does not know the model type 'evil'"):
+    with Worker(PYTHON) as worker, pytest.raises(CannotTellError, match="code of its own; give --trust-remote-code"):
         worker.request({"op": "inventory", "config": config, "task": "causal-lm"}, 120)
 
     assert not (tmp_path / "ran").exists()

@@ -368,3 +368,17 @@ def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
     options: dict[str, Any] = vars(parser.parse_args(["x"]))
     assert {options[key] for key in job_flags().values()} == {None}
     assert Job().training.sequence_length == 2048
+
+
+def test_code_is_trusted_by_a_flag_alone(vramtop: Vramtop) -> None:
+    trusted, not_asked = (
+        json.loads(vramtop("estimate", *flags, "gpt2", "--json", "--method", "formula").stdout)["job"]["model"]
+        for flags in (["--trust-remote-code"], [])
+    )
+    assert (trusted["trust_remote_code"], not_asked["trust_remote_code"]) == (True, False)
+
+
+def test_the_users_own_model_is_not_imported_for_the_formula(vramtop: Vramtop) -> None:
+    done = vramtop("estimate", "antigravity:fly", "--method", "formula")
+    assert done.returncode == 3
+    assert "antigravity:fly is Python code, which the formula cannot read; use --method traced" in done.stderr
