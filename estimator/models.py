@@ -17,7 +17,7 @@ from .job import ModelSpec, Task
 from .jobfile import names_code
 from .paths import expanded, is_file
 
-_TUNED = re.compile(r"-(instruct|chat|it|pt|hf)(?=-|$)")
+_TUNED = re.compile(r"-(instruct|chat|it|pt|hf|unsloth|bnb|4bit)(?=-|$)")
 """Parts of a name that tell how a model was trained on, not its shape."""
 
 

@@ -26,7 +26,7 @@ def job_flags() -> dict[str, str]:
     flags = {}
     for key in job_keys():
         table, _, name = key.partition(".")
-        if key not in _NO_FLAG:
+        if key not in _NO_FLAG and table != "software":  # rarely said, by --set
             flags[f"--{'lora-' if table == 'lora' else ''}{name.replace('_', '-')}"] = key
     return flags
 

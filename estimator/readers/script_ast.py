@@ -147,6 +147,10 @@ class _Reader:
             self._keywords(name, node, self.written, renamed=_LORA, only=tuple(_LORA))
             self._say("use_peft", True, node, f"{name}(...)")
             self._unsloth_checkpointing(node)
+        elif name == "get_peft_model" and _is_unsloth(node):
+            self._say("use_peft", True, node, f"{name}(...)")
+            self._hint("lora_r", 16)
+            self._unsloth_checkpointing(node)
         elif name == "BitsAndBytesConfig":
             self._keywords(name, node, self.written, only=_QUANTIZED)
             self._say("bitsandbytes_config", True, node, "BitsAndBytesConfig(...)")
@@ -201,6 +205,7 @@ class _Reader:
         elif owner in ("AutoModel", "BertModel", "LlamaModel"):
             self._say("task", "feature-extraction", node, f"{owner}.{method}")
         if is_model:
+            self._unsloth_loading(node)
             self._keywords(f"{owner}.{method}", node, self.written, only=_LOADING)
             self._keywords(f"{owner}.{method}", node, self.hints, only=_LENGTHS)
         if method == "from_config":
@@ -224,12 +229,31 @@ class _Reader:
             self.models["model_name_or_path"] = setting
             self._given_by_name = True
 
+    def _unsloth_loading(self, node: ast.Call) -> None:
+        """In 4 bits unless told otherwise, and with a loss that makes no logits (unsloth's ``loader.py``)."""
+        if not _is_unsloth(node):
+            return
+        self._hint("use_liger_kernel", True)
+        others = {k.arg for k in node.keywords if not isinstance(k.value, ast.Constant) or k.value.value is True}
+        if others.isdisjoint(("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")):
+            self._hint("load_in_4bit", True)
+
     def _unsloth_checkpointing(self, node: ast.Call) -> None:
-        """``get_peft_model(use_gradient_checkpointing="unsloth")``."""
-        for keyword in node.keywords:
-            if keyword.arg == "use_gradient_checkpointing":
-                on = not isinstance(keyword.value, ast.Constant) or keyword.value.value not in (False, None)
-                self._say("activation_checkpointing", on, node, f"use_gradient_checkpointing={_short(keyword.value)}")
+        """``get_peft_model(use_gradient_checkpointing="unsloth")``, its default: activations go to the host as well."""
+        given = next((k.value for k in node.keywords if k.arg == "use_gradient_checkpointing"), None)
+        if given is not None:
+            on = not isinstance(given, ast.Constant) or given.value not in (False, None)
+            self._say("activation_checkpointing", on, node, f"use_gradient_checkpointing={_short(given)}")
+            if isinstance(given, ast.Constant) and given.value == "unsloth":
+                self._say("activation_offloading", True, node, "use_gradient_checkpointing='unsloth'")
+        elif _is_unsloth(node):
+            self._hint("activation_checkpointing", True)
+            self._hint("activation_offloading", True)
+        if _is_unsloth(node):
+            self._hint("lora_target_modules", "all-linear")
+
+    def _hint(self, name: str, value: object) -> None:
+        self.hints.setdefault(name, Setting(value=value, origin="unsloth's default", written=False))
 
     def _loop(self, name: str, node: ast.Call) -> None:
         """A training loop of the script's own."""
@@ -244,6 +268,12 @@ class _Reader:
 
     def _say(self, name: str, value: object, node: ast.AST, what: str) -> None:
         self.written.setdefault(name, Setting(value=value, origin=f"{self._values.place(node)}: {what}"))
+
+
+def _is_unsloth(node: ast.Call) -> bool:
+    """A call of ``FastLanguageModel`` or one of its sisters."""
+    owner = ast.unparse(node.func.value).rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
+    return owner in ("FastLanguageModel", "FastModel", "FastVisionModel", "FastTextModel")
 
 
 def _task(name: str) -> str | None:

@@ -150,7 +150,7 @@ def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes)
         notes.put("lora.rank", number, rank.origin, written=rank.written)
     _targets(find("lora_target_modules", "lora_target", "lora_targets"), usual_targets, notes)
     if quantized is not None:
-        notes.put("lora.quantization", quantized.value, quantized.origin)
+        notes.put("lora.quantization", quantized.value, quantized.origin, written=quantized.written)
     return True
 
 
@@ -255,7 +255,7 @@ def _checkpointing(arguments: Arguments, notes: Notes) -> None:
             "training.activation_checkpointing", "full" if on else "none", setting.origin, written=setting.written
         )
     if offload is not None and as_bool(offload):
-        notes.put("training.activation_offload", True, offload.origin)
+        notes.put("training.activation_offload", True, offload.origin, written=offload.written)
     _checkpointing_options(arguments, notes)
 
 
@@ -288,7 +288,7 @@ def _loss(arguments: Arguments, notes: Notes) -> None:
     liger = arguments.settings.find("use_liger_kernel", "use_liger")
     kind = arguments.settings.find("loss_type")
     if liger is not None and as_bool(liger):
-        notes.put("training.loss", "fused-linear", liger.origin)
+        notes.put("training.loss", "fused-linear", liger.origin, written=liger.written)
         return
     if arguments.method != "sft" or kind is None:
         return
@@ -307,7 +307,7 @@ def _quantization(arguments: Arguments) -> Setting | None:
         double = find("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
         if as_bool(double):
             return Setting(value="nf4-double", origin=f"{four.origin}; {double.origin if double else ''}")
-        return Setting(value="nf4", origin=four.origin)
+        return Setting(value="nf4", origin=four.origin, written=four.written)
     if eight is not None and as_bool(eight):
         return Setting(value="int8", origin=eight.origin)
     return None
@@ -318,7 +318,7 @@ def _targets(setting: Setting | None, usual: Setting | None, notes: Notes) -> No
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
     if setting is not None and names in (["all-linear"], ["all"]):
-        notes.put("lora.targets", "all-linear", setting.origin)
+        notes.put("lora.targets", "all-linear", setting.origin, written=setting.written)
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
         if any(set(name) & set("*|()[]\\$^") for name in names):
             notes.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")

@@ -101,6 +101,25 @@ def test_a_constant_that_names_itself_ends(tmp_path: Path) -> None:
     assert "model.id" in reading.missing
 
 
+def test_what_unsloth_does_unless_told_otherwise(tmp_path: Path) -> None:
+    script = """\
+from unsloth import FastModel
+model, tokenizer = FastModel.from_pretrained("unsloth/Qwen3-8B-unsloth-bnb-4bit", max_seq_length=512)
+model = FastModel.get_peft_model(model)
+SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir="out")).train()
+"""
+    reading = read(tmp_path, script)
+    job = reading.job()
+    assert (job.training.loss, job.training.activation_checkpointing) == ("fused-linear", "full")
+    assert job.training.activation_offload
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4")
+    unwritten = {finding.key for finding in reading.findings if not finding.written}
+    assert {"lora.rank", "lora.targets", "lora.quantization", "training.loss"} <= unwritten
+    full = read(tmp_path, script.replace("max_seq_length=512", "max_seq_length=512, full_finetuning=True"))
+    assert full.value("lora.quantization") is None
+
+
 def test_a_script_of_unsloth(tmp_path: Path) -> None:
     reading = read(
         tmp_path,

@@ -31,7 +31,8 @@ def field(key: str) -> JobField:
 
 
 def test_every_key_of_the_job_file_has_a_field_but_those_that_fill_no_line():
-    assert set(job_keys()) - {found.key for found in job_fields()} == {
+    without = set(job_keys()) - {found.key for found in job_fields()}
+    assert {key for key in without if not key.startswith("software.")} == {
         "name",
         "model.config",
         "model.code_folder",
