@@ -85,7 +85,8 @@ def attention_per_token(context: LayerContext) -> float:
 
 def scores_per_token(context: LayerContext) -> float:
     """Attention scores per token where they are written to memory; 0 with a fused kernel."""
-    if not uses_eager_attention(context.job, context.arch):
+    written = uses_math_attention(context.job, context.arch, context.widths)
+    if not written and not uses_eager_attention(context.job, context.arch):
         return 0.0
     return context.arch.heads * context.length / context.tensor
 

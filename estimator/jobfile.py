@@ -117,6 +117,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"{text!r} is not KEY=VALUE, such as training.micro_batch=4")
+    if key.strip().startswith("software."):  # 1.10 is a version, not a number
+        return key.strip(), value.strip().strip("\"'")
     try:
         return key.strip(), msgspec.toml.decode(f"value = {value}")["value"]
     except (msgspec.DecodeError, RecursionError):

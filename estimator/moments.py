@@ -49,11 +49,15 @@ class Rank:
 
     @property
     def second_gradient(self) -> int:
-        """Of an embedding that is the head too: that of the one beside that of the other, before they are added."""
+        """Of an embedding that is the head too: that of the one beside that of the other, before they are added.
+
+        The head's is the transpose of what its kernel gives, to which autograd adds nothing in place, so that the sum
+        takes room too; autocast's cast of it to fp32 is a tensor of its own (seen with torch 2.13's profiler).
+        """
         tokens = self.stage.tokens
         if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.communication.unreduced:
             return 0
-        return tokens.elements * self.widths.gradient
+        return tokens.elements * self.widths.gradient * (1 if self.widths.mixed else 2)
 
     @property
     def whole_gradient(self) -> int:

@@ -102,6 +102,7 @@ def test_assignments_are_toml_values_or_words() -> None:
     assert parse_assignment("training.precision=bf16") == ("training.precision", "bf16")
     assert parse_assignment('lora.targets=["q_proj"]') == ("lora.targets", ["q_proj"])
     assert parse_assignment("training.compile = true") == ("training.compile", True)
+    assert parse_assignment("software.torch=1.10") == ("software.torch", "1.10")
     with pytest.raises(InputError, match="KEY=VALUE"):
         parse_assignment("micro_batch")
 
