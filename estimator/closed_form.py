@@ -75,6 +75,7 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
         bare_context=context_bytes(job, gpu, training=False),
         workspace=workspace_bytes(
             gpu,
+            setting=job.software.cublas_workspace,
             megatron=job.training.framework == "megatron",
             grouped=any(held.group.role == "expert" for held in stage.held),
         ),

@@ -194,6 +194,8 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     torchtitan: Version | None = None
     module_loading: Literal["lazy", "eager"] | None = None
     """``CUDA_MODULE_LOADING``; what the versions do by themselves when left out."""
+    cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]+:[0-9]+)+$")] | None = None
+    """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; the card's default when left out."""
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""What older versions of the libraries do otherwise than today's, by the job's ``[software]`` table.
+"""What older versions of the libraries, and their own settings, do otherwise, by the job's ``[software]`` table.
 
 A version that the job leaves out is taken for today's. Sources are beside each rule.
 """
@@ -90,6 +90,8 @@ def sentences(job: Job) -> Iterator[str]:
         yield f"torch {software.torch}: softmax saves its input too."
     if loads_kernels_eagerly(job):
         yield "All kernels are loaded into the CUDA context at once (CUDA_MODULE_LOADING, or torch before 1.13)."
+    if software.cublas_workspace:
+        yield f"cuBLAS' workspaces as CUBLAS_WORKSPACE_CONFIG={software.cublas_workspace} has them."
     if copies_shifted_logits(job) and training.framework == "transformers" and training.loss == "full":
         yield f"transformers {software.transformers}: the causal loss copies the shifted fp32 logits."
     if training.framework == "litgpt" and runs_longest_first(job):

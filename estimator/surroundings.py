@@ -1,5 +1,6 @@
 """What a training process takes around its tensors: communication buffers, workspaces, and what torch never sees."""
 
+import re
 from dataclasses import dataclass, fields
 
 from .gathered import Buffers, has_own_units, keeps_gathered, megatron_buffers, root_buffers, unit_buffers
@@ -101,18 +102,26 @@ def context_bytes(job: Job, gpu: Gpu | None, *, training: bool = True) -> int:
     return bare + (_KERNELS_BYTES if training else 0)
 
 
-def workspace_bytes(gpu: Gpu | None, *, megatron: bool = False, grouped: bool = False) -> int:
+_WORKSPACES = re.compile(r":(\d+):(\d+)")
+
+
+def workspace_bytes(
+    gpu: Gpu | None, *, setting: str | None = None, megatron: bool = False, grouped: bool = False
+) -> int:
     """CuBLAS workspaces of the main and the autograd thread, allocated through torch (32 MiB each from Hopper on).
 
     Args:
         gpu: the card; a Hopper card when left out.
+        setting: ``CUBLAS_WORKSPACE_CONFIG``: pairs of a size in KiB and a number (torch's CublasHandlePool.cpp).
         megatron: TransformerEngine runs the linear layers and has a workspace of its own: 4 MiB, 32 from Hopper on
             (its pytorch/module/base.py).
         grouped: it runs experts besides, on four streams with a workspace each.
     """
     hopper = (gpu.compute_capability if gpu else (9, 0)) >= (9, 0)
     engine = 32 * MIB if hopper else 4 * MIB
-    own = 2 * (32 * MIB if hopper else 8_519_680)
+    pairs = _WORKSPACES.findall(setting or "")
+    chosen = sum(int(size) * 1024 * int(count) for size, count in pairs)
+    own = 2 * (chosen if pairs else 32 * MIB if hopper else 8_519_680)
     return own + (engine if megatron else 0) + (4 * engine if megatron and grouped else 0)
 
 

@@ -105,7 +105,7 @@ def traced_budget(
         raise CannotTellError("the job's software table names older versions than are traced; method exact has rules")
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     found = trace(job, model, conf=conf, python=python, timeout=timeout, hint=_HINT if arch else "")
-    workspace, nccl = workspace_bytes(gpu), nccl_bytes(job)
+    workspace, nccl = workspace_bytes(gpu, setting=job.software.cublas_workspace), nccl_bytes(job)
     phases = tuple(
         _phase(name, found.phases[name], context_bytes(job, gpu, training=name != "loading"), workspace, nccl)
         for name in _PHASES

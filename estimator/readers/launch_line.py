@@ -1,6 +1,7 @@
 """From a launch line, as a person types it or as a process has it, to a job with the origin of every value."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .tools.registry import tool_of
 from .trainer_program import read_trainer
 from .versions import transformers_defaults, trl_defaults
 
+_WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
 
 
@@ -70,6 +72,10 @@ def read_launch(
 
 
 def _read(program: Program) -> JobReading:
+    workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    if _WORKSPACE.fullmatch(workspace):
+        origin = "CUBLAS_WORKSPACE_CONFIG in the environment"
+        program.notes.put("software.cublas_workspace", workspace, origin)
     tool = tool_of(program.launch)
     if tool is not None:
         return tool.read(program)

@@ -137,6 +137,8 @@ def test_transformer_engine_has_a_workspace_of_its_own() -> None:
     assert workspace_bytes(h100, megatron=True) == 3 * 32 * MIB
     assert workspace_bytes(h100, megatron=True, grouped=True) == 7 * 32 * MIB
     assert workspace_bytes(h100) == 2 * 32 * MIB
+    assert workspace_bytes(a100, setting=":4096:8") == 2 * 32 * MIB
+    assert workspace_bytes(h100, setting=":4096:2:16:8") == 2 * 8_519_680
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,12 @@ def test_one_process_per_gpu_counts_the_visible_ones(read: Read) -> None:
     assert "parallel.data_replicate" in read(line).missing
 
 
+def test_the_size_of_cublas_workspaces_is_in_the_environment(read: Read) -> None:
+    line = "python run_clm.py --model_name_or_path gpt2 --output_dir out"
+    assert found(read(f"CUBLAS_WORKSPACE_CONFIG=:4096:8 {line}"), "software.cublas_workspace") == (":4096:8",)
+    assert found(read(line, environ={"CUBLAS_WORKSPACE_CONFIG": "odd"}), "software.cublas_workspace") == (None,)
+
+
 def test_a_worker_of_torchrun_knows_its_world(read: Read) -> None:
     environ = {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
     reading = read("python -u train.py --model_name_or_path gpt2 --fsdp true", environ=environ)
