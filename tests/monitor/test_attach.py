@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ if __name__ == "__main__":
     process.start()
     process.join()
 """
+needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
 Start = Callable[..., int]
 
 
@@ -131,6 +133,7 @@ def test_models_are_looked_up_where_the_process_has_them(
     assert attached.reading.value("training.precision") == "fp16"
 
 
+@needs_torch
 def test_every_rank_of_torchrun_from_any_of_its_processes(start: Start, script: Callable[[str], str]) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
@@ -239,6 +242,7 @@ time.sleep(120)
 """
 
 
+@needs_torch
 def test_a_probed_run_says_what_no_text_says(start: Start, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
     pid = start([sys.executable, "train.py"], **probed_environment({"BATCH": "2", "HF_HUB_OFFLINE": "1"}))

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from vramtop.monitor.probe.launch import BOOTSTRAP, probed_environment
 from vramtop.monitor.probe_reader import ProbeReader, ProbeSample, find_probe
 
+needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
 Start = Callable[..., "subprocess.Popen[str]"]
 CUDA = """
     allocated = 5 << 20
@@ -170,6 +172,7 @@ def test_an_isolated_interpreter_starts_no_probe(start: Start, tmp_path: Path) -
     assert find_probe(process.pid) is None
 
 
+@needs_torch
 def test_the_callback_tells_the_trainers_settings_the_model_and_its_steps(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
