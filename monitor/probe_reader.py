@@ -52,6 +52,11 @@ class ProbeSample:
     model: Mapping[str, Any] | None
     """Class, parameters by dtype and whether they are trained, config, adapters."""
 
+    def age_seconds(self, now: float) -> float | None:
+        """How old the sample is, where it is older than a running process would leave it; None for a fresh one."""
+        age = now - self.time
+        return age if age > STALE_SECONDS else None
+
 
 @dataclass(slots=True)
 class ProbeReader:

@@ -11,7 +11,6 @@ _CONTAINERS = (
     ("container", re.compile(r"/(?:cri-containerd-|crio-)([0-9a-f]{12})[0-9a-f]{52}")),
 )
 _SLURM = re.compile(r"/job_(\d+)(?:/step_([^/\s]+))?")
-_NAMES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME", "SKYPILOT_TASK_ID", "RAY_JOB_ID", "WANDB_NAME")
 
 
 def whereabouts(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ...]:
@@ -26,11 +25,6 @@ def whereabouts(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ...]:
     except OSError:
         cgroup = ""
     return (*_scheduler(cgroup, environ or {}), *_container(cgroup, environ or {}))
-
-
-def job_name(environ: Mapping[str, str] | None) -> str | None:
-    """What the user called the job, where a scheduler or a logger was told."""
-    return next((environ[name] for name in _NAMES if environ.get(name)), None) if environ else None
 
 
 def _scheduler(cgroup: str, environ: Mapping[str, str]) -> list[str]:

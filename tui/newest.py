@@ -31,11 +31,6 @@ class Newest:
             if not self._running:
                 self._start()
 
-    def forget(self) -> None:
-        """Drop the task that waits; the one that runs goes on."""
-        with self._lock:
-            self._waiting = None
-
     def interrupt(self) -> None:
         """Drop the task that waits, and have the one that runs give up what it waits for: a worker is ended."""
         with self._lock:

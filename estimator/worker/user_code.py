@@ -79,11 +79,6 @@ def reported(name: str, folder: str) -> Iterator[None]:
         raise RefusedError(f"{name} fails: {type(error).__name__}: {text}{_place(error, folder)}") from None
 
 
-def is_of(error: BaseException, folder: str) -> bool:
-    """The error was raised in code of that folder, or in what that code called."""
-    return bool(_place(error, folder))
-
-
 def _place(error: BaseException, folder: str) -> str:
     """The last line of the folder's code that the error came through."""
     if isinstance(error, SyntaxError) and error.filename:

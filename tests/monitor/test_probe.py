@@ -77,6 +77,16 @@ def test_the_allocators_counters_are_published_once_torch_is_there(start: Start)
     assert (device.allocated_peak_bytes, device.reserved_peak_bytes, device.retries) == (8 << 20, 9 << 20, 1)
 
 
+def test_a_stopped_process_leaves_an_old_sample_that_says_so(start: Start) -> None:
+    process = start("import time, torch; time.sleep(60)")
+    sample = sample_of(process.pid)
+    assert sample.age_seconds(sample.time + 1) is None
+    os.kill(process.pid, signal.SIGSTOP)
+    still = ProbeReader(process.pid).read()
+    assert still is not None
+    assert still.age_seconds(still.time + 60) == 60
+
+
 def test_figures_are_renewed(start: Start) -> None:
     process = start("import time, torch; time.sleep(1.5); torch.allocated = 11; time.sleep(60)")
     first = sample_of(process.pid)

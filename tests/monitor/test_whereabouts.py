@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.monitor import whereabouts as module
-from vramtop.monitor.whereabouts import job_name, whereabouts
+from vramtop.monitor.whereabouts import whereabouts
 
 ID = "0123456789ab" + "c" * 52
 POD = "1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901"
@@ -52,9 +52,3 @@ def test_schedulers_and_containers(
 def test_a_process_that_has_ended_runs_in_nothing() -> None:
     assert whereabouts(2**31 - 2, None) == ()
     assert isinstance(whereabouts(os.getpid(), {}), tuple)
-
-
-def test_the_jobs_name() -> None:
-    assert job_name({"WANDB_NAME": "b", "SLURM_JOB_NAME": "a"}) == "a"
-    assert job_name({}) is None
-    assert job_name(None) is None

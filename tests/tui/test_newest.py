@@ -59,7 +59,7 @@ def test_what_waits_can_be_forgotten(newest):
     newest.submit(slow)
     assert begun.wait(5)
     newest.submit(lambda: ran.append("forgotten"))
-    newest.forget()
+    newest.interrupt()
     go.set()
     newest.submit(done.set)
     assert done.wait(5)

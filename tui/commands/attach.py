@@ -169,6 +169,7 @@ def _short(value: Any) -> str:
 def _counter_lines(run: _Run) -> Iterator[str]:
     """What torch itself counts, where the process runs with the probe, beside the budget's figures."""
     sample, budget = run.attachment.probe, run.budget
+    age = sample.age_seconds(time.time()) if sample else None
     for device in sample.devices if sample else ():
         free = (device.reserved_bytes or 0) - (device.allocated_bytes or 0)
         line = (
@@ -177,7 +178,7 @@ def _counter_lines(run: _Run) -> Iterator[str]:
             f"{format_gib(device.reserved_peak_bytes)}), {format_gib(free)} of it cached and free"
         )
         expected = f"; expected at most {format_gib(budget.peak.allocated_bytes)} allocated" if budget else ""
-        yield line + expected
+        yield line + expected + (f"; {age:.0f} seconds ago: the process does not run on" if age is not None else "")
         if device.retries:
             yield f"  the cache was flushed {device.retries} times for want of room"
 
