@@ -4,14 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from textual.events import Resize
-from textual.strip import Strip
-from textual.widget import Widget
-
 from vramtop.estimator.sizes import GIB
 
 from ..bars import Cell
-from .cells import cells_strip
+from .drawn_rows import DrawnRows
 
 Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""
@@ -125,7 +121,7 @@ class _Shown:
     colour: str | None
 
 
-class MemoryGraph(Widget):
+class MemoryGraph(DrawnRows):
     """A graph of memory over time that repaints only when what it draws has changed.
 
     Args:
@@ -145,11 +141,9 @@ class MemoryGraph(Widget):
         id: str | None = None,  # noqa: A002 - Textual's own name for it
         classes: str | None = None,
     ) -> None:
-        super().__init__(id=id, classes=classes)
+        super().__init__(ascii_only=ascii_only, id=id, classes=classes)
         self._axis = axis
-        self._ascii_only = ascii_only
         self._shown: _Shown | None = None
-        self._rows: list[list[Cell]] = []
 
     def show(
         self,
@@ -172,16 +166,6 @@ class MemoryGraph(Widget):
         )
         self._draw()
 
-    def on_resize(self, _: Resize) -> None:
-        """Draw again for the new size."""
-        self._draw()
-
-    def render_line(self, y: int) -> Strip:
-        """The row ``y`` as drawn last."""
-        if y >= len(self._rows):
-            return Strip.blank(self.size.width, self.rich_style)
-        return cells_strip(self._rows[y], self.rich_style)
-
     def _draw(self) -> None:
         shown, (width, height) = self._shown, self.size
         if shown is None:
@@ -198,10 +182,7 @@ class MemoryGraph(Widget):
             colour=shown.colour,
             ascii_only=self._ascii_only,
         )
-        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
-        if rows != self._rows:
-            self._rows = rows
-            self.refresh()
+        self._keep([[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)])
 
 
 def axis_labels(top_bytes: int, height: int, *, ascii_only: bool) -> list[str]:

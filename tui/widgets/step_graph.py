@@ -2,21 +2,17 @@
 
 import os
 
-from textual.events import Resize
-from textual.strip import Strip
-from textual.widget import Widget
-
 from vramtop.estimator.budget import Budget
 
 from ..bars import Cell
 from ..step_graph import axis_rows, step_of, step_rows, top_bytes
-from .cells import cells_strip
+from .drawn_rows import DrawnRows
 from .memory_graph import axis_labels
 
 _AXIS_ROWS = 2
 
 
-class StepGraph(Widget):
+class StepGraph(DrawnRows):
     """Draws a budget's step; a new budget or another size draws it anew.
 
     Args:
@@ -27,11 +23,9 @@ class StepGraph(Widget):
     DEFAULT_CSS = "StepGraph { height: 1fr; min-height: 5; }"
 
     def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id)
-        self._ascii_only = ascii_only
+        super().__init__(ascii_only=ascii_only, id=id)
         self._budget: Budget | None = None
         self._card_bytes: int | None = None
-        self._rows: list[list[Cell]] = []
 
     def show(self, budget: Budget, *, card_bytes: int | None) -> None:
         """Draw this from now on.
@@ -42,16 +36,6 @@ class StepGraph(Widget):
         """
         self._budget, self._card_bytes = budget, card_bytes
         self._draw()
-
-    def on_resize(self, _: Resize) -> None:
-        """Draw for the new size."""
-        self._draw()
-
-    def render_line(self, y: int) -> Strip:
-        """The row ``y`` as drawn last."""
-        if y >= len(self._rows):
-            return Strip.blank(self.size.width, self.rich_style)
-        return cells_strip(self._rows[y], self.rich_style)
 
     def _draw(self) -> None:
         width, height = self.size.width, self.size.height - _AXIS_ROWS
@@ -66,5 +50,4 @@ class StepGraph(Widget):
         )
         below = axis_rows(step, width=max(1, inner))
         rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
-        self._rows = [*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)]
-        self.refresh()
+        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])
