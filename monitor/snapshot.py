@@ -25,6 +25,27 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCounters:
+    """What a training process that runs with the probe says of itself and of one GPU; sizes as torch counts them."""
+
+    time: float
+    """Unix seconds when it said so."""
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    active_bytes: int | None = None
+    allocated_peak_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    retries: int | None = None
+    """How often the cache was flushed because an allocation failed."""
+    out_of_memory: int | None = None
+    """How often an allocation failed for good."""
+    steps: int | None = None
+    """Training steps that have ended; None: it does not tell its steps."""
+    step_seconds: float | None = None
+    """How long the last step took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
     """One process on one GPU."""
 
@@ -41,6 +62,14 @@ class GpuProcess:
     """Command line in one line, without control characters."""
     note: str | None = None
     """Why something is not known, or what is odd, in a few words: ``no such process here``, ``zombie``."""
+    peak_bytes: int | None = None
+    """The most that it ever held on this GPU, as the driver accounts it; None: accounting is off."""
+    parent: int | None = None
+    """Its parent's pid."""
+    cpu_seconds: float | None = None
+    """Processor time that it has used so far: one that does nothing does not use any."""
+    counters: ProcessCounters | None = None
+    """What it says of itself; None: it runs without the probe."""
 
     @property
     def key(self) -> tuple[int, float | None]:
