@@ -154,8 +154,8 @@ class Watchlist:
             found = fit(budget, rooms_of(snapshot, committed))
             rows.append(PendingRow(job=job, budget=budget, fit=found))
             if found.verdict in ("fits", "tight"):
-                for index in found.placement:
-                    committed[index] = committed.get(index, 0) + budget.peak.device_bytes
+                for index, need in zip(found.placement, budget.ranks, strict=True):
+                    committed[index] = committed.get(index, 0) + need.device_bytes
         return tuple(rows)
 
     def _budget(self, job: Job) -> Budget | str:
