@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from .host import HostNeed
 from .job import Job
 from .sizes import format_gib
 
@@ -175,6 +176,9 @@ class Budget:
     """How memory goes over a step, where one was traced; a closed form knows only its phases."""
     stages: tuple[RankNeed, ...] = ()
     """A rank of each pipeline stage, in their order; empty: all ranks take the same."""
+
+    host: HostNeed | None = None
+    """What a rank takes of its machine's RAM; None: nobody worked it out."""
 
     @property
     def ranks(self) -> tuple[RankNeed, ...]:

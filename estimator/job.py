@@ -170,6 +170,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Megatron-FSDP: none, optim, optim_grads, optim_grads_params; FSDP1: full, grad_op, hybrid."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
+    load_on_rank_zero: bool = False
+    """FSDP: only rank 0 of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
 
     @property
     def data_ranks(self) -> int:

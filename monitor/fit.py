@@ -1,12 +1,13 @@
 """Will a job fit: its budget per rank against what the GPUs can give."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.sizes import format_gib
 
+from .host_memory import HostRoom, HostVerdict, judge_host
 from .snapshot import Snapshot
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
@@ -69,6 +70,8 @@ class Fit:
     None when what one of them can give is not known, or there is none."""
     sentence: str
     """The verdict in words."""
+    host: HostVerdict | None = None
+    """Whether the machine's RAM is enough; None: nobody looked."""
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields of ``vramtop fit --json`` that concern the GPUs."""
@@ -88,6 +91,7 @@ class Fit:
             ],
             "placement": list(self.placement),
             "margin_bytes": self.margin_bytes,
+            **({"host": self.host.to_json()} if self.host else {}),
         }
 
 
@@ -114,6 +118,23 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
         margin_bytes=min(known) if known and len(known) == len(chosen) else None,
         sentence=_sentence(verdict, needs, chosen),
     )
+
+
+def with_host(found: Fit, budget: Budget, room: HostRoom, *, ranks: int) -> Fit:
+    """The verdict with the host's RAM counted in: a job that fits the GPUs and not their host does not fit.
+
+    Args:
+        found: whether it fits the GPUs.
+        budget: the job's; without a ``host`` nothing changes.
+        room: the machine's RAM.
+        ranks: of the job on that machine.
+    """
+    if budget.host is None:
+        return found
+    host = judge_host(budget.host, room, ranks=ranks)
+    if host.verdict == "does_not_fit" or (host.verdict == "tight" and found.verdict == "fits"):
+        return replace(found, host=host, verdict=host.verdict, sentence=f"{found.sentence}; {host.sentence}")
+    return replace(found, host=host)
 
 
 def rooms_of(snapshot: Snapshot, committed: Mapping[int, int], only: Iterable[int] | None = None) -> tuple[Room, ...]:

@@ -109,7 +109,10 @@ def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
     _method_argument(parser)
 
 
-_fit_arguments = _estimate_arguments
+def _fit_arguments(parser: argparse.ArgumentParser) -> None:
+    _estimate_arguments(parser)
+    words = "RAM that the machine can give, such as 256GiB (this machine's own when left out; else not looked at)"
+    parser.add_argument("--host-memory", metavar="SIZE", help=words)
 
 
 def _attach_arguments(parser: argparse.ArgumentParser) -> None:

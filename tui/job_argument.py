@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,21 @@ _SWITCH = "model.trust_remote_code"
 """Said by its flag alone, as transformers' own scripts take it."""
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
 _FILES = (".toml", ".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSource:
+    """A job, and what it was read from."""
+
+    job: Job
+    notes: tuple[str, ...] = ()
+    """Warnings about what was not understood."""
+    file: Path | None = None
+    """The user's own job file."""
+    reading: "JobReading | None" = None
+    """Of another tool's launch line or file."""
+    tool: str | None = None
+    """Which tool that is, where it is a known one."""
 
 
 def job_flags() -> dict[str, str]:
@@ -52,7 +68,13 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
-    """The job that the arguments describe, and warnings about what was not understood.
+    """The job that the arguments describe, and warnings about what was not understood; see ``read_source``."""
+    source = read_source(options, launch)
+    return source.job, source.notes
+
+
+def read_source(options: argparse.Namespace, launch: Sequence[str] | None) -> JobSource:
+    """The job that the arguments describe, with where it was read from.
 
     Args:
         options: parsed by a parser with ``add_job_arguments``.
@@ -71,7 +93,7 @@ def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple
     path = Path(options.job)
     if path.suffix in _FILES and not path.is_dir():
         return _from_file(path, changes)
-    return with_changes(_from_model(options.job, changes), changes, where="the command line"), ()
+    return JobSource(job=with_changes(_from_model(options.job, changes), changes, where="the command line"))
 
 
 def _given(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -80,16 +102,17 @@ def _given(options: argparse.Namespace) -> Mapping[str, Any]:
     return dict(parse_assignment(text) for text in assignments)
 
 
-def _from_file(path: Path, changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
+def _from_file(path: Path, changes: Mapping[str, Any]) -> JobSource:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".toml" and not _is_torchtitan(path):
-        return with_changes(load_job(path), changes, where="the command line"), ()
+        return JobSource(job=with_changes(load_job(path), changes, where="the command line"), file=path)
     if _is_model_config(path):
-        return with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line"), ()
-    from vramtop.estimator.readers.config_file import read_config_file
+        job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")
+        return JobSource(job=job)
+    from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 
-    return _from_reading(read_config_file(path), changes, what=str(path), where="with")
+    return _from_reading(read_config_file(path), changes, what=str(path), where="with", tool=tool_of_file(path))
 
 
 def _is_torchtitan(path: Path) -> bool:
@@ -116,19 +139,22 @@ def _is_model_config(path: Path) -> bool:
     return path.suffix == ".json" and not _MODEL_FIELDS.isdisjoint(read_config(path))
 
 
-def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
-    from vramtop.estimator.readers.launch_line import read_launch
+def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> JobSource:
+    from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
-    return _from_reading(read_launch(launch), changes, what="the launch line", where="before the --, with")
+    reading = read_launch(launch)
+    return _from_reading(
+        reading, changes, what="the launch line", where="before the --, with", tool=tool_of_line(launch)
+    )
 
 
 def _from_reading(
-    reading: "JobReading", changes: Mapping[str, Any], *, what: str, where: str
-) -> tuple[Job, tuple[str, ...]]:
+    reading: "JobReading", changes: Mapping[str, Any], *, what: str, where: str, tool: str | None
+) -> JobSource:
     missing = reading.still_missing(changes)
     if missing:
         example = "meta-llama/Llama-3.1-8B" if missing[0] == "model.id" else "1"
         raise InputError(f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={example}")
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
     notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
-    return reading.job(changes), (*reading.warnings, *notes)
+    return JobSource(job=reading.job(changes), notes=(*reading.warnings, *notes), reading=reading, tool=tool)

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
-from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
-from vramtop.estimator.suggestions import Suggestion, suggest
-from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of
+from vramtop.estimator.sizes import parse_size
+from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of, with_host
+from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.snapshot import Snapshot
 
-from ..job_argument import read_job
+from ..fit_advice import Advice, Machine, advice_json, advice_lines, advise
+from ..job_argument import JobSource, read_source
 from ..json_text import json_text
 from ..progress import Progress
 from ..report import budget_lines, fit_lines
@@ -21,12 +22,14 @@ from ..terminal import look
 from .estimate import elsewhere, method
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
-_SHOWN = 6
+_GPUS_PER_MACHINE = 8
+"""Of a machine elsewhere, of which nothing is known: as many as servers have."""
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the verdict; the exit code is the contract's: 0 fits, 1 does not, 3 cannot tell, 4 tight."""
-    job, notes = read_job(options, launch)
+    source = read_source(options, launch)
+    job = source.job
     gpu, memory = elsewhere(options, job)
     if memory:
         rooms = _rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
@@ -34,44 +37,51 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         snapshot = _snapshot_here()
         rooms = rooms_of(snapshot, {}, _chosen(options.gpu, snapshot))
         gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
-        memory = max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+    here = not memory
+    memory = memory or max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+    judge = _judge(rooms, _host_room(options, here=here), here=here)
     with Progress(quiet=options.json) as progress:
         budget = estimate(
             job, method=method(options), gpu=gpu, memory_bytes=memory, python=options.python, progress=progress
         )
-    found = fit(budget, rooms)
-    smaller = _suggestions(job, gpu, budget, rooms) if found.verdict in ("does_not_fit", "tight") else ()
+        found = judge(budget)
+        machine = Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms), python=options.python)
+        advice = advise(job, budget, lambda b: judge(b).verdict, machine, method=method(options), progress=progress)
     if options.json:
-        print(json_text(_to_json(found, budget, smaller, rooms) | ({"notes": list(notes)} if notes else {})))
+        print(json_text(_to_json(found, budget, advice, source)))
     else:
         terminal = look(ascii_only=options.ascii)
-        print("\n".join(fit_lines(found, budget, smaller, terminal)))
+        print("\n".join([*fit_lines(found, budget, terminal), *advice_lines(advice, source, terminal)]))
         print()
         print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale(rooms, budget))))
-        for note in notes:
+        for note in source.notes:
             print(terminal.text(f"note: {note}"))
     return EXIT_CODES[found.verdict]
 
 
-def _to_json(found: Fit, budget: Budget, suggestions: Sequence[Suggestion], rooms: Sequence[Room]) -> dict[str, object]:
-    changes = [
-        {
-            "changes": s.changes,
-            "device_bytes": s.budget.peak.device_bytes,
-            "verdict": fit(s.budget, rooms).verdict,
-            "why": s.why,
-        }
-        for s in suggestions
-    ]
-    return {"budget": budget.to_json(), **found.to_json(), "sentence": found.sentence, "suggestions": changes}
+def _to_json(found: Fit, budget: Budget, advice: Advice, source: JobSource) -> dict[str, object]:
+    verdict = {"budget": budget.to_json(), **found.to_json(), "sentence": found.sentence}
+    return verdict | advice_json(advice, source) | ({"notes": list(source.notes)} if source.notes else {})
 
 
-def _suggestions(job: Job, gpu: Gpu | None, budget: Budget, rooms: Sequence[Room]) -> tuple[Suggestion, ...]:
-    """Changes that make it fit, cheapest first; where none does, those that come closest."""
-    found = suggest(job, budget, lambda changed: estimate(changed, gpu=gpu))
-    enough = [s for s in found if fit(s.budget, rooms).verdict == "fits"]
-    size: Callable[[Suggestion], int] = lambda s: s.budget.peak.device_bytes  # noqa: E731 - a key, used once
-    return tuple(enough[:_SHOWN] or sorted(found, key=size)[:_SHOWN])
+def _judge(rooms: Sequence[Room], host: HostRoom | None, *, here: bool) -> Callable[[Budget], Fit]:
+    """Whether a budget fits these GPUs, and their host where its RAM is known."""
+
+    def judge(budget: Budget) -> Fit:
+        found = fit(budget, rooms)
+        if host is None:
+            return found
+        ranks = min(len(budget.ranks), len(rooms)) if here else min(len(budget.ranks), _GPUS_PER_MACHINE)
+        return with_host(found, budget, host, ranks=max(1, ranks))
+
+    return judge
+
+
+def _host_room(options: argparse.Namespace, *, here: bool) -> HostRoom | None:
+    """The RAM that was named, else this machine's where its GPUs are meant; None: not known."""
+    if options.host_memory:
+        return HostRoom(available_bytes=parse_size(options.host_memory))
+    return host_room() if here else None
 
 
 def _snapshot_here() -> Snapshot:
