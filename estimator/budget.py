@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from .host import HostNeed
 from .job import Job
+from .serving_need import ServingNeed
 from .sizes import format_gib
 
 Method = Literal["formula", "exact", "traced"]
@@ -179,6 +180,9 @@ class Budget:
 
     host: HostNeed | None = None
     """What a rank takes of its machine's RAM; None: nobody worked it out."""
+
+    serving: ServingNeed | None = None
+    """What vLLM takes, and what it leaves for its cache; None: it does not run the job."""
 
     @property
     def ranks(self) -> tuple[RankNeed, ...]:

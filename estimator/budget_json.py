@@ -24,6 +24,7 @@ from .effective_batch import effective_batch
 from .errors import InputError
 from .host import HostNeed
 from .jobfile import job_from_mapping, job_to_mapping
+from .serving_need import ServingNeed
 
 SCHEMA = 1
 
@@ -37,6 +38,8 @@ def budget_to_json(budget: Budget) -> dict[str, Any]:
         more["stages"] = [asdict(stage) for stage in budget.stages]
     if budget.host is not None:
         more["host"] = asdict(budget.host)
+    if budget.serving is not None:
+        more["serving"] = asdict(budget.serving)
     batch = effective_batch(budget.job)
     if batch is not None:
         more["effective_batch"] = batch.to_json()
@@ -95,6 +98,7 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
         timeline=_timeline_from_json(read.timeline) if read.timeline else None,
         stages=read.stages,
         host=read.host,
+        serving=read.serving,
     )
 
 
@@ -126,6 +130,7 @@ class _Budget(msgspec.Struct, frozen=True):
     timeline: _Timeline | None = None
     stages: tuple[RankNeed, ...] = ()
     host: HostNeed | None = None
+    serving: ServingNeed | None = None
 
 
 def _timeline_to_json(timeline: Timeline) -> dict[str, Any]:

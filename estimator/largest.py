@@ -36,7 +36,10 @@ class Largest:
 def largest(
     job: Job, fits: Callable[[Job], bool], *, max_positions: int | None = None, keep_global_batch: bool = False
 ) -> Largest:
-    """Search both directions by bisection; need never falls as either grows.
+    """Search both directions by bisection; what is returned does fit, and the next candidate does not.
+
+    Allocated bytes never fall as either grows. The upper bound may, by less than a hundredth, where another phase
+    becomes the fullest; then a larger candidate can be passed over.
 
     Args:
         job: as it is.

@@ -56,7 +56,9 @@ def estimate(
     model = resolve_model(job.model, environ=environ)
     arch = _shape(job, model)
     remarks: list[str] = []
-    if method in ("auto", "traced"):
+    if job.served_by_vllm and method == "traced":
+        raise CannotTellError("vLLM's own model code is not traced; method formula has rules for it")
+    if method in ("auto", "traced") and not job.served_by_vllm:
         if progress:
             progress(f"tracing two training steps of {model.label}")
         try:

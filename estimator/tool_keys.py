@@ -127,6 +127,16 @@ TOOL_KEYS: Mapping[str, Mapping[str, ToolKey]] = MappingProxyType(
             "parallel.reshard_after_forward": ToolKey(name="distributed.reshard_after_forward"),
             "lora.rank": ToolKey(name="peft.dim"),
         },
+        "vLLM": {
+            "training.micro_batch": ToolKey(name="max-num-seqs"),
+            "training.sequence_length": ToolKey(name="max-model-len"),
+            "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16", "fp16": "float16"}),
+            "inference.cache_dtype": ToolKey(name="kv-cache-dtype"),
+            "inference.weights": ToolKey(name="quantization", values={"fp8": "fp8"}),
+            "inference.gpu_memory_utilization": ToolKey(name="gpu-memory-utilization"),
+            "inference.prefill_tokens": ToolKey(name="max-num-batched-tokens"),
+            "parallel.tensor": ToolKey(name="tensor-parallel-size"),
+        },
         "Megatron-LM": {
             "training.micro_batch": ToolKey(name="micro-batch-size"),
             "training.sequence_length": ToolKey(name="seq-length"),

@@ -38,12 +38,16 @@ class JobSource:
 
 
 def job_flags() -> dict[str, str]:
-    """A flag for each job key: ``--micro-batch`` for ``training.micro_batch``; those of ``[lora]`` begin with it."""
+    """A flag for each job key: ``--micro-batch`` for ``training.micro_batch``.
+
+    Those of ``[lora]`` and ``[inference]`` begin with the table's name.
+    """
     flags = {}
     for key in job_keys():
         table, _, name = key.partition(".")
         if key not in _NO_FLAG and table != "software":  # rarely said, by --set
-            flags[f"--{'lora-' if table == 'lora' else ''}{name.replace('_', '-')}"] = key
+            prefix = f"{table}-" if table in ("lora", "inference") else ""
+            flags[f"--{prefix}{name.replace('_', '-')}"] = key
     return flags
 
 

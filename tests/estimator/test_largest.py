@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramtop.estimator.architecture import read_architecture
+from vramtop.estimator.budget import Peak
 from vramtop.estimator.closed_form import closed_form
 from vramtop.estimator.job import Job, ModelSpec, Parallel, Training
 from vramtop.estimator.jobfile import job_from_mapping, with_changes
@@ -57,13 +58,16 @@ def test_need_never_falls_as_batch_or_length_grow(
     arch = read_architecture(config)
     inventory = inventory_of(arch)
 
-    def need(batch: int, length: int) -> int:
+    def need(batch: int, length: int) -> Peak:
         sizes = {"micro_batch": batch, "sequence_length": length}
         tables = {"model": {"config": config}, "training": {**training, **sizes}, "parallel": parallel}
-        return closed_form(job_from_mapping(tables, where="test"), arch, inventory).peak.high_bytes
+        return closed_form(job_from_mapping(tables, where="test"), arch, inventory).peak
 
-    assert need(batch, length) <= need(batch + more[0], length)
-    assert need(batch, length) <= need(batch, length + more[1])
+    small = need(batch, length)
+    for large in (need(batch + more[0], length), need(batch, length + more[1])):
+        assert small.components.total_bytes <= large.components.total_bytes
+        # what is uncertain differs by phase, and which phase is fullest changes
+        assert large.high_bytes >= 0.99 * small.high_bytes
 
 
 @pytest.fixture(scope="module")
