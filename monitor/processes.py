@@ -174,7 +174,7 @@ def _inode(pid: int) -> int | None:
 
 
 def _sight(pid: int) -> _Sight | None:
-    """Fields 2, 3, 4, 14, 15 and 22 of ``stat`` in proc(5); None where the process is not to be seen (gone, or hidden)."""
+    """Fields 2, 3, 4, 14, 15 and 22 of ``stat`` in proc(5); None where the process is gone or hidden."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
