@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,12 @@ from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.oddities import Oddities
+from vramtop.monitor.oddity import Oddity
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Board, GpuRow, ProcessRow, Watchlist
 
+from ..odd_text import odd_lines
 from ..palette import STATUSES, VERDICTS, rest_words
 from ..terminal import Terminal, look, table
 
@@ -22,10 +25,11 @@ from ..terminal import Terminal, look, table
 def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
+    odd = Oddities(after_seconds=0).update(board.snapshot)
     if options.json:
-        print(json.dumps(_to_json(board), indent=2))
+        print(json.dumps(_to_json(board, odd), indent=2))
     else:
-        print("\n".join(_lines(board, look(ascii_only=options.ascii))))
+        print("\n".join(_lines(board, odd, look(ascii_only=options.ascii))))
     return 0
 
 
@@ -53,7 +57,7 @@ def _watch(pid: int, watchlist: Watchlist) -> None:
         watchlist.watch(WatchedJob(job=job, pids=ranks))
 
 
-def _to_json(board: Board) -> dict[str, Any]:
+def _to_json(board: Board, odd: Sequence[Oddity]) -> dict[str, Any]:
     snapshot = board.snapshot
     return {
         "schema": 1,
@@ -75,6 +79,7 @@ def _to_json(board: Board) -> dict[str, Any]:
             }
             for row in board.pending
         ],
+        "oddities": [oddity.to_json() for oddity in odd],
     }
 
 
@@ -112,13 +117,17 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
     }
 
 
-def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
+def _lines(board: Board, odd: Sequence[Oddity], terminal: Terminal) -> Iterator[str]:
     source = board.snapshot.source
     count = len(board.gpus)
     facts = [f"driver {source.driver_version}", f"CUDA {source.cuda_version}", f"{count} GPU{'s' * (count != 1)}"]
     yield terminal.text(f"{source.host or os.uname().nodename} · " + " · ".join(facts))
     rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(r) for r in board.gpus)]
-    yield from (terminal.text(line) for line in table(rows, "><>>>>>>"))
+    header, *lines = table(rows, "><>>>>>>")
+    yield terminal.text(header)
+    for gpu, line in zip(board.gpus, lines, strict=True):
+        yield terminal.text(line)
+        yield from odd_lines([oddity for oddity in odd if oddity.gpu_index == gpu.reading.index], terminal)
     yield ""
     yield from _process_lines(board, terminal)
     for row in board.pending:
