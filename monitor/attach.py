@@ -86,7 +86,7 @@ class Attachment:
         ranks = (
             replace(
                 rank,
-                seat=seat_of(rank.choice, gpus, pid=rank.pid, start_time=rank.start_time, mig_parent=nvml_mig_parent),
+                seat=seat_of(rank.choice, gpus, pid=rank.pid, start_time=rank.start_time),
             )
             for rank in self.ranks
         )
@@ -238,10 +238,11 @@ def _rank_json(rank: Rank) -> dict[str, Any]:
 def _rank(seen: Seen) -> Rank:
     environ = seen.environ or {}
     local = number(environ.get("LOCAL_RANK"))
-    choice = DeviceChoice.of(environ, local_rank=local, elsewhere=numbered_elsewhere(container_root(seen.pid)))
+    elsewhere = numbered_elsewhere(container_root(seen.pid))
+    choice = DeviceChoice.of(environ, local_rank=local, elsewhere=elsewhere, mig_parent=nvml_mig_parent)
     return Rank(
         choice=choice,
-        seat=seat_of(choice, None, pid=seen.pid, mig_parent=nvml_mig_parent),
+        seat=seat_of(choice, None, pid=seen.pid),
         pid=seen.pid,
         start_time=seen.start_time,
         rank=number(environ.get("RANK")),

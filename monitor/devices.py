@@ -7,7 +7,7 @@ entries, which the guide leaves out, torch's ``_parse_visible_devices`` (torch/c
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -37,22 +37,36 @@ class DeviceChoice:
     """NVIDIA_VISIBLE_DEVICES."""
     elsewhere: bool = False
     """It runs in a container that vramtop does not run in: GPUs are numbered anew in there."""
+    mig: Mapping[str, str] = field(default_factory=dict)
+    """The GPUs' uuids by those of their MIG devices, for the MIG devices that it names."""
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], *, local_rank: int | None, elsewhere: bool = False) -> "DeviceChoice":
+    def of(
+        cls,
+        environ: Mapping[str, str],
+        *,
+        local_rank: int | None,
+        elsewhere: bool = False,
+        mig_parent: MigParent = lambda _: None,
+    ) -> "DeviceChoice":
         """From a process's environment.
 
         Args:
             environ: as it was when the program started.
             local_rank: its number on this machine, where it has one.
             elsewhere: it runs in another container than vramtop.
+            mig_parent: asks the driver for the GPU of a MIG device, once for each that is named.
         """
+        visible, container = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("NVIDIA_VISIBLE_DEVICES")
+        named = {entry.strip() for entry in f"{visible},{container}".split(",") if entry.strip().startswith("MIG-")}
+        parents = {name: old[1] if (old := _OLD_MIG.match(name)) else mig_parent(name) for name in named}
         return cls(
-            visible=environ.get("CUDA_VISIBLE_DEVICES"),
+            visible=visible,
             order=environ.get("CUDA_DEVICE_ORDER"),
             local_rank=local_rank,
-            container=environ.get("NVIDIA_VISIBLE_DEVICES"),
+            container=container,
             elsewhere=elsewhere,
+            mig={name: parent for name, parent in parents.items() if parent is not None},
         )
 
 
@@ -77,19 +91,17 @@ def seat_of(
     *,
     pid: int,
     start_time: float | None = None,
-    mig_parent: MigParent = lambda _: None,
 ) -> Seat:
-    """Where a process sits.
+    """Where a process sits; nothing is read for it.
 
     Args:
         choice: what its environment says.
         gpus: this machine's GPUs; None where they cannot be read: an index is then taken as it is.
         pid: of the process.
         start_time: when it started, to be told from another one with the same pid.
-        mig_parent: asks the driver for the GPU of a MIG device.
     """
     held = _listed(gpus or (), pid, start_time)
-    said = _from_environment(choice, gpus, mig_parent)
+    said = _from_environment(choice, gpus)
     if not held:
         return said
     own = said.gpu if said.gpu in held and None in held.values() else max(held, key=lambda index: held[index] or 0)
@@ -152,7 +164,7 @@ def _listed(gpus: Sequence[GpuReading], pid: int, start_time: float | None) -> d
     }
 
 
-def _from_environment(choice: DeviceChoice, gpus: Sequence[GpuReading] | None, mig_parent: MigParent) -> Seat:
+def _from_environment(choice: DeviceChoice, gpus: Sequence[GpuReading] | None) -> Seat:
     named = {
         "NVIDIA_VISIBLE_DEVICES": choice.container if choice.elsewhere else None,
         "CUDA_VISIBLE_DEVICES": choice.visible,
@@ -163,10 +175,10 @@ def _from_environment(choice: DeviceChoice, gpus: Sequence[GpuReading] | None, m
     def unsure(gpu: int | None, note: str) -> Seat:
         return Seat(gpu=gpu, origin=origin, sure="unsure", note=note)
 
-    devices, doubt = _numbered(choice, gpus, mig_parent)
+    devices, doubt = _numbered(choice, gpus)
     by_name = choice.visible is not None and _kind(choice.visible.strip()) != "index"
     if choice.visible is not None:
-        devices = _visible(choice.visible, devices, gpus, mig_parent)
+        devices = _visible(choice.visible, devices, gpus, choice.mig)
         if not devices:
             note = f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here"
             hides = choice.visible.strip() in ("", "-1")  # what people write who want none
@@ -191,9 +203,7 @@ _Devices = Sequence[int | None] | None
 """NVML's indices in the order in which CUDA numbers the GPUs; an entry None cannot be told; None: as NVML numbers."""
 
 
-def _numbered(
-    choice: DeviceChoice, gpus: Sequence[GpuReading] | None, mig_parent: MigParent
-) -> tuple[_Devices, str | None]:
+def _numbered(choice: DeviceChoice, gpus: Sequence[GpuReading] | None) -> tuple[_Devices, str | None]:
     """The GPUs that the process could see without CUDA_VISIBLE_DEVICES; and why they cannot be told.
 
     Inside a container they are numbered from 0, in NVML's order, over those that the container was given.
@@ -204,13 +214,13 @@ def _numbered(
         return here, None
     if not given or given in _NOTHING or gpus is None:
         return None, "it runs in a container, and nothing says which GPUs that was given"
-    found = {_device(entry.partition(":")[0], here, gpus, mig_parent) for entry in given.split(",")}
+    found = {_device(entry.partition(":")[0], here, gpus, choice.mig) for entry in given.split(",")}
     if None in found:
         return None, f"it runs in a container that was given {given!r}, which names no GPU here"
     return sorted(index for index in found if index is not None), None
 
 
-def _visible(text: str, there: _Devices, gpus: Sequence[GpuReading] | None, mig_parent: MigParent) -> list[int | None]:
+def _visible(text: str, there: _Devices, gpus: Sequence[GpuReading] | None, mig: Mapping[str, str]) -> list[int | None]:
     """CUDA_VISIBLE_DEVICES as CUDA takes it: the first invalid entry ends the list, a repeated one empties it."""
     kind = _kind(text.strip())
     devices: list[int | None] = []
@@ -223,7 +233,7 @@ def _visible(text: str, there: _Devices, gpus: Sequence[GpuReading] | None, mig_
         if name in seen:
             return []
         seen.add(name)
-        device = _device(entry, there, gpus, mig_parent)
+        device = _device(entry, there, gpus, mig)
         if device is None and kind != "MIG" and gpus is not None:
             break
         devices.append(device)
@@ -234,13 +244,11 @@ def _kind(entry: str) -> str:
     return entry[:3] if entry.startswith(("GPU-", "MIG-")) else "index"
 
 
-def _device(entry: str, there: _Devices, gpus: Sequence[GpuReading] | None, mig_parent: MigParent) -> int | None:
+def _device(entry: str, there: _Devices, gpus: Sequence[GpuReading] | None, mig: Mapping[str, str]) -> int | None:
     """The index of the GPU that an entry names, as NVML counts; None: no such GPU, or several begin so."""
     entry = entry.strip()
     if entry.startswith("MIG-"):
-        old = _OLD_MIG.match(entry)
-        parent = old[1] if old else mig_parent(entry)
-        return None if parent is None else _by_uuid(parent, gpus)
+        return _by_uuid(mig[entry], gpus) if entry in mig else None
     if entry.startswith("GPU-"):
         return _by_uuid(entry, gpus)
     number = _NUMBER.match(entry)

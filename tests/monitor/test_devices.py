@@ -19,8 +19,19 @@ def gpus(make_gpu: Callable[..., GpuReading]) -> list[GpuReading]:
     return [make_gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS)]
 
 
-def seat(gpus: Sequence[GpuReading] | None, local_rank: int | None = None, **facts: Any) -> Seat:
-    return seat_of(DeviceChoice(local_rank=local_rank, **facts), gpus, pid=PID, start_time=1_000.0)
+def seat(
+    gpus: Sequence[GpuReading] | None,
+    local_rank: int | None = None,
+    *,
+    visible: str | None = None,
+    order: str | None = None,
+    container: str | None = None,
+    **more: Any,
+) -> Seat:
+    names = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order, "NVIDIA_VISIBLE_DEVICES": container}
+    environ = {name: value for name, value in names.items() if value is not None}
+    choice = DeviceChoice.of(environ, local_rank=local_rank, **more)
+    return seat_of(choice, gpus, pid=PID, start_time=1_000.0)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +151,9 @@ def test_a_mig_device_is_placed_on_its_gpu_where_the_driver_knows_it(gpus: list[
         asked.append(uuid)
         return {"MIG-aa": UUIDS[2]}.get(uuid)
 
-    choice = DeviceChoice(visible="MIG-aa")
-    assert seat_of(choice, gpus, pid=PID, mig_parent=parent).gpu == 2
+    assert seat(gpus, visible="MIG-aa", mig_parent=parent).gpu == 2
     assert asked == ["MIG-aa"]
-    unknown = seat_of(DeviceChoice(visible="MIG-bb"), gpus, pid=PID, mig_parent=parent)
+    unknown = seat(gpus, visible="MIG-bb", mig_parent=parent)
     assert (unknown.gpu, unknown.sure) == (None, "unsure")
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,18 @@ if __name__ == "__main__":
         process.start()
     for process in processes:
         process.join()
+"""
+LOADER = """\
+import os, time
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, at):
+        os.write(1, str(os.getpid()).encode() + bytes([10]))
+        time.sleep(60)
+if __name__ == "__main__":
+    list(DataLoader(Numbers(), num_workers=2))
 """
 LAUNCHER = """\
 import os, subprocess, sys
@@ -84,6 +97,16 @@ def test_children_of_multiprocessing_that_hold_a_context(
     driver.gpus = [fake_gpu(processes=rows, used_bytes=19 * GIB)]
     (found,) = look()
     assert (found.kind, found.pids, found.about, found.held_bytes) == ("helpers", tuple(children), (parent,), GIB)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_torchs_data_loader_workers_go_by_their_name(driver: Any, fake_gpu: Any, fake_process: Any, start: Any) -> None:
+    parent, workers = start(LOADER)
+    rows = [fake_process(parent, 18 * GIB), *(fake_process(pid, 3 * GIB) for pid in workers)]
+    driver.gpus = [fake_gpu(processes=rows, used_bytes=24 * GIB)]
+    (found,) = look()
+    assert found.sentence.startswith(f"2 data loader workers of process {parent} ")
+    assert "hold GPU memory each: 6.0 GiB" in found.sentence
 
 
 def test_children_of_multiprocessing_that_work_are_left_alone(
