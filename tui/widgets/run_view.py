@@ -14,16 +14,18 @@ from vramtop.monitor.watch import ProcessRow
 
 from ..bars import Part, bar
 from ..gpu_bars import bar_content
+from ..memory_graph import Readings
 from ..palette import STATUSES
+from ..run_graph import BOUND, CARD, EXPECTED, Line, Picture, ceiling_bytes
 from ..words import badge, signed_gib, span_words, worst
 from .budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_name
 from .lines import Lines
-from .memory_graph import Line, MemoryGraph, Readings
+from .memory_graph import MemoryGraph
 
 _PLAIN = "#60a5fa"
 _LABEL, _TAIL = 10, 28
 _LEAST_SPAN_SECONDS = 60.0
-_EXPECTED, _BOUND = "━", "┄"
+_ALARM = "#ef4444"
 
 
 class RunView(VerticalScroll):
@@ -42,7 +44,7 @@ class RunView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """Bars, graph, its legend, and what the budget says."""
         yield Lines(id="bars")
-        yield MemoryGraph(axis=True, id="over-time")
+        yield MemoryGraph(id="over-time")
         yield Lines(id="legend")
         yield Lines(id="budget")
 
@@ -56,14 +58,7 @@ class RunView(VerticalScroll):
         history = history_of(first)
         span = max(_LEAST_SPAN_SECONDS, now - history[0][0]) if history else _LEAST_SPAN_SECONDS
         graph.display = True
-        graph.show(
-            history,
-            top_bytes=_scale(first),
-            lines=_lines(first.budget),
-            span_seconds=span,
-            now=now,
-            colour=STATUSES[first.comparison.status].colour if first.comparison else _PLAIN,
-        )
+        graph.show(_picture(first, history, span, now))
         self._write(_bars(rows, self._width), _legend(first, span), _budget(first))
 
     def show_budget(self, budget: Budget) -> None:
@@ -127,17 +122,30 @@ def _status_line(row: ProcessRow, *, several: bool) -> Content:
     return Content.assemble(where, badge(STATUSES[comparison.status], comparison.status), words)
 
 
-def _lines(budget: Budget | None) -> list[Line]:
-    if budget is None:
-        return []
-    bounds = (Line(budget.peak.low_bytes, _BOUND), Line(budget.peak.high_bytes, _BOUND))
-    return [*bounds, Line(budget.steady_device_bytes, _EXPECTED)]
+def _picture(row: ProcessRow, history: Readings, span_seconds: float, now: float) -> Picture:
+    budget, card = row.budget, row.gpu.total_bytes
+    most = max((size for _, size in history if size is not None), default=None)
+    top = ceiling_bytes(card, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
+    lines = [Line(card, CARD, _ALARM)] if card is not None and card <= top else []
+    if budget is not None:
+        lines += [Line(budget.peak.low_bytes, BOUND), Line(budget.peak.high_bytes, BOUND)]
+        lines.append(Line(budget.steady_device_bytes, EXPECTED))
+    return Picture(
+        history=history,
+        top_bytes=top,
+        span_seconds=span_seconds,
+        now=now,
+        layers=budget.peak.components if budget else None,
+        slack_bytes=budget.peak.device_bytes - budget.peak.components.total_bytes if budget else 0,
+        lines=tuple(lines),
+        colour=STATUSES[row.comparison.status].colour if row.comparison else _PLAIN,
+    )
 
 
 def _legend(row: ProcessRow, span_seconds: float) -> Content:
     name = f"GiB on {short_name(row.gpu.name)}, {span_words(span_seconds)}"
-    lines = f"  {_EXPECTED} expected  {_BOUND} low and high" if row.budget else ""
-    return Content.styled(name + lines, "dim")
+    lines = f"  {EXPECTED} expected  {BOUND} low and high" if row.budget else ""
+    return Content.styled(f"{name}{lines}  {CARD} the card", "dim")
 
 
 def _budget(row: ProcessRow) -> Content:
