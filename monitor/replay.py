@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from .recording import read_recording
-from .snapshot import GpuReading, Snapshot
+from .snapshot import GpuProcess, GpuReading, Snapshot
 from .source import EndOfRecording
 
 _SHORTEST_GAP = 0.1
@@ -138,11 +138,14 @@ def shifted(snapshot: Snapshot, seconds: float) -> Snapshot:
 
 
 def _shifted_gpu(gpu: GpuReading, seconds: float) -> GpuReading:
-    processes = gpu.processes and tuple(
-        replace(process, start_time=_moved(process.start_time, seconds)) for process in gpu.processes
-    )
+    processes = gpu.processes and tuple(_shifted_process(process, seconds) for process in gpu.processes)
     read_at = gpu.read_at + seconds if gpu.read_at else gpu.read_at  # 0: never read
     return replace(gpu, processes=processes, read_at=read_at)
+
+
+def _shifted_process(process: GpuProcess, seconds: float) -> GpuProcess:
+    counters = process.counters and replace(process.counters, time=process.counters.time + seconds)
+    return replace(process, start_time=_moved(process.start_time, seconds), counters=counters)
 
 
 def _moved(time: float | None, seconds: float) -> float | None:

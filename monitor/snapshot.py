@@ -9,6 +9,8 @@ from typing import Literal
 
 from vramtop.estimator.job import Job
 
+ProcessKey = tuple[int, float | None]
+"""A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
 ProcessKind = Literal["compute", "graphics", "mps"]
 
 
@@ -72,8 +74,8 @@ class GpuProcess:
     """What it says of itself; None: it runs without the probe."""
 
     @property
-    def key(self) -> tuple[int, float | None]:
-        """Identity over snapshots: pids are reused."""
+    def key(self) -> ProcessKey:
+        """Identity over snapshots."""
         return self.pid, self.start_time
 
 
@@ -154,8 +156,8 @@ class WatchedJob:
     """A job known to run in certain processes, so that they are held against its budget."""
 
     job: Job
-    pids: tuple[tuple[int, float | None], ...]
-    """(pid, start time) of its ranks on this machine."""
+    pids: tuple[ProcessKey, ...]
+    """Its ranks on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

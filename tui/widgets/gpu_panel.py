@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from vramtop.monitor.watch import GpuRow
+from vramtop.monitor.board import GpuRow
 
 from ..memory_graph import Readings
 from ..panel_text import PanelShape, panel_height, panel_lines

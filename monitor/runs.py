@@ -1,0 +1,189 @@
+"""Follows the processes of known jobs: through their phases, against their budgets, and beyond their end."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import psutil
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.job import Job
+from vramtop.estimator.sizes import MIB, format_gib
+
+from .board import GpuRow, ProcessRow, RunRow
+from .compare import Comparison, HighWater, Status, compare
+from .history import History
+from .phases import PhaseTracker
+from .snapshot import ProcessKey, Snapshot, WatchedJob
+
+_FULL = 0.02
+"""Of a card: with less left than this, and than _FULL_BYTES, the next block may not be had."""
+_FULL_BYTES = 512 * MIB
+
+
+def is_running(key: ProcessKey) -> bool:
+    """Whether a process of this machine still runs; one whose start is not known cannot be told from a later one."""
+    pid, started = key
+    try:
+        process = psutil.Process(pid)
+        same = started is None or abs(process.create_time() - started) < 0.05
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
+        return False
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A process on a GPU."""
+
+    row: ProcessRow
+    """As it was last there."""
+    tracker: PhaseTracker
+    gone_at: float | None = None
+    """When it was first seen to be there no more."""
+
+
+class Follower:
+    """Remembers the processes of known jobs. Used under the lock of its watchlist.
+
+    Args:
+        history: of all processes; takes each snapshot in before the follower sees its rows.
+        is_running: whether a process of this machine still runs.
+    """
+
+    def __init__(self, history: History, is_running: Callable[[ProcessKey], bool] = is_running) -> None:
+        self._history = history
+        self._is_running = is_running
+        self._followed: dict[tuple[int, int, float | None], _Followed] = {}
+        self._ended: dict[tuple[ProcessKey, ...], float] = {}
+        """When runs were first seen to have ended, by their pids."""
+        self._begun: float | None = None
+        """Time of the first snapshot."""
+
+    def take_in(self, snapshot: Snapshot) -> None:
+        """Keep the snapshot's figures for later."""
+        if self._begun is None:
+            self._begun = snapshot.time
+        self._history.add(snapshot, keep=self._followed.keys())
+
+    def follow(self, row: ProcessRow, budget: Budget) -> ProcessRow:
+        """The row of a process that runs a known job, held against its budget."""
+        known = self._followed.get(row.key)
+        tracker = known.tracker if known and known.tracker.budget is budget else self._tracker(row, budget)
+        recent = self._history.process(row.key)
+        time = recent[-1][0] if recent else row.gpu.read_at
+        tracker.add(time, row.process.used_bytes, row.process.counters)
+        previous = known.row.comparison if known else None
+        comparison = compare(
+            tracker,
+            recent,
+            process=row.process,
+            left_bytes=row.gpu.free_bytes,
+            previous=previous.status if previous else None,
+        )
+        judged = replace(row, budget=budget, comparison=comparison, marks=tracker.marks)
+        self._followed[row.key] = _Followed(judged, tracker)
+        return judged
+
+    def runs(
+        self,
+        snapshot: Snapshot,
+        gpus: Sequence[GpuRow],
+        watched: Iterable[WatchedJob],
+        budget_of: Callable[[Job], Budget | str],
+    ) -> tuple[RunRow, ...]:
+        """The runs with all of their processes, those that have ended as well; what belongs to none is forgotten."""
+        present = {row.key: row for gpu in gpus for row in gpu.rows}
+        readable = {gpu.reading.index for gpu in gpus if gpu.reading.processes is not None}
+        live = snapshot.source.kind == "nvml"
+        found = tuple(self._run(each, snapshot, present, readable, budget_of, live=live) for each in watched)
+        mine = {row.key for run in found for row in run.rows}
+        self._followed = {key: followed for key, followed in self._followed.items() if key in mine}
+        self._ended = {run.pids: run.ended_at for run in found if run.ended_at is not None}
+        return found
+
+    def _run(
+        self,
+        watched: WatchedJob,
+        snapshot: Snapshot,
+        present: Mapping[tuple[int, int, float | None], ProcessRow],
+        readable: set[int],
+        budget_of: Callable[[Job], Budget | str],
+        *,
+        live: bool,
+    ) -> RunRow:
+        order = {key: at for at, key in enumerate(watched.pids)}
+        keys = {key for key in (*present, *self._followed) if key[1:] in order}
+        rows = []
+        for key in sorted(keys, key=lambda key: (order[key[1], key[2]], key[0])):
+            row = present.get(key)
+            rows.append(row or self._absent(self._followed[key], snapshot, readable, live=live))
+        budget = budget_of(watched.job)
+        return RunRow(
+            job=watched.job,
+            pids=watched.pids,
+            rows=tuple(rows),
+            budget=None if isinstance(budget, str) else budget,
+            problem=budget if isinstance(budget, str) else None,
+            ended_at=self._ended_at(watched, rows, snapshot, live=live),
+        )
+
+    def _ended_at(
+        self, watched: WatchedJob, rows: Sequence[ProcessRow], snapshot: Snapshot, *, live: bool
+    ) -> float | None:
+        """When none of its processes is on a GPU any more nor, on this machine, runs."""
+        ended = all(row.ended_at is not None for row in rows)
+        if live:
+            ended = ended and not any(self._is_running(key) for key in watched.pids)
+        elif not rows:
+            ended = False
+        return self._ended.get(watched.pids, snapshot.time) if ended else None
+
+    def _absent(self, followed: _Followed, snapshot: Snapshot, readable: set[int], *, live: bool) -> ProcessRow:
+        """The row of a process that is on its GPU no more, or of a GPU that cannot be read."""
+        row, last = followed.row, followed.row.comparison
+        if last is None:
+            return row
+        if row.gpu.index not in readable:
+            unseen = replace(last, status="unknown", observed_bytes=None, trend=None, sentence="its GPU cannot be read")
+            return replace(row, comparison=unseen)
+        if followed.gone_at is None:
+            followed.gone_at = snapshot.time
+        status, how = _end(row, last, followed.tracker)
+        if live and self._is_running(row.process.key):
+            status, how = "ended", f"holds no memory on GPU {row.gpu.index} any more, and still runs"
+        sentence = f"{how}; {_held(last.high_water, followed.tracker.budget)}"
+        ended = replace(last, status=status, observed_bytes=None, trend=None, sentence=sentence)
+        return replace(row, comparison=ended, ended_at=followed.gone_at)
+
+    def _tracker(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
+        """A tracker that knows what was seen of the process before this reading."""
+        life = self._history.life(row.key)
+        from_start = bool(life) and self._begun is not None and life[0][0] > self._begun
+        tracker = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)
+        for time, size in life[:-1]:
+            tracker.add(time, size)
+        return tracker
+
+
+def _end(row: ProcessRow, last: Comparison, tracker: PhaseTracker) -> tuple[Status, str]:
+    """How a process ended, as far as its last figures tell: nobody but its parent is told its exit code."""
+    counters, free, total = row.process.counters, row.gpu.free_bytes, row.gpu.total_bytes
+    if counters and counters.out_of_memory:
+        return "out_of_memory", "has run out of memory: torch itself counted an allocation that failed"
+    if free is None or free >= max(_FULL_BYTES, round(_FULL * (total or 0))):
+        return "ended", "has ended"
+    nearly = f"its GPU was nearly full then ({format_gib(free)} GiB free)"
+    if tracker.phase == "steady" and last.status not in ("over", "growing"):
+        return "ended", f"has ended; {nearly}"
+    return "out_of_memory", f"has ended before it was steady, and {nearly}: it has probably run out of memory"
+
+
+def _held(high: HighWater | None, budget: Budget) -> str:
+    span = f"the budget says {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.high_bytes)}"
+    return (
+        f"what it held is not known ({span})"
+        if high is None
+        else f"held at most {format_gib(high.size_bytes)} GiB; {span}"
+    )
