@@ -96,13 +96,18 @@ def observed_bytes(row: ProcessRow) -> int | None:
 
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     row = worst(run.rows)
-    name = run.job.name or (process_name(run.rows[0].process) if run.rows else run.job.label)
+    name = run.job.name or " ".join(_named_by(run))
     words = Content.styled(f" {number + 1} {shorten(clean(name), _NAME)}", "bold reverse" if shown else "")
     if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
         return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
     if row is None or row.comparison is None:
         return Content.assemble(words, Content.styled(" no budget" if run.problem else " on no GPU yet", MUTED))
     return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
+
+
+def _named_by(run: RunRow) -> list[str]:
+    """Its program and its model: of two runs of one script the model tells them apart."""
+    return [*(process_name(row.process) for row in run.rows[:1]), run.job.model.id.rpartition("/")[2]]
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:

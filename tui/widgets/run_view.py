@@ -29,7 +29,7 @@ class RunView(VerticalScroll):
     RunView Lines { text-wrap: wrap; }
     RunView #why { margin: 1 0 0 0; }
     RunView #budget, RunView #facts { margin: 1 0 0 0; }
-    RunView MemoryGraph { height: 1fr; min-height: 9; max-height: 24; margin: 1 0 0 0; }
+    RunView MemoryGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
