@@ -1,0 +1,165 @@
+"""How well ``explain`` finds what contradicts a job: run as ``python tests/accuracy/explanations.py``.
+
+Forty jobs, each contradicted in every plausible way (``explanation_jobs``). The contradicted job's estimate, off by
+what predictions were measured to be off by (a residual of the accuracy table, drawn with a fixed seed), is the truth;
+the job as it was read is what ``explain`` is told. Jobs at even places served to settle priors, the others are held
+out. ``--measure allocated`` is the same with torch's own counters in place of the process's bytes.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from accuracy_cases import read_cases, read_measured
+from explanation_jobs import JOBS, Truth, truths
+from report import replay
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.explain import Explanation, Measure, explain
+from vramtop.estimator.job import Job
+from vramtop.estimator.jobfile import with_changes
+from vramtop.estimator.methods import estimate
+
+FIGURES: dict[Measure, tuple[str, ...]] = {"device": ("reserved", "device"), "allocated": ("allocated",)}
+REPEATS = 3
+_NAME_OF_NOTHING = "(nothing)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One contradicted job, and what was said of it."""
+
+    place: int
+    """Of the job in the list."""
+    truth: Truth | None
+    """None: the job runs as it was read."""
+    visible: bool
+    """What is held lies outside of the budget's range, so that somebody would ask."""
+    found: tuple[Explanation, ...]
+    seconds: float
+
+    @property
+    def rank(self) -> int | None:
+        """Where the true cause stands, from 1; None where it is not named."""
+        names = [each.name for each in self.found]
+        return names.index(self.truth.name) + 1 if self.truth and self.truth.name in names else None
+
+    @property
+    def group(self) -> int | None:
+        """The same, counting what predicts equal bytes once."""
+        groups = [each.group for each in self.found if self.truth and each.name == self.truth.name]
+        return groups[0] + 1 if groups else None
+
+
+def residuals(measure: Measure) -> list[float]:
+    """Measured over predicted, for the rows of the accuracy table whose error has no reason known beforehand."""
+    cases = (case for case in (*read_cases(), *read_measured()) if case.figure in FIGURES[measure])
+    return [1 / (1 + replay(case).error) for case in cases if not case.explained]
+
+
+def trials(measure: Measure, *, seed: int) -> Iterator[Trial]:
+    """Every job with every truth, and as it was read."""
+    draw, off = random.Random(seed), residuals(measure)  # noqa: S311 - no secret
+    for place, job in enumerate(JOBS):
+        budget = estimate(job)
+        for truth in (None, *truths(job, estimate)):
+            held = _held(job, budget, truth, measure)
+            if held is None:
+                continue
+            for _ in range(REPEATS):
+                observed = round(held * draw.choice(off))
+                begun = time.process_time()
+                found = explain(job, budget, observed, estimate, measure=measure)
+                yield Trial(
+                    place=place,
+                    truth=truth,
+                    visible=_visible(budget, observed, measure),
+                    found=found,
+                    seconds=time.process_time() - begun,
+                )
+
+
+def _held(job: Job, budget: Budget, truth: Truth | None, measure: Measure) -> int | None:
+    if truth is None:
+        return budget.peak.allocated_bytes if measure == "allocated" else budget.peak.device_bytes
+    try:
+        peak = estimate(with_changes(job, truth.changes)).peak
+    except VramtopError:
+        return None
+    if measure == "allocated":
+        return peak.allocated_bytes + truth.allocated_bytes
+    return peak.device_bytes + truth.allocated_bytes + truth.outside_bytes
+
+
+def _visible(budget: Budget, observed: int, measure: Measure) -> bool:
+    if measure == "allocated":
+        return abs(observed / budget.peak.allocated_bytes - 1) > 0.05
+    return not budget.peak.low_bytes <= observed <= budget.peak.high_bytes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the figures; 0 however good they are."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", choices=tuple(FIGURES), default="device")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--misses", action="store_true", help="print every cause that was not named")
+    options = parser.parse_args(arguments)
+    done = list(trials(options.measure, seed=options.seed))
+    settling, held_out = [t for t in done if t.place % 2 == 0], [t for t in done if t.place % 2]
+    print(f"{len(JOBS)} jobs, {len(done)} trials, by {options.measure} bytes")
+    _print_figures("jobs looked at", settling)
+    _print_figures("jobs held out", held_out)
+    _print_speed(done)
+    _print_confusions(done)
+    if options.misses:
+        _print_misses(done)
+    return 0
+
+
+def _print_figures(title: str, done: Sequence[Trial]) -> None:
+    asked = [t for t in done if t.truth and t.visible]
+    hidden = sum(1 for t in done if t.truth and not t.visible)
+    first, three, named = (sum(1 for t in asked if t.rank and t.rank <= most) for most in (1, 3, 99))
+    grouped = sum(1 for t in asked if t.group == 1)
+    total = len(asked)
+    print(
+        f"{title}: {total} diverge ({hidden} do not show); true cause first {first / total:.0%}, in the first group of "
+        f"equal ones {grouped / total:.0%}, in the first three {three / total:.0%}, named {named / total:.0%}, nothing "
+        f"said {sum(1 for t in asked if not t.found) / total:.0%}"
+    )
+    right = [t for t in done if t.truth is None]
+    silent = sum(1 for t in right if not t.found)
+    shown = sum(1 for t in right if t.found and t.visible)
+    print(f"  as read: {len(right)} trials, silent {silent / len(right):.0%}; diverging and explained {shown}")
+
+
+def _print_speed(done: Sequence[Trial]) -> None:
+    times = sorted(t.seconds * 1000 for t in done if t.visible)
+    print(f"a search takes {statistics.median(times):.0f} ms, at most {times[-1]:.0f} ms (processor time)")
+
+
+def _print_confusions(done: Sequence[Trial]) -> None:
+    print(f"\n{'true cause':26}{'shows':>6}{'first':>7}{'three':>7}{'named':>7}  taken for, where it is not first")
+    for name in sorted({t.truth.name for t in done if t.truth}):
+        asked = [t for t in done if t.truth and t.truth.name == name and t.visible]
+        ranks = [t.rank or 99 for t in asked]
+        mistaken = Counter(t.found[0].name if t.found else _NAME_OF_NOTHING for t in asked if t.rank != 1)
+        others = ", ".join(f"{other} {count}" for other, count in mistaken.most_common(4))
+        first, three, named = (sum(rank <= most for rank in ranks) for most in (1, 3, 98))
+        print(f"{name:26}{len(asked):>6}{first:>7}{three:>7}{named:>7}  {others}")
+
+
+def _print_misses(done: Sequence[Trial]) -> None:
+    for t in done:
+        if t.truth and t.visible and t.rank is None:
+            said = "; ".join(f"{each.name} {each.off_bytes / 2**30:+.1f}" for each in t.found) or _NAME_OF_NOTHING
+            print(f"job {t.place} ({JOBS[t.place].label}), {t.truth.name} {dict(t.truth.changes)}: {said}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
