@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import fields
+
+from .job import Lora
+
 # How often something is the reason, among jobs that hold something else than predicted: relative and judged, not
 # counted, by what frameworks do by default and what their users report. The comments beside the causes say why.
 COMMON, USUAL, SOME, RARE, ODD = 8.0, 4.0, 2.0, 1.0, 0.5
@@ -33,4 +37,6 @@ class Cause:
     @property
     def keys(self) -> frozenset[str]:
         """What must not be changed by another cause at once."""
-        return frozenset(self.changes) or frozenset({self.name})
+        without = {f"lora.{field.name}" for field in fields(Lora)} if "lora" in self.changes else set()
+        copies = {"a copy of the weights"} if self.loading_bytes else set()
+        return frozenset({self.name, *self.changes, *without, *copies})

@@ -36,6 +36,13 @@ def _causes(job: Job) -> Iterator[Cause]:
     yield from _of_batch(job)
     yield from _of_precision(job)
     yield from of_sharding(job)
+    if job.software.module_loading is None:
+        yield Cause(
+            name="kernels loaded at once",
+            words="all CUDA kernels are loaded at once (CUDA_MODULE_LOADING=EAGER)",
+            plausible=RARE,
+            changes={"software.module_loading": "eager"},
+        )
 
 
 def _of_checkpointing(job: Job) -> Iterator[Cause]:
@@ -211,26 +218,17 @@ _OPTIMIZERS: dict[Optimizer, tuple[str, float]] = {
 
 def _of_optimizer(job: Job) -> Iterator[Cause]:
     now = job.training.optimizer
+    unpaged = {"paged-adamw-8bit": "adamw-8bit", "paged-adamw": "adamw-fused"}.get(now)
     for optimizer, (words, plausible) in _OPTIMIZERS.items():
-        if optimizer == now or (optimizer.startswith("paged") and now.startswith("paged")):
+        alike = optimizer.startswith("paged") and now.startswith("paged")
+        if optimizer == now or alike or (optimizer == "lion" and now == "sgd-momentum"):
             continue
-        if optimizer == "lion" and now == "sgd-momentum":
-            continue
-        resident = now == "paged-adamw-8bit" and optimizer == "adamw-8bit"
+        resident = optimizer == unpaged
         yield Cause(
             name=f"optimizer {optimizer}",
-            words="the optimizer's states are resident on the GPU, not paged"
-            if resident
-            else f"the optimizer is {words}",
+            words="the optimizer's states are on the GPU, not paged" if resident else f"the optimizer is {words}",
             plausible=SOME if resident else plausible,
             changes={"training.optimizer": optimizer},
-        )
-    if now == "paged-adamw":
-        yield Cause(
-            name="optimizer resident",
-            words="the optimizer's states are resident on the GPU, not paged",
-            plausible=SOME,
-            changes={"training.optimizer": "adamw-fused"},
         )
 
 

@@ -104,21 +104,18 @@ def _of_wide_states(job: Job, states: Components) -> Iterator[Cause]:
 
 
 def _of_copies(job: Job, states: Components) -> Iterator[Cause]:
-    if job.model.task != "causal-lm":
-        plausible = RARE  # a moving average, or a teacher
-    else:
-        plausible = SOME if job.lora is None else RARE  # with adapters DPO's reference is the model without them
+    # preference training of a language model; with adapters the reference is the model without them
+    likely = job.model.task == "causal-lm" and job.lora is None
     fix = "precompute the reference's log-probabilities (precompute_ref_log_probs), or train adapters"
-    copy = Cause(
+    yield Cause(
         name="second model",
         words="the weights are there twice: a reference model, a teacher or a moving average",
-        plausible=plausible,
+        plausible=SOME if likely else RARE,
         allocated_bytes=states.weights,
         loading_bytes=states.weights,
         fix=fix,
     )
-    yield copy
-    if job.model.task == "causal-lm" and job.lora is None:
+    if likely:
         yield Cause(
             name="reference model and pairs",
             words="it is preference training: a reference model, and both answers of a pair in one batch",
@@ -151,7 +148,7 @@ def _of_evaluation(job: Job, budget: Budget, states: Components, estimate: Estim
 
 
 def _of_upcast(job: Job, states: Components, estimate: Estimate) -> Iterator[Cause]:
-    """peft's ``prepare_model_for_kbit_training`` casts all that is not quantized to fp32: embedding, head, norms.
+    """In ``prepare_model_for_kbit_training`` peft casts all that is not quantized to fp32: embedding, head, norms.
 
     These are what is left of the unquantized weights: with q bytes per quantized element, 2 L + 2 N - (q L + 2 N)
     tells the quantized elements L, and so N.

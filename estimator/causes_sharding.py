@@ -95,7 +95,7 @@ def _of_strategy(parallel: Parallel) -> Iterator[Cause]:
             if sharding != (parallel.sharding if parallel.sharding != "full" else "optim_grads_params"):
                 yield Cause(
                     name=f"shards {sharding}",
-                    words=f"Megatron-FSDP shards {sharding.replace('_', ', ')}",
+                    words=f"the sharding strategy is {sharding}",
                     plausible=SOME,
                     changes={"parallel.sharding": sharding},
                 )

@@ -25,7 +25,8 @@ class Truth:
     changes: Mapping[str, Any]
     allocated_bytes: int = 0
     """What it holds besides, through torch's allocator."""
-    outside_bytes: int = 0
+    loading_bytes: int = 0
+    """The part of it that is there before the first step."""
 
 
 def _job(model: str, batch: int, length: int, *more: str, task: str = "causal-lm") -> Job:
@@ -45,6 +46,9 @@ CHECKPOINTED = "training.activation_checkpointing=full"
 FUSED, BF16, MIXED = "training.optimizer=adamw-fused", "training.precision=bf16", "training.precision=bf16-mixed"
 LORA, NF4 = "lora.targets=all-linear", "lora.quantization=nf4-double"
 H100, A100, L4, RTX = "target.gpu=h100-80gb", "target.gpu=a100-40gb", "target.gpu=l4", "target.gpu=rtx-4090"
+
+
+DDP = ("parallel.strategy=ddp", "parallel.data_replicate=8")
 
 
 def _over(strategy: str, ranks: int, copies: int = 1) -> tuple[str, ...]:
@@ -75,7 +79,7 @@ JOBS: tuple[Job, ...] = (
     _job("meta-llama/Llama-3.2-1B", 8, 2048, MIXED, H100),
     _job("meta-llama/Llama-3.2-1B", 4, 1024, BF16, FUSED, CHECKPOINTED, RTX),
     _job("meta-llama/Llama-3.2-3B", 2, 4096, MIXED, CHECKPOINTED, H100, *_over("zero2", 4)),
-    _job("Qwen/Qwen2.5-0.5B", 16, 1024, MIXED, FUSED, A100, "parallel.strategy=ddp", "parallel.data_replicate=8"),
+    _job("Qwen/Qwen2.5-0.5B", 16, 1024, MIXED, FUSED, A100, *DDP),
     _job("Qwen/Qwen2.5-1.5B", 4, 2048, BF16, FUSED, RTX, CHECKPOINTED),
     _job("Qwen/Qwen2.5-1.5B", 4, 4096, MIXED, H100, "parallel.strategy=ddp", "parallel.data_replicate=4"),
     _job("Qwen/Qwen3-0.6B", 8, 2048, MIXED, FUSED, A100, "training.loss=fused-linear"),
@@ -90,7 +94,7 @@ JOBS: tuple[Job, ...] = (
     _job("google-bert/bert-large-uncased", 32, 512, "training.precision=fp16-mixed", A100, task="masked-lm"),
     _job("google-bert/bert-base-uncased", 32, 128, "training.precision=fp32", RTX, task="sequence-classification"),
     _job("HuggingFaceTB/SmolLM2-360M", 16, 2048, MIXED, FUSED, RTX, CHECKPOINTED),
-    _job("HuggingFaceTB/SmolLM2-1.7B", 4, 2048, BF16, FUSED, A100, "parallel.strategy=ddp", "parallel.data_replicate=8"),
+    _job("HuggingFaceTB/SmolLM2-1.7B", 4, 2048, BF16, FUSED, A100, *DDP),
     _job("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 8, 2048, MIXED, FUSED, CHECKPOINTED, A100),
     _job(LLAMA, 2, 8192, BF16, FUSED, "training.framework=torchtitan", "training.activation_checkpointing=selective",
          H100, *_over("fsdp2", 8)),
@@ -108,6 +112,18 @@ def truths(job: Job, estimate: Estimate) -> Iterator[Truth]:
     yield from _of_sizes(job)
     yield from _of_states(job, estimate(job))
     yield from _of_spread(job, estimate(job))
+
+
+def both(one: Truth, other: Truth) -> Truth | None:
+    """Two at once; None where they speak of the same setting."""
+    if one.name == other.name or one.changes.keys() & other.changes.keys():
+        return None
+    return Truth(
+        name=f"{one.name} + {other.name}",
+        changes={**one.changes, **other.changes},
+        allocated_bytes=one.allocated_bytes + other.allocated_bytes,
+        loading_bytes=one.loading_bytes + other.loading_bytes,
+    )
 
 
 def _of_activations(job: Job) -> Iterator[Truth]:
@@ -141,10 +157,10 @@ def _of_states(job: Job, budget: Budget) -> Iterator[Truth]:
     optimizer, precision = job.training.optimizer, job.training.precision
     step = budget.phase("optimizer step")
     others = {"adamw": "adamw-fused", "adamw-fused": "adamw", "paged-adamw-8bit": "adamw-8bit", "adamw-8bit": "adamw"}
-    for other in {others[optimizer], "adamw-8bit"} - {optimizer}:
+    for other in sorted({others[optimizer], "adamw-8bit"} - {optimizer}):
         yield Truth(name=f"optimizer {other}", changes={"training.optimizer": other})
     half = precision.removesuffix("-mixed") if precision != "fp32" else "bf16"
-    for other in {half, f"{half}-mixed", "fp32"} - {precision}:
+    for other in sorted({half, f"{half}-mixed", "fp32"} - {precision}):
         yield Truth(name=f"precision {other.replace(half, '16')}", changes={"training.precision": other})
     if job.lora is None:
         yield Truth(name="adapters alone", changes={"lora.rank": 32, "lora.targets": "all-linear"})
@@ -155,7 +171,8 @@ def _of_states(job: Job, budget: Budget) -> Iterator[Truth]:
     elif job.lora is not None:
         yield Truth(name="quantization off", changes={"lora.quantization": "none"})
     if job.model.task == "causal-lm" and job.lora is None and step is not None:
-        yield Truth(name="second model", changes={}, allocated_bytes=step.components.weights)
+        copy = step.components.weights
+        yield Truth(name="second model", changes={}, allocated_bytes=copy, loading_bytes=copy)
 
 
 def _of_spread(job: Job, budget: Budget) -> Iterator[Truth]:
