@@ -162,7 +162,7 @@ def test_the_oldest_runs_go_first(tmp_path):
     assert Answers(path).recall("new")
     assert Answers(path).recall("run-599")
     assert not Answers(path).recall("run-0")
-    assert len(msgspec.json.decode(path.read_bytes())["runs"]) == 500
+    assert len(msgspec.json.decode(path.read_bytes())["content"]) == 500
 
 
 def test_two_dashboards_at_once_lose_nothing(answers):
