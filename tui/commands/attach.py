@@ -9,7 +9,7 @@ from typing import Any
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.explain import Explanation, explain
-from vramtop.estimator.gpus import Gpu, match_nvml_name
+from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
@@ -19,7 +19,8 @@ from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
 from vramtop.monitor.oddity import Oddity
-from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.phases import PhaseTracker
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
 
 from ..json_text import json_text
 from ..odd_text import ODD_COLOUR
@@ -51,10 +52,12 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     attachment, job, missing = complete_job(options.process, dict(parse_assignment(text) for text in options.set))
     snapshot = _machine()
     attachment = attachment.seated(snapshot.gpus if snapshot else None)
-    observed, gpu = observe(attachment, snapshot)
+    held = observe(attachment, snapshot)
+    observed = held[1].used_bytes if held else None
     odd = Oddities(after_seconds=0).update(snapshot) if snapshot else ()
     budget = None
     if job is not None:
+        gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
         with Progress(quiet=options.json) as progress:
             budget = estimate(
                 job,
@@ -64,7 +67,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 environ=attachment.environ_hf,
                 progress=progress,
             )
-    comparison = _compare(attachment, budget, observed) if budget else None
+    comparison = _compare(attachment, budget, held) if budget else None
     pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
     found = _Run(
         attachment=attachment,
@@ -82,16 +85,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return 0 if budget else 3
 
 
-def _compare(attachment: Attachment, budget: Budget, observed: int | None) -> Comparison:
+def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, GpuProcess] | None) -> Comparison:
     """By one reading: a process that says its steps is settled or not; of others only too much can be told."""
-    now = time.time()
-    sample = attachment.probe
-    return compare(
-        budget,
-        [(now, observed)],
-        elapsed_seconds=max(0.0, now - attachment.start_time),
-        steps=sample.steps if sample is not None and sample.trainer is not None else None,
-    )
+    tracker = PhaseTracker(budget, start_time=attachment.start_time)
+    process = held[1] if held else None
+    reading = (time.time(), process.used_bytes if process else None)
+    tracker.add(*reading, process.counters if process else None)
+    return compare(tracker, [reading], process=process)
 
 
 def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
@@ -113,16 +113,12 @@ def _machine() -> Snapshot | None:
         source.close()
 
 
-def observe(attachment: Attachment, snapshot: Snapshot | None) -> tuple[int | None, Gpu | None]:
-    """What the fullest rank holds now, and on what card; None where NVML cannot say."""
-    pids = {rank.pid for rank in attachment.ranks}
-    found = (
-        [(process.used_bytes, gpu) for gpu, process in snapshot.processes() if process.pid in pids] if snapshot else []
-    )
-    if not found:
-        return None, None
-    used, gpu = max(found, key=lambda pair: pair[0] or 0)
-    return used, match_nvml_name(gpu.name, gpu.total_bytes) if gpu.name else None
+def observe(attachment: Attachment, snapshot: Snapshot | None) -> tuple[GpuReading, GpuProcess] | None:
+    """The rank that holds most, and its GPU; None where NVML cannot say."""
+    keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
+    pairs = snapshot.processes() if snapshot else ()
+    found = [pair for pair in pairs if pair[1].key in keys]
+    return max(found, key=lambda pair: pair[1].used_bytes or 0, default=None)
 
 
 def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:

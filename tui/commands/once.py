@@ -11,11 +11,12 @@ from typing import Any
 from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
 from vramtop.monitor.oddity import Oddity
 from vramtop.monitor.snapshot import WatchedJob
-from vramtop.monitor.watch import Board, GpuRow, ProcessRow, Watchlist
+from vramtop.monitor.watch import Watchlist
 
 from ..odd_text import odd_lines
 from ..palette import STATUSES, VERDICTS, rest_words
