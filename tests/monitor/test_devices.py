@@ -175,7 +175,8 @@ def test_sizes_that_are_not_known_leave_the_choice_to_the_environment(
 ) -> None:
     gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
     assert seat(gpus, 1, visible="0,1").gpu == 1
-    assert seat(gpus, 0, visible="0,1").gpu == 0
+    found = seat(gpus, 0, visible="0,1")
+    assert (found.gpu, found.sure, found.also) == (0, "unsure", (1,))
 
 
 def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -> None:
