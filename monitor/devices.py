@@ -17,7 +17,7 @@ Sureness = Literal["certain", "likely", "unsure"]
 MigParent = Callable[[str], str | None]
 """From a MIG device's uuid to the uuid of its GPU; None: not to be had."""
 
-_NUMBER = re.compile(r"\+?\d+")
+_NUMBER = re.compile(r"\+?\d{1,9}(?!\d)")
 _OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
 """Before driver R470: the GPU's uuid, the GPU instance and the compute instance."""
 _DEVICE_FILE = re.compile(r"nvidia\d+")

@@ -186,8 +186,8 @@ def test_an_idle_kernel_beside_a_newer_run_is_forgotten_after_half_an_hour(machi
     (found,) = said[-1]
     assert kinds([found]) == [("forgotten", 0, (400,))]
     assert found.sentence.startswith("your Jupyter kernel 400, started 3 h")
-    assert "holds 12.0 GiB and has done nothing for 31 min; you have started 500 here since" in found.sentence
-    assert found.advice == "if it is no longer needed, shut it down in Jupyter, or kill 400 would free them"
+    assert "holds 12.0 GiB and has done nothing for 31 min; you have started 500 on this GPU since" in found.sentence
+    assert found.advice == "if it is no longer needed, shutting it down in Jupyter or 'kill 400' frees its memory"
     assert machine.look(after=60, p400=5.0, p500=50) == ()
 
 
