@@ -14,6 +14,7 @@ from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.answers import Answers, recalled
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
@@ -95,8 +96,12 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
 
 
 def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
-    """A running process, its job, and what is missing of it; the job is None while something is."""
-    attachment = attach(pid)
+    """A running process, its job, and what is missing of it; the job is None while something is.
+
+    What the user filled in on the attach screen for this command line counts, and ``changes`` more than that; changes
+    are not remembered.
+    """
+    attachment = recalled(attach(pid), Answers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 

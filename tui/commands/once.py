@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
-from vramtop.monitor.oddity import Oddity
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Watchlist
 
@@ -26,16 +25,17 @@ from ..terminal import Terminal, look, table
 def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
-    odd = Oddities(after_seconds=0).update(board.snapshot)
     if options.json:
-        print(json.dumps(_to_json(board, odd), indent=2))
+        print(json.dumps(_to_json(board), indent=2))
     else:
-        print("\n".join(_lines(board, odd, look(ascii_only=options.ascii))))
+        print("\n".join(_lines(board, look(ascii_only=options.ascii))))
     return 0
 
 
 def _read(options: argparse.Namespace) -> Board:
-    watchlist = Watchlist(lambda job: estimate(job, gpu=None if job.target.gpu else watchlist.card))
+    watchlist = Watchlist(
+        lambda job: estimate(job, gpu=None if job.target.gpu else watchlist.card), oddities=Oddities(after_seconds=0)
+    )
     for path in options.job:
         watchlist.pend(load_job(Path(path)))
     if options.pid is not None:
@@ -58,7 +58,7 @@ def _watch(pid: int, watchlist: Watchlist) -> None:
         watchlist.watch(WatchedJob(job=job, pids=ranks))
 
 
-def _to_json(board: Board, odd: Sequence[Oddity]) -> dict[str, Any]:
+def _to_json(board: Board) -> dict[str, Any]:
     snapshot = board.snapshot
     return {
         "schema": 1,
@@ -80,7 +80,7 @@ def _to_json(board: Board, odd: Sequence[Oddity]) -> dict[str, Any]:
             }
             for row in board.pending
         ],
-        "oddities": [oddity.to_json() for oddity in odd],
+        "oddities": [oddity.to_json() for oddity in board.oddities],
     }
 
 
@@ -118,7 +118,7 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
     }
 
 
-def _lines(board: Board, odd: Sequence[Oddity], terminal: Terminal) -> Iterator[str]:
+def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
     source = board.snapshot.source
     count = len(board.gpus)
     facts = [f"driver {source.driver_version}", f"CUDA {source.cuda_version}", f"{count} GPU{'s' * (count != 1)}"]
@@ -128,7 +128,7 @@ def _lines(board: Board, odd: Sequence[Oddity], terminal: Terminal) -> Iterator[
     yield terminal.text(header)
     for gpu, line in zip(board.gpus, lines, strict=True):
         yield terminal.text(line)
-        yield from odd_lines([oddity for oddity in odd if oddity.gpu_index == gpu.reading.index], terminal)
+        yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
     yield ""
     yield from _process_lines(board, terminal)
     for row in board.pending:
