@@ -55,6 +55,7 @@ class ProbeSample:
     steps: int
     """Training steps that have ended."""
     step_began: float | None
+    """Of the step that is under way, where the program says so."""
     step_ended: float | None
     step_seconds: float | None
     """How long the last one took."""

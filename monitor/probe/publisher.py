@@ -70,6 +70,14 @@ def start(interval: float = INTERVAL_SECONDS) -> None:
             atexit.register(_quietly, _say_last)
 
 
+def stop() -> None:
+    """End the thread and give the memory file back; what was told stays, for another ``start``."""
+    with _lock:
+        if _state["pid"] == os.getpid():
+            _state["wake"].set()
+            _let_go()
+
+
 def tell(**facts: Any) -> None:
     """Publish more facts beside the allocator's; values that are no JSON become text, here and now."""
     _quietly(_tell, facts)
@@ -89,9 +97,12 @@ def step_ended(step: Any = None) -> None:
     if step is not None and step == _steps["last"]:
         return
     now = time.time()
-    before = max((moment for moment in (_steps["began"], _steps["ended"]) if moment is not None), default=None)
-    seconds = None if before is None else max(0.0, now - before)
-    _steps.update(count=_steps["count"] + 1, ended=now, seconds=seconds, last=step)
+    before = _steps["began"] or _steps["ended"]
+    _steps["seconds"] = None if before is None else max(0.0, now - before)
+    _steps["count"] += 1
+    _steps["began"] = None
+    _steps["ended"] = now
+    _steps["last"] = step
 
 
 def _tell(facts: dict[str, Any]) -> None:
