@@ -37,6 +37,9 @@ def callback_class(base: Any) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             publisher.step_ended((id(state), state.global_step))
 
+        def __reduce__(self) -> Any:
+            return base, ()  # where a Trainer is sent to another process, there need be no vramtop
+
     return VramtopCallback
 
 
