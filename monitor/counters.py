@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .probe_reader import DeviceCounters, OpenProbe, ProbeSample, find_probe, open_probe
-from .snapshot import GpuProcess, GpuReading, LastWords, ProcessCounters
+from .snapshot import GpuProcess, GpuReading, LastWords, ProcessCounters, ProcessKey
 
 SEARCH_AFTER_SECONDS = (10.0, 60.0, 600.0)
 """When a process without a probe is searched again, as torch may be imported, or ``report`` called, after it is seen
 first; the last one goes on."""
 SEARCH_SECONDS_A_TICK = 0.005
 """Time for searches in one tick; what is left over comes in the next one."""
-
-ProcessKey = tuple[int, float | None]
 
 
 @dataclass(slots=True)
@@ -185,7 +183,7 @@ def _counted(sample: ProbeSample, device: DeviceCounters | None) -> ProcessCount
         retries=told.retries,
         out_of_memory=told.out_of_memory,
         out_of_memory_time=told.out_of_memory_time,
-        steps=sample.steps or None,
+        steps=sample.steps if sample.steps or sample.step_began is not None else None,
         step_seconds=sample.step_seconds,
         ended=sample.ended,
         error=sample.error,

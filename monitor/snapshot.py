@@ -9,6 +9,10 @@ from typing import Literal
 
 from vramtop.estimator.job import Job
 
+ProcessKey = tuple[int, float | None]
+"""A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
+ComputeMode = Literal["default", "exclusive_process", "prohibited"]
+"""Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
 ProcessKind = Literal["compute", "graphics", "mps"]
 
 
@@ -78,8 +82,8 @@ class GpuProcess:
     """What it says of itself; None: it runs without the probe."""
 
     @property
-    def key(self) -> tuple[int, float | None]:
-        """Identity over snapshots: pids are reused."""
+    def key(self) -> ProcessKey:
+        """Identity over snapshots."""
         return self.pid, self.start_time
 
 
@@ -112,6 +116,8 @@ class GpuReading:
     temperature_c: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    compute_mode: ComputeMode | None = None
+    """None: not known."""
     processes: tuple[GpuProcess, ...] | None = None
     """One row per pid, largest first. None: the list could not be read."""
     faults: tuple[Fault, ...] = ()
@@ -171,8 +177,8 @@ class WatchedJob:
     """A job known to run in certain processes, so that they are held against its budget."""
 
     job: Job
-    pids: tuple[tuple[int, float | None], ...]
-    """(pid, start time) of its ranks on this machine."""
+    pids: tuple[ProcessKey, ...]
+    """Its ranks on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ class FakeGpu:
     temperature: int = 55
     milliwatts: int = 300_000
     limit_milliwatts: int = 400_000
+    compute_mode: int = 0
     processes: list[FakeProcess] = field(default_factory=list)
     accounting: bool = False
 
@@ -153,6 +154,10 @@ class FakeDriver:
 
     def _nvmlDeviceGetEnforcedPowerLimit(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
         number._obj.value = self.gpus[number_of(handle)].limit_milliwatts
+        return SUCCESS
+
+    def _nvmlDeviceGetComputeMode(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = self.gpus[number_of(handle)].compute_mode
         return SUCCESS
 
     def _nvmlDeviceGetComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
