@@ -7,7 +7,6 @@ files; a probe that was found stays open, and is read at every tick.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from .probe_reader import DeviceCounters, OpenProbe, ProbeSample, find_probe, open_probe
 from .snapshot import GpuProcess, GpuReading, LastWords, ProcessCounters, ProcessKey
@@ -120,7 +119,7 @@ class ProbeDirectory:
     def _read(self, pid: int, known: _Known) -> bool:
         """Whether there is a sample; the newest one stays where none can be read any more."""
         sample = None if known.probe is None else known.probe.read(facts=False)
-        if sample is not None and known.sample is None and not _is_own(pid, sample):
+        if sample is not None and known.sample is None and not sample.is_of(pid):
             _close(known)
         elif sample is not None:
             known.sample = sample
@@ -188,16 +187,6 @@ def _counted(sample: ProbeSample, device: DeviceCounters | None) -> ProcessCount
         ended=sample.ended,
         error=sample.error,
     )
-
-
-def _is_own(pid: int, sample: ProbeSample) -> bool:
-    """The process itself says so; a child that inherited its parent's probe has it open as well."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True  # it has just ended, or hides; nothing speaks against it
-    numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
-    return str(sample.pid) in numbers
 
 
 def _close(known: _Known) -> None:

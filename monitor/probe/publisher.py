@@ -202,7 +202,7 @@ def _told_device(cuda: Any, index: int) -> dict[str, Any] | None:
     if index not in _devices:
         if not reserved.get("peak"):
             return None
-        uuid = getattr(cuda.get_device_properties(index), "uuid", None)  # torch 2.4 and newer
+        uuid = getattr(cuda.get_device_properties(index), "uuid", None)  # torch before 2.5 does not tell it
         _devices[index] = {"uuid": None if uuid is None else str(uuid)}
     known = _devices[index]
     for name, counted in (("allocated_peak_bytes", allocated), ("reserved_peak_bytes", reserved)):
@@ -233,9 +233,17 @@ def _count_failures(index: int, known: dict[str, Any], failures: int | None) -> 
 
 def _memory_file() -> int:
     try:
-        return os.memfd_create("vramtop-probe", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+        file = os.memfd_create("vramtop-probe", os.MFD_CLOEXEC | _NOEXEC_SEAL)
     except OSError:
-        return os.memfd_create("vramtop-probe")
+        file = os.memfd_create("vramtop-probe")
+    if file > 2:
+        return file
+    from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+    try:  # standard input, output or error were closed; what is written there must not come here
+        return fcntl(file, F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)
 
 
 def _mapped(file: int) -> int:

@@ -140,6 +140,30 @@ def test_where_the_system_refuses_the_program_runs_on(run, refused):
     assert (done.stdout, done.stderr) == ("0 2.99\n", "")
 
 
+def test_under_a_limit_of_file_sizes_the_program_runs_on(run):
+    done = run("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        import torch
+        from looking import probes
+        print(len(probes()))
+    """)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_the_probe_never_takes_the_place_of_a_closed_standard_stream(run):
+    done = run("""
+        import os
+        os.close(0)
+        os.close(1)
+        import torch
+        from looking import next_sample, probes
+        next_sample()
+        os.write(2, str([number > 2 for number in probes()]).encode())
+    """)
+    assert done.stderr == "[True]"
+
+
 def test_kernels_that_do_not_know_the_seal_have_a_probe_too(run):
     done = run("""
         import os
