@@ -455,3 +455,4 @@ def test_trainers_one_after_another_with_two_callbacks_count_each_optimizer_step
         check=False,
     )
     assert done.stdout.splitlines()[-1:] == ["6 2 TrainingArguments 1 True 1"], done.stderr
+    assert "checkpointing" not in done.stderr  # a warning that the program would not have had
