@@ -16,6 +16,8 @@ SEARCH_AFTER_SECONDS = (10.0, 60.0, 600.0)
 first; the last one goes on."""
 SEARCH_SECONDS_A_TICK = 0.005
 """Time for searches in one tick; what is left over comes in the next one."""
+SEARCH_SECONDS_AT_FIRST = 0.05
+"""The same in the first one, which may be the only one."""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,8 @@ class ProbeDirectory:
 
     def _told(self, readings: Sequence[GpuReading]) -> dict[ProcessKey, dict[int, ProcessCounters]]:
         """What each process says now, by GPU index. Those that were seen first, the largest, are searched first."""
-        now, until = self._clock(), time.perf_counter() + SEARCH_SECONDS_A_TICK
+        seconds = SEARCH_SECONDS_AT_FIRST if self._tick == 1 else SEARCH_SECONDS_A_TICK
+        now, until = self._clock(), time.perf_counter() + seconds
         told: dict[ProcessKey, dict[int, ProcessCounters]] = {}
         for key, known in self._known.items():
             if known.search_at <= now and time.perf_counter() < until and self._is_silent(known):
