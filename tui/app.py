@@ -72,6 +72,7 @@ class VramtopApp(App[None]):
         pid: a process to attach to at once.
         estimate: a quick estimate that takes no screen long; the closed form as of anywhere when left out.
         refine: a better and slower estimate than the watchlist's; None: there is none.
+        complaints: what could not be read before, said once the dashboard is open.
         clock: seconds that never run backwards.
     """
 
@@ -95,6 +96,7 @@ class VramtopApp(App[None]):
         pid: int | None = None,
         estimate: "Estimate" = estimate,
         refine: "Estimate | None" = None,
+        complaints: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -107,6 +109,7 @@ class VramtopApp(App[None]):
         self._pid = pid
         self._estimate = estimate
         self._refine = refine
+        self._complaints = complaints
         self._clock = clock
         self._arrived: float | None = None
         self._failure: str | None = None
@@ -150,6 +153,8 @@ class VramtopApp(App[None]):
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
         self._sampler.start()
+        for sentence in self._complaints:
+            self.notify(sentence, severity="warning", markup=False)
         if self._pid is not None:
             self.action_attach(self._pid)
 
@@ -313,6 +318,11 @@ class VramtopApp(App[None]):
 
     def _say_failed(self, error: VramtopError) -> None:
         self.post_message(SourceFailed(error.message))
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence; from any thread."""
+        if self.is_running:
+            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
 
     def _say_not_recorded(self, error: VramtopError) -> None:
         """On the recorder's thread."""
