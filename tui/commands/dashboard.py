@@ -63,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
         estimate=quick,
         refine=deep,
         complaints=complaints,
+        signal_fit=options.signal_fit,
+        on_fit=options.on_fit,
     )
     kept.say = app.say
     app.run()
