@@ -31,9 +31,9 @@ _OUTSIDE_BYTES = 300 * MIB
 class Counters:
     """Torch's own of one process on one GPU, as far as they are known."""
 
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
     allocated_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """At the moment, as the device's figure beside it."""
     reserved_peak_bytes: int | None = None
     retries: int | None = None
     """How often the cache was flushed because an allocation failed."""

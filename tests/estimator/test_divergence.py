@@ -29,7 +29,6 @@ def counters(budget: Budget, *, allocated: int = 0, cached: int = 0, **more: int
     peak = budget.peak
     reserved = peak.reserved_bytes + allocated + cached
     return Counters(
-        allocated_bytes=peak.allocated_bytes // 2,
         reserved_bytes=reserved,
         allocated_peak_bytes=peak.allocated_bytes + allocated,
         reserved_peak_bytes=reserved,
