@@ -31,7 +31,8 @@ def why(
     seen = Observation(
         device_bytes=now if most is None or comparison.phase == "loading" else most.size_bytes,
         now_bytes=now,
-        loading=comparison.phase == "loading",
+        loading=comparison.phase == "loading" and comparison.status != "out_of_memory",
+        at_least=comparison.status == "out_of_memory",
         counters=_counters(process),
         assumed=assumed,
     )
