@@ -55,6 +55,8 @@ class FakeDriver:
         """(function, GPU or None for all) -> code."""
         self.missing: set[str] = set()
         """Functions that this driver's library does not have."""
+        self.mig: dict[str, int] = {}
+        """The GPU of each MIG device, by its uuid."""
         self.calls: Counter[str] = Counter()
         self.initialised = 0
 
@@ -83,7 +85,7 @@ class FakeDriver:
         gpu = None
         if name.startswith("nvmlDeviceGetHandleByIndex"):
             gpu = args[0].value
-        elif name.startswith("nvmlDeviceGet") and not name.startswith("nvmlDeviceGetCount"):
+        elif name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
             gpu = number_of(args[0])
         for key in ((name, gpu), (name, None), ("*", gpu)):
             if key in self.errors and (key[0] != "*" or gpu is not None):
@@ -118,6 +120,15 @@ class FakeDriver:
         pointer = ctypes.c_void_p(index.value + 1)
         ctypes.memmove(ctypes.addressof(handle._obj), ctypes.addressof(pointer), ctypes.sizeof(pointer))
         return SUCCESS
+
+    def _nvmlDeviceGetHandleByUUID(self, name: str, uuid: Any, handle: Any) -> int:  # noqa: N802
+        gpu = self.mig.get(uuid.value.decode())
+        if gpu is None:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(gpu), handle)
+
+    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, name: str, mig: Any, handle: Any) -> int:  # noqa: N802
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(number_of(mig)), handle)
 
     def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
         text.value = self.gpus[number_of(handle)].name.encode()
