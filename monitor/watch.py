@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
@@ -76,6 +76,8 @@ class Watchlist:
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
     _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
     """Runs of a recording that are to be seen no more."""
+    _of_ranks: dict[tuple[RankNeed, int], tuple[Budget, Budget]] = field(default_factory=dict)
+    """The same budget gives the same object, by which its processes are followed."""
     _standings: "dict[bytes, _Standing]" = field(default_factory=dict)
     """Of the jobs that wait."""
     _follower: Follower = field(init=False)
@@ -140,7 +142,7 @@ class Watchlist:
             first = next((gpu for gpu in snapshot.gpus if gpu.name), None)
             self.card = match_nvml_name(first.name, first.total_bytes) if first and first.name else None
             watched = (*self._runs, *self._recorded(snapshot))
-            running = {key: run.job for run in watched for key in run.pids}
+            running = {key: (run, at) for run in watched for at, key in enumerate(run.pids)}
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
             return Board(
@@ -166,19 +168,25 @@ class Watchlist:
             if run.pids not in self._dismissed and not any(_overlap(run, own) for own in mine)
         ]
 
-    def _gpu_row(self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, Job]) -> GpuRow:
+    def _gpu_row(
+        self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, tuple[WatchedJob, int]]
+    ) -> GpuRow:
         rows = (self._process_row(snapshot, gpu, process, running) for process in gpu.processes or ())
         return GpuRow(reading=gpu, rows=tuple(rows))
 
     def _process_row(
-        self, snapshot: Snapshot, gpu: GpuReading, process: GpuProcess, running: Mapping[ProcessKey, Job]
+        self,
+        snapshot: Snapshot,
+        gpu: GpuReading,
+        process: GpuProcess,
+        running: Mapping[ProcessKey, tuple[WatchedJob, int]],
     ) -> ProcessRow:
         elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
-        job = running.get(process.key)
-        row = ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=job)
-        if job is None:
+        run, rank = running.get(process.key, (None, 0))
+        row = ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=run.job if run else None)
+        if run is None:
             return row
-        budget = self._budget(job)
+        budget = self._budget_of(run, rank)
         return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
 
     def _pending_rows(
@@ -204,6 +212,17 @@ class Watchlist:
                     committed[index] = committed.get(index, 0) + need.device_bytes
         self._standings = standings
         return tuple(rows)
+
+    def _budget_of(self, run: WatchedJob, rank: int) -> Budget | str:
+        """Of a process by its place in the run: pipeline stages differ, where all of them are on this machine."""
+        budget = self._budget(run.job)
+        if isinstance(budget, str) or not budget.stages or len(run.pids) != run.job.parallel.world_size:
+            return budget
+        need = budget.ranks[rank]
+        kept = self._of_ranks.get((need, id(budget)))
+        if kept is None or kept[0] is not budget:
+            kept = self._of_ranks[need, id(budget)] = budget, budget.of_rank(rank)
+        return kept[1]
 
     def _budget(self, job: Job) -> Budget | str:
         identity = _identity(job)
