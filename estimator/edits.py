@@ -59,7 +59,9 @@ def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -
     return tuple(found)
 
 
-def tool_edits(reading: "JobReading", job: Job, changes: Mapping[str, Any], *, tool: str | None) -> tuple[Edit, ...]:
+def tool_edits(
+    reading: "JobReading", job: Job, changes: Mapping[str, Any], *, tool: str | None, place: str | None = None
+) -> tuple[Edit, ...]:
     """As settings of the tool that the job was read from, by the names that stand there, or the tool's own for them.
 
     Args:
@@ -67,9 +69,10 @@ def tool_edits(reading: "JobReading", job: Job, changes: Mapping[str, Any], *, t
         job: as it is.
         changes: dotted job keys and their values.
         tool: as ``tool_keys`` calls it; None: a script of the user's own.
+        place: where new settings go, if nothing that was read says so: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}
-    place = _usual_place(reading)
+    place = _usual_place(reading) or place
     found: list[Edit] = []
     for key, value in changes.items():
         now = findings.get(key)

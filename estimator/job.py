@@ -247,7 +247,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
     @property
     def served_by_vllm(self) -> bool:
-        """vLLM runs the model, with a cache as large as it can have."""
+        """VLLM runs the model, with a cache as large as it can have."""
         return self.training.mode == "inference" and self.inference is not None and self.inference.engine == "vllm"
 
     @property

@@ -8,6 +8,7 @@ from vramtop.estimator.job import Job
 
 from .compare import Comparison
 from .fit import Fit
+from .oddity import Oddity
 from .phases import RunMark
 from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot
 
@@ -102,6 +103,10 @@ class PendingRow:
     fit: Fit | None = None
     problem: str | None = None
     """Why there is no budget."""
+    fits: bool = False
+    """Whether it fits for sure, over the last few readings."""
+    turned_at: float | None = None
+    """Unix seconds when ``fits`` last changed; None: it has not since the job was first seen to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +117,8 @@ class Board:
     gpus: tuple[GpuRow, ...]
     pending: tuple[PendingRow, ...]
     runs: tuple[RunRow, ...] = ()
+    oddities: tuple[Oddity, ...] = ()
+    """What is odd, by GPU: helpers with a context, ranks on one GPU, forgotten processes."""
 
     @property
     def ended(self) -> tuple[ProcessRow, ...]:

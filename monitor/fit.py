@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.sizes import format_gib
 
 from .host_memory import HostRoom, HostVerdict, judge_host
-from .snapshot import Snapshot
+from .snapshot import GpuReading, Snapshot
+
+if TYPE_CHECKING:
+    from .serving_fit import Serving
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
-_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +30,17 @@ class Room:
     """What NVML calls free: never total less used, which would count the driver's reserve in."""
     committed_bytes: int = 0
     """What running jobs have not yet taken of their budgets, and what earlier pending jobs were promised."""
+    closed: str | None = None
+    """Why no program can be started there at all, whatever is free: ``is in exclusive-process mode and in use``."""
+
+    reserved_bytes: int = 0
+    """What the driver keeps of the total, which CUDA does not count in it; 0 where that is not known."""
 
     @property
     def available_bytes(self) -> int | None:
-        """Free less committed, not below zero; None when free is unknown."""
+        """Free less committed, not below zero, and 0 where it is closed; None when free is unknown."""
+        if self.closed:
+            return 0
         return None if self.free_bytes is None else max(0, self.free_bytes - self.committed_bytes)
 
 
@@ -72,6 +82,8 @@ class Fit:
     """The verdict in words."""
     host: HostVerdict | None = None
     """Whether the machine's RAM is enough; None: nobody looked."""
+    serving: "Serving | None" = None
+    """What vLLM makes of the fullest chosen GPU; None: it does not run the job, or there is no such GPU."""
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields of ``vramtop fit --json`` that concern the GPUs."""
@@ -86,12 +98,14 @@ class Fit:
                     "committed_bytes": gpu.room.committed_bytes,
                     "available_bytes": gpu.room.available_bytes,
                     "verdict": gpu.verdict,
+                    "closed": gpu.room.closed,
                 }
                 for gpu in self.gpus
             ],
             "placement": list(self.placement),
             "margin_bytes": self.margin_bytes,
             **({"host": self.host.to_json()} if self.host else {}),
+            **({"serving": self.serving.to_json()} if self.serving else {}),
         }
 
 
@@ -100,6 +114,10 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
 
     Where all ranks fit somehow, they fit so. A GPU that gets no rank is judged by the neediest one.
     """
+    if budget.serving is not None:
+        from .serving_fit import fit_serving  # it knows this module
+
+        return fit_serving(budget.serving, len(budget.ranks), rooms)
     needs = budget.ranks
     neediest = max(needs, key=lambda need: need.device_bytes)
     judged = _place(needs, rooms)
@@ -108,7 +126,7 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
     if len(chosen) < len(needs):
         verdict: Verdict = "does_not_fit"
     else:
-        verdict = max((v.verdict for v in chosen), key=_BEST_FIRST.index)
+        verdict = max((v.verdict for v in chosen), key=BEST_FIRST.index)
     margins = [v.margin_bytes for v in chosen]
     known = [margin for margin in margins if margin is not None]
     return Fit(
@@ -153,11 +171,23 @@ def rooms_of(snapshot: Snapshot, committed: Mapping[int, int], only: Iterable[in
             name=gpu.name,
             total_bytes=gpu.total_bytes,
             free_bytes=gpu.free_bytes,
+            reserved_bytes=gpu.reserved_bytes or 0,
             committed_bytes=committed.get(gpu.index, 0),
+            closed=_closed(gpu),
         )
         for gpu in snapshot.gpus
         if wanted is None or gpu.index in wanted
     )
+
+
+def _closed(gpu: GpuReading) -> str | None:
+    if gpu.compute_mode == "prohibited":
+        return "takes no compute programs (compute mode prohibited)"
+    if gpu.compute_mode == "exclusive_process" and any(
+        kind != "graphics" for p in gpu.processes or () for kind in p.kinds
+    ):
+        return "takes one program at a time (compute mode exclusive-process) and has one"
+    return None
 
 
 def _place(needs: Sequence[RankNeed], rooms: Sequence[Room]) -> dict[int, GpuVerdict]:
@@ -202,6 +232,8 @@ def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuV
             return f"needs {each}: expected to fit on {where}, but may take {format_gib(most)} GiB"
         case "does_not_fit":
             worst = max(chosen, key=lambda v: v.short_bytes)
+            if worst.room.closed:
+                return f"needs {each}; GPU {worst.room.index} {worst.room.closed}"
             return f"needs {each}; GPU {worst.room.index} is short of {format_gib(worst.short_bytes)} GiB"
         case "unknown":
             return f"needs {each}; how much {where} can give is not known"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.estimator.sizes import format_gib
 
@@ -79,8 +78,7 @@ def _serving_on(need: ServingNeed, room: Room) -> Serving | None:
     """On one card; None where its total is not known. CUDA's total leaves out what the driver keeps."""
     if room.total_bytes is None:
         return None
-    card = match_nvml_name(room.name, room.total_bytes) if room.name else None
-    total = room.total_bytes - (card.reserved_bytes or 0 if card else 0)
+    total = room.total_bytes - room.reserved_bytes
     return Serving(
         need=need,
         asked_bytes=need.asked_bytes(total),

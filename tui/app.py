@@ -21,10 +21,11 @@ from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.methods import estimate
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
-from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.snapshot import ProcessKey, Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
+from .fit_events import FitEvents, Signal, desktop_sequence
 from .header_text import STALE_INTERVALS, Feed
 from .line_filters import AsciiFilter, InertFilter
 from .recorder import Recorder
@@ -32,7 +33,9 @@ from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
 
 if TYPE_CHECKING:
-    from .screens.attach import Estimate
+    from vramtop.monitor.attach import Attachment
+
+    from .estimates import Estimate
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
@@ -70,6 +73,9 @@ class VramtopApp(App[None]):
         pid: a process to attach to at once.
         estimate: a quick estimate that takes no screen long; the closed form as of anywhere when left out.
         refine: a better and slower estimate than the watchlist's; None: there is none.
+        complaints: what could not be read before, said once the dashboard is open.
+        signal_fit: how the user is told that a job that waits begins or ceases to fit.
+        on_fit: a command to run when one begins to fit.
         clock: seconds that never run backwards.
     """
 
@@ -93,6 +99,9 @@ class VramtopApp(App[None]):
         pid: int | None = None,
         estimate: "Estimate" = estimate,
         refine: "Estimate | None" = None,
+        complaints: Sequence[str] = (),
+        signal_fit: Signal = "none",
+        on_fit: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -105,11 +114,15 @@ class VramtopApp(App[None]):
         self._pid = pid
         self._estimate = estimate
         self._refine = refine
+        self._complaints = complaints
+        self._fit_events = FitEvents(signal=signal_fit, command=on_fit, say=self.say)
         self._clock = clock
         self._arrived: float | None = None
         self._failure: str | None = None
         self._recorder: Recorder | None = None
         self._opening = False
+        self._attached: dict[ProcessKey, Attachment] = {}
+        """What was read of processes that are followed: of one that has ended nothing more can be read."""
         self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
@@ -146,6 +159,8 @@ class VramtopApp(App[None]):
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
         self._sampler.start()
+        for sentence in self._complaints:
+            self.notify(sentence, severity="warning", markup=False)
         if self._pid is not None:
             self.action_attach(self._pid)
 
@@ -162,6 +177,8 @@ class VramtopApp(App[None]):
         self.board = message.board
         self._arrived = self._clock()
         self._failure = None
+        for sentence in self._fit_events.update(message.board.pending):
+            self._signal(sentence)
         for screen in reversed(self.screen_stack):
             if screen.is_mounted and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
@@ -175,10 +192,17 @@ class VramtopApp(App[None]):
             self._tick()
 
     def show_process(self, row: ProcessRow) -> None:
-        """Open the details of a process."""
-        from .screens.process_detail import ProcessDetailScreen
+        """Open the attach screen on a process: what can be read of it, and how it stands."""
+        self._open_attach(row.process.pid, row.process.start_time)
 
-        self._open(ProcessDetailScreen(self.watchlist, row))
+    def renew_board(self) -> None:
+        """Draw the newest figures again, because what is followed has changed."""
+        board = self.watchlist.again()
+        if board is not None:
+            self.board = board
+            screen = self.screen
+            if isinstance(screen, ShowsBoard):
+                screen.show_board(board)
 
     @property
     def card_bytes(self) -> int | None:
@@ -210,10 +234,12 @@ class VramtopApp(App[None]):
         self._open(FitCheckScreen(self.watchlist, estimate=self.watchlist.estimate, refine=self._refine))
 
     def action_attach(self, pid: int | None = None) -> None:
-        """Attach to a running process."""
-        from .screens.attach import AttachScreen
-
-        self._open(AttachScreen(self.watchlist, estimate=self._estimate, refine=self._refine, pid=pid))
+        """Attach to a running process; where none is named, show the newest run, or ask where there is none."""
+        runs = self.board.runs if self.board else ()
+        if pid is None and runs and runs[-1].pids:
+            self._open_attach(*runs[-1].pids[0])
+        else:
+            self._open_attach(pid, None)
 
     def action_help(self) -> None:
         """Open the help."""
@@ -260,9 +286,23 @@ class VramtopApp(App[None]):
         if isinstance(screen, DashboardScreen):
             yield SystemCommand("Step", "Memory over one training step, by component", screen.action_step)
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
-            yield SystemCommand("Unpin", "Take a job from those that wait", screen.action_unpin)
+            yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
         yield from super().get_system_commands(screen)
+
+    def _open_attach(self, pid: int | None, start_time: float | None) -> None:
+        from .screens.attach import AttachScreen
+
+        screen = AttachScreen(
+            self.watchlist,
+            estimate=self._estimate,
+            refine=self._refine,
+            attached=self._attached,
+            board=self.board,
+            pid=pid,
+            start_time=start_time,
+        )
+        self._open(screen)
 
     def _open(self, screen: Screen[None]) -> None:
         async def show() -> None:
@@ -286,6 +326,19 @@ class VramtopApp(App[None]):
 
     def _say_failed(self, error: VramtopError) -> None:
         self.post_message(SourceFailed(error.message))
+
+    def _signal(self, sentence: str) -> None:
+        """A job that waits has turned."""
+        self.notify(sentence, markup=False)
+        if self._fit_events.signal == "bell":
+            self.bell()
+        elif self._fit_events.signal == "desktop" and self._driver is not None:
+            self._driver.write(desktop_sequence(sentence))
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence; from any thread."""
+        if self.is_running:
+            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
 
     def _say_not_recorded(self, error: VramtopError) -> None:
         """On the recorder's thread."""

@@ -1,7 +1,7 @@
 """What to change so that a job fits, and how far it could grow: worked out for ``vramtop fit``, as text and JSON."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -68,6 +68,8 @@ def advise(
     except CannotTellError:
         return Advice()
     grown = largest(job, lambda changed: judge(quick(changed)) == "fits", max_positions=limit)
+    if job.served_by_vllm:
+        grown = replace(grown, micro_batch=None)  # it runs as many as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
     found = suggest(job, budget, variants(job, gpu=machine.gpu), judge, gpus=machine.gpus, most=_SHOWN)
@@ -85,7 +87,7 @@ def advise(
 def edits_of(source: JobSource, suggestion: Suggestion) -> tuple[Edit, ...]:
     """The suggestion as edits of what the user wrote."""
     if source.reading is not None:
-        return tool_edits(source.reading, source.job, suggestion.changes, tool=source.tool)
+        return tool_edits(source.reading, source.job, suggestion.changes, tool=source.tool, place=source.place)
     return flag_edits(source.job, suggestion.changes, {key: flag for flag, key in job_flags().items()})
 
 
@@ -169,10 +171,10 @@ def _suggestion_lines(suggestion: Suggestion, source: JobSource, terminal: Termi
 
 def _largest_words(grown: Largest, job: Job) -> str:
     training = job.training
-    batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "not even micro-batch 1"
     limit = ", the model's limit" if grown.at_model_limit else ""
     length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"
-    return (
-        f"largest that fits, all else as it is: {batch} (now {training.micro_batch}); "
-        f"sequences of {length} (now {training.sequence_length:,})"
-    )
+    words = f"sequences of {length} (now {training.sequence_length:,})"
+    if not job.served_by_vllm:
+        batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "not even micro-batch 1"
+        words = f"{batch} (now {training.micro_batch}); {words}"
+    return f"largest that fits, all else as it is: {words}"

@@ -35,6 +35,8 @@ class JobSource:
     """Of another tool's launch line or file."""
     tool: str | None = None
     """Which tool that is, where it is a known one."""
+    place: str | None = None
+    """``command line``, or the name of that tool's file."""
 
 
 def job_flags() -> dict[str, str]:
@@ -155,10 +157,13 @@ def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> JobS
 def _from_reading(
     reading: "JobReading", changes: Mapping[str, Any], *, what: str, where: str, tool: str | None
 ) -> JobSource:
+    place = "command line" if what == "the launch line" else Path(what).name
     missing = reading.still_missing(changes)
     if missing:
         example = "meta-llama/Llama-3.1-8B" if missing[0] == "model.id" else "1"
         raise InputError(f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={example}")
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
     notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
-    return JobSource(job=reading.job(changes), notes=(*reading.warnings, *notes), reading=reading, tool=tool)
+    return JobSource(
+        job=reading.job(changes), notes=(*reading.warnings, *notes), reading=reading, tool=tool, place=place
+    )

@@ -2,25 +2,30 @@
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.divergence import Divergence
 from vramtop.estimator.errors import CannotTellError
-from vramtop.estimator.explain import Explanation, explain
 from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.answers import Answers, recalled
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.oddities import Oddities
+from vramtop.monitor.oddity import Oddity
 from vramtop.monitor.phases import PhaseTracker
-from vramtop.monitor.snapshot import GpuProcess, GpuReading
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.why import why
 
 from ..json_text import json_text
+from ..odd_text import ODD_COLOUR
 from ..palette import STATUSES
 from ..progress import Progress
 from ..report import budget_lines
@@ -37,14 +42,24 @@ class _Run:
     missing: tuple[str, ...]
     budget: Budget | None
     comparison: Comparison | None
+    divergence: Divergence | None
+    """Of a job that is off its budget."""
+    snapshot: Snapshot | None
+    """The GPUs now; None without a driver."""
+    odd: tuple[Oddity, ...]
+    """What is odd about its processes."""
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
-    attachment, job, missing = complete_job(options.process, dict(parse_assignment(text) for text in options.set))
-    held = observe(attachment)
+    given = dict(parse_assignment(text) for text in options.set)
+    attachment, job, missing = complete_job(options.process, given)
+    snapshot = _machine()
+    attachment = attachment.seated(snapshot.gpus if snapshot else None)
+    held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
+    odd = Oddities(after_seconds=0).update(snapshot) if snapshot else ()
     budget = None
     if job is not None:
         gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
@@ -58,7 +73,17 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 progress=progress,
             )
     comparison = _compare(attachment, budget, held) if budget else None
-    found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
+    pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
+    found = _Run(
+        attachment=attachment,
+        job=job,
+        missing=missing,
+        budget=budget,
+        comparison=comparison,
+        divergence=_divergence(budget, comparison, held, attachment, given),
+        snapshot=snapshot,
+        odd=tuple(oddity for oddity in odd if oddity.concerns(pids)),
+    )
     if options.json:
         print(json_text(_to_json(found, observed)))
     else:
@@ -76,25 +101,33 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
 
 
 def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
-    """A running process, its job, and what is missing of it; the job is None while something is."""
-    attachment = attach(pid)
+    """A running process, its job, and what is missing of it; the job is None while something is.
+
+    What the user filled in on the attach screen for this command line counts, and ``changes`` more than that; changes
+    are not remembered.
+    """
+    attachment = recalled(attach(pid), Answers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
 
-def observe(attachment: Attachment) -> tuple[GpuReading, GpuProcess] | None:
-    """The rank that holds most, and its GPU; None where NVML cannot say."""
+def _machine() -> Snapshot | None:
+    """The GPUs as they are now; None where NVML cannot say."""
     source = NvmlSource()
     try:
         source.open()
+        return source.read()
     except CannotTellError:
         return None
-    try:
-        snapshot = source.read()
     finally:
         source.close()
+
+
+def observe(attachment: Attachment, snapshot: Snapshot | None) -> tuple[GpuReading, GpuProcess] | None:
+    """The rank that holds most, and its GPU; None where NVML cannot say."""
     keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
-    found = [pair for pair in snapshot.processes() if pair[1].key in keys]
+    pairs = snapshot.processes() if snapshot else ()
+    found = [pair for pair in pairs if pair[1].key in keys]
     return max(found, key=lambda pair: pair[1].used_bytes or 0, default=None)
 
 
@@ -104,11 +137,12 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "job": job_to_mapping(run.job) if run.job else None,
         "budget": run.budget.to_json() if run.budget else None,
         "observed_bytes": observed,
+        "oddities": [oddity.to_json() for oddity in run.odd],
         "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
         "explanation": [
             {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
-            for each in _explanation(run)
+            for each in (run.divergence.explanations if run.divergence else ())
         ],
     }
 
@@ -119,22 +153,29 @@ def _counters(attachment: Attachment) -> list[dict[str, Any]] | None:
     return None if sample is None else [asdict(device) for device in sample.devices]
 
 
-def _explanation(run: _Run) -> tuple[Explanation, ...]:
+def _divergence(
+    budget: Budget | None,
+    comparison: Comparison | None,
+    held: tuple[GpuReading, GpuProcess] | None,
+    attachment: Attachment,
+    given: Collection[str],
+) -> Divergence | None:
     """For a job that is off its budget: the settings that would predict what it holds."""
-    budget, comparison = run.budget, run.comparison
-    if not budget or not comparison or not comparison.diverges or comparison.observed_bytes is None:
-        return ()
-    quick = lambda job: estimate(job, environ=run.attachment.environ_hf)  # noqa: E731 - a name for the argument
-    return explain(budget.job, budget, comparison.observed_bytes, quick)
+    if not budget or not comparison or not comparison.diverges:
+        return None
+    assumed = {finding.key for finding in attachment.reading.findings if not finding.written} - set(given)
+    quick = lambda job: estimate(job, environ=attachment.environ_hf)  # noqa: E731 - a name for the argument
+    return why(budget, comparison, held[1] if held else None, quick, assumed=assumed)
 
 
 def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     attachment, budget, comparison = run.attachment, run.budget, run.comparison
-    ranks = ", ".join(f"{rank.pid}" for rank in attachment.ranks)
     how = f" through {attachment.launcher}" if attachment.launcher else ""
     inside = f"; in {', '.join(attachment.inside)}" if attachment.inside else ""
-    yield terminal.text(f"pid {attachment.pid}{how}; ranks here: {ranks}{inside}")
+    yield terminal.text(f"pid {attachment.pid}{how}{inside}")
     yield terminal.text(f"{attachment.command}"[: terminal.width])
+    yield ""
+    yield from (terminal.text(line) for line in _rank_lines(run))
     yield ""
     rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
     yield from (terminal.text(line) for line in table(rows, "<<<"))
@@ -142,6 +183,8 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
         yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#f59e0b")
     for warning in attachment.warnings:
         yield terminal.text(f"warning: {warning}")
+    for oddity in run.odd:
+        yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ODD_COLOUR)
     if budget and comparison:
         mark = STATUSES[comparison.status]
         yield ""
@@ -154,6 +197,23 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     if budget and comparison:
         yield ""
         yield from budget_lines(budget, terminal)
+
+
+def _rank_lines(run: _Run) -> list[str]:
+    """Every rank of this machine with its GPU; a question mark where that is not sure."""
+    held = (
+        {(process.pid, gpu.index): process.used_bytes for gpu, process in run.snapshot.processes()}
+        if run.snapshot
+        else {}
+    )
+    rows = [("RANK", "PID", "GPU", "VRAM GiB", "GPU FROM")]
+    for rank in run.attachment.ranks:
+        seat = rank.seat
+        gpu = "n/a" if seat.gpu is None else f"{seat.gpu}{'?' if seat.sure == 'unsure' else ''}"
+        size = format_gib(None if seat.gpu is None else held.get((rank.pid, seat.gpu)))
+        number = "-" if rank.rank is None else str(rank.rank)
+        rows.append((number, str(rank.pid), gpu, size, f"{seat.origin}{f': {seat.note}' if seat.note else ''}"))
+    return table(rows, ">>>><")
 
 
 def _short(value: Any) -> str:
@@ -182,10 +242,7 @@ def _counter_lines(run: _Run) -> Iterator[str]:
 
 
 def _explanation_lines(run: _Run) -> Iterator[str]:
-    if run.comparison is None or not run.comparison.diverges:
+    if run.divergence is None:
         return
-    found = _explanation(run)
-    if not found:
-        yield "  no setting within two changes of the job would explain it"
-    for each in found:
-        yield f"  {format_gib(each.device_bytes)} GiB if {each.words}"
+    yield f"  {run.divergence.sentence}"
+    yield from (f"  {line}" for line in run.divergence.lines if line not in run.divergence.sentence)

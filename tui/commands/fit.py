@@ -1,16 +1,20 @@
 """``vramtop fit JOB``: whether a job fits, here and now, or on a machine that is described."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
+from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import parse_size
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of, with_host
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.snapshot import Snapshot
 
 from ..fit_advice import Advice, Machine, advice_json, advice_lines, advise
@@ -20,6 +24,7 @@ from ..progress import Progress
 from ..report import budget_lines, fit_lines
 from ..terminal import look
 from .estimate import elsewhere, method
+from .wait import Wait, become, program_to_start, wait
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 _GPUS_PER_MACHINE = 8
@@ -28,32 +33,87 @@ _GPUS_PER_MACHINE = 8
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the verdict; the exit code is the contract's: 0 fits, 1 does not, 3 cannot tell, 4 tight."""
-    source = read_source(options, launch)
-    job = source.job
+    program = program_to_start(options, launch)
+    if options.wait:
+        return _wait(options, launch, program)
+    asked = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
+    if asked:
+        raise InputError(f"--{asked[0]} goes with --wait")
+    given = read_source(options, launch)
+    job = given.job
     gpu, memory = elsewhere(options, job)
+    here = not memory
     if memory:
         rooms = _rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
     else:
-        snapshot = _snapshot_here()
-        rooms = rooms_of(snapshot, {}, _chosen(options.gpu, snapshot))
-        gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
-    here = not memory
-    memory = memory or max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+        with _source_here() as source:
+            snapshot = _read_here(source)
+        rooms = rooms_of(snapshot, Reservations().committed(snapshot), _chosen(options.gpu, snapshot))
+        gpu, memory = _card(rooms)
+    budget = _estimate(options, job, gpu, memory)
     judge = _judge(rooms, _host_room(options, here=here), here=here)
+    return _answer(options, given, budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
+
+
+def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
+    """Wait, and then start the program, or print the verdict."""
+    given = read_source(options, launch)
+    job = given.job
+    if elsewhere(options, job)[1]:
+        raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
+    with _source_here() as source:
+        snapshot = _read_here(source)
+        chosen = _chosen(options.gpu, snapshot)
+        gpu, memory = _card(rooms_of(snapshot, {}, chosen))
+        asked = Wait(
+            budget=_estimate(options, job, gpu, memory),
+            read=lambda: _read_here(source),
+            rooms=lambda now, committed: rooms_of(now, committed, chosen),
+            interval=options.interval,
+            timeout=options.timeout,
+            program=program,
+        )
+        found = wait(asked)
+    if program and found.verdict == "fits":
+        become(program, found)
+    rooms = [each.room for each in found.gpus]
+    judge = _judge(rooms, _host_room(options, here=True), here=True)
+    return _answer(options, given, asked.budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
+
+
+def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: int | None) -> Budget:
     with Progress(quiet=options.json) as progress:
-        budget = estimate(
+        return estimate(
             job, method=method(options), gpu=gpu, memory_bytes=memory, python=options.python, progress=progress
         )
-        found = judge(budget)
-        machine = Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms), python=options.python)
-        advice = advise(job, budget, lambda b: judge(b).verdict, machine, method=method(options), progress=progress)
+
+
+def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
+    """The catalogue's entry and the size of the GPUs that are considered."""
+    gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
+    return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+
+
+def _answer(
+    options: argparse.Namespace, source: JobSource, budget: Budget, judge: Callable[[Budget], Fit], machine: Machine
+) -> int:
+    found = judge(budget)
+    with Progress(quiet=options.json) as progress:
+        advice = advise(
+            source.job,
+            budget,
+            lambda changed: judge(changed).verdict,
+            replace(machine, python=options.python),
+            method=method(options),
+            progress=progress,
+        )
     if options.json:
         print(json_text(_to_json(found, budget, advice, source)))
     else:
         terminal = look(ascii_only=options.ascii)
         print("\n".join([*fit_lines(found, budget, terminal), *advice_lines(advice, source, terminal)]))
         print()
-        print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale(rooms, budget))))
+        print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale([each.room for each in found.gpus], budget))))
         for note in source.notes:
             print(terminal.text(f"note: {note}"))
     return EXIT_CODES[found.verdict]
@@ -84,7 +144,8 @@ def _host_room(options: argparse.Namespace, *, here: bool) -> HostRoom | None:
     return host_room() if here else None
 
 
-def _snapshot_here() -> Snapshot:
+@contextlib.contextmanager
+def _source_here() -> Iterator[NvmlSource]:
     source = NvmlSource()
     try:
         source.open()
@@ -92,9 +153,13 @@ def _snapshot_here() -> Snapshot:
         advice = "name the machine with --gpu-type or --gpu-memory"
         raise CannotTellError(f"{error.message.rstrip('.')}; {advice}") from None
     try:
-        snapshot = source.read()
+        yield source
     finally:
         source.close()
+
+
+def _read_here(source: NvmlSource) -> Snapshot:
+    snapshot = source.read()
     if not snapshot.gpus:
         raise CannotTellError("NVML sees no GPU here; name the machine with --gpu-type or --gpu-memory")
     return snapshot
@@ -118,7 +183,14 @@ def _rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ..
     reserved = gpu.reserved_bytes or 0 if gpu and memory == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
     return tuple(
-        Room(index=index, uuid=None, name=name, total_bytes=memory, free_bytes=memory - reserved)
+        Room(
+            index=index,
+            uuid=None,
+            name=name,
+            total_bytes=memory,
+            free_bytes=memory - reserved,
+            reserved_bytes=reserved,
+        )
         for index in range(count)
     )
 
