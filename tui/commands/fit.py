@@ -72,6 +72,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
             interval=options.interval,
             timeout=options.timeout,
             program=program,
+            judge=lambda budget, rooms: _judge(rooms, _host_room(options, here=True), here=True)(budget),
         )
         found = wait(asked)
     if program and found.verdict == "fits":

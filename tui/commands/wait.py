@@ -32,6 +32,7 @@ class Wait:
         interval: seconds between two looks.
         timeout: seconds after which to give up; None: never.
         program: the command to become; empty: say so and end.
+        judge: whether a budget fits these rooms; ``fit`` itself looks at the GPUs alone.
     """
 
     budget: Budget
@@ -40,6 +41,7 @@ class Wait:
     interval: float
     timeout: float | None
     program: Sequence[str]
+    judge: Callable[[Budget, Sequence[Room]], Fit] = fit
 
 
 def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[str, ...]:
@@ -77,7 +79,7 @@ def wait(
     while True:
         with reservations.exclusive():
             snapshot = asked.read()
-            found = fit(asked.budget, asked.rooms(snapshot, reservations.committed(snapshot)))
+            found = asked.judge(asked.budget, asked.rooms(snapshot, reservations.committed(snapshot)))
             if found.verdict == "fits":
                 reservations.promise(_promise(asked, found, snapshot))
                 return found
