@@ -159,8 +159,8 @@ def _head_input(context: LayerContext, stage: Stage) -> float:
     size, c = context.arch.hidden, context.widths.compute
     if context.full:
         return c * size
-    adapted = any(held.adapter and held.group.role == "head" for held in stage.held)
-    quantized = any(held.quantized and held.group.role == "head" for held in stage.held)
+    adapted = any(held.adapter for held in stage.head)
+    quantized = any(held.quantized for held in stage.head)
     kept = c * size if quantized and keeps_quantized_inputs(context.job) else 0
     if adapted:
         dropped = context.job.training.framework == "litgpt"

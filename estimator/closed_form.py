@@ -7,7 +7,7 @@ moment, the peak the fullest phase.
 from math import hypot
 
 from .activations import key_value_cache_bytes, saved_activations
-from .adapters import adapters_of
+from .adapters import adapter_parameters
 from .architecture import Architecture
 from .assumptions import assumptions, warnings
 from .budget import Budget, Method, ModelFacts, Peak, Phase, RankNeed
@@ -201,4 +201,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return sum(g.elements for g in adapters_of(inventory, job)) if job.lora else inventory.parameters
+    return adapter_parameters(inventory, job) if job.lora else inventory.parameters
