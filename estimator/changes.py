@@ -18,6 +18,8 @@ _MORE_GATHERING = 0.05
 """Half as much communication again (arXiv:1910.02054, section 7.2.2), most of it behind computation."""
 _PASS = 0.03
 """One more pass over a smaller batch: kernels are launched and weights are read once more."""
+LOADING = "loading"
+"""The kind of changes that help the host's memory alone."""
 _BUSY_TOKENS = 512
 """Below about 300 tokens a matrix product waits for its weights: an H100's 989 TFLOP/s over its 3.35 TB/s."""
 
@@ -90,7 +92,7 @@ def _same_result(job: Job) -> Iterator[Change]:
             quality=0.0,
             source="one kernel in place of foreach's copies (torch.optim's documentation)",
         )
-    if training.loss == "full":
+    if training.loss == "full" and training.framework == "transformers":
         yield Change(
             kind="loss",
             changes={"training.loss": "fused-linear"},
@@ -98,6 +100,15 @@ def _same_result(job: Job) -> Iterator[Change]:
             slowdown=0.01,
             quality=0.0,
             source="logits exist chunk by chunk only (arXiv:2410.10989)",
+        )
+    if training.loss == "full" and training.framework in ("torchtune", "torchtitan"):
+        yield Change(
+            kind="loss",
+            changes={"training.loss": "chunked"},
+            why="same result",
+            slowdown=0.01,
+            quality=0.0,
+            source="the loss takes one chunk of the tokens after the other",
         )
 
 
@@ -169,6 +180,16 @@ def _sharding(job: Job, gpus: int) -> Iterator[Change]:
             quality=0.0,
             source="arXiv:1910.02054, section 7.2.2",
         )
+    loads_each = job.training.framework == "transformers" and not parallel.load_on_rank_zero
+    if parallel.strategy in ("fsdp1", "fsdp2") and loads_each:
+        yield Change(
+            kind=LOADING,
+            changes={"parallel.load_on_rank_zero": True},
+            why="one rank of a machine loads the checkpoint for all",
+            slowdown=0.0,
+            quality=0.0,
+            source="accelerate's cpu_ram_efficient_loading",
+        )
     yield from _more_gpus(job, gpus)
 
 
@@ -230,7 +251,8 @@ def _offloading(job: Job) -> Iterator[Change]:
 
 def _precision(job: Job) -> Iterator[Change]:
     training = job.training
-    if training.optimizer in ("adamw", "adamw-fused") and job.parallel.strategy in ("none", "ddp"):
+    own_optimizers = training.framework in ("torchtitan", "megatron") or job.parallel.strategy not in ("none", "ddp")
+    if training.optimizer in ("adamw", "adamw-fused") and not own_optimizers:
         yield Change(
             kind="optimizer",
             changes={"training.optimizer": "adamw-8bit"},
@@ -260,6 +282,8 @@ def _precision(job: Job) -> Iterator[Change]:
 
 
 def _adapters(job: Job) -> Iterator[Change]:
+    if job.training.framework in ("torchtitan", "megatron"):  # they have none
+        return
     if job.lora is None:
         yield Change(
             kind="adapters",

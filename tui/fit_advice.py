@@ -50,6 +50,7 @@ def advise(
     machine: Machine,
     *,
     method: MethodChoice,
+    keep_global_batch: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Advice:
     """Search with the quick estimate; where the job's own step was traced, so are the best few changes.
@@ -60,6 +61,7 @@ def advise(
         judge: whether a budget fits.
         machine: the card, and how many.
         method: as the user chose it.
+        keep_global_batch: the largest micro-batch is one with which some accumulation keeps the sequences per step.
         progress: told what is going on.
     """
     try:
@@ -67,7 +69,12 @@ def advise(
         limit = variants(job, gpu=machine.gpu).max_positions
     except CannotTellError:
         return Advice()
-    grown = largest(job, lambda changed: judge(quick(changed)) == "fits", max_positions=limit)
+    grown = largest(
+        job,
+        lambda changed: judge(quick(changed)) == "fits",
+        max_positions=limit,
+        keep_global_batch=keep_global_batch,
+    )
     if job.served_by_vllm:
         grown = replace(grown, micro_batch=None)  # it runs as many as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):

@@ -32,6 +32,9 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     peak = budget.peak
     yield terminal.paint(f"{budget.job.label}: {_job_words(budget)}", None, bold=True)
     yield terminal.text(_model_words(budget))
+    if budget.serving is not None:
+        each = format_gib(budget.serving.sequence_bytes, digits=2)
+        yield terminal.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()

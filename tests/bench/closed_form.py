@@ -58,7 +58,7 @@ def jobs_per_second(tables: dict[str, Any]) -> float:
 
 
 def candidates_per_second() -> float:
-    """Of a search for what makes an 8B model fit eight cards: pairs of changes, made into jobs, with the host's need."""
+    """Of a search for what makes an 8B model fit: pairs of changes, made into jobs, with what they take of the host."""
     job = job_from_mapping({"model": {"config": CONFIG}, "training": {"micro_batch": 8}}, where="bench")
     quick = variants(job)
     changes = changes_of(job, gpus=8)

@@ -106,6 +106,7 @@ def _answer(
             lambda changed: judge(changed).verdict,
             replace(machine, python=options.python),
             method=method(options),
+            keep_global_batch=options.keep_global_batch,
             progress=progress,
         )
     if options.json:

@@ -119,6 +119,6 @@ def _promise(asked: Wait, found: Fit, snapshot: Snapshot) -> Reservation:
         pid=pid,
         start_time=started,
         job=asked.budget.job.label,
-        gpus={names[index]: need.device_bytes for index, need in needs},
+        gpus={names[index]: found.serving.asked_bytes if found.serving else need.device_bytes for index, need in needs},
         until=None if asked.program else time.time() + START_SECONDS,
     )
