@@ -114,11 +114,10 @@ def _promise(asked: Wait, found: Fit, snapshot: Snapshot) -> Reservation:
     if started is None:
         raise CannotTellError(f"Process {pid}, for which the room would be kept, has ended.")
     names = {gpu.index: gpu.uuid or str(gpu.index) for gpu in snapshot.gpus}
-    needs = zip(found.placement, asked.budget.ranks, strict=True)
     return Reservation(
         pid=pid,
         start_time=started,
         job=asked.budget.job.label,
-        gpus={names[index]: found.serving.asked_bytes if found.serving else need.device_bytes for index, need in needs},
+        gpus={names[index]: size for index, size in found.taken_bytes.items()},
         until=None if asked.program else time.time() + START_SECONDS,
     )
