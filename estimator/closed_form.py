@@ -12,6 +12,7 @@ from .architecture import Architecture
 from .assumptions import assumptions, warnings
 from .budget import Budget, Method, ModelFacts, Peak, Phase, RankNeed
 from .gpus import Gpu
+from .host import host_need_of
 from .inventory import Inventory
 from .job import Job
 from .litgpt import head_passes
@@ -45,7 +46,8 @@ def closed_form(
     if job.served_by_vllm:
         return serving_budget(job, arch, inventory, method=method, gpu=gpu)
     widths = read_widths(job)
-    ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in stages(job, inventory)]
+    parts = stages(job, inventory)
+    ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in parts]
     by_stage = [phases_of(rank) for rank in ranks]
     peaks = [_peak(rank, fullest_of(phases), inventory) for rank, phases in zip(ranks, by_stage, strict=True)]
     fullest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
@@ -64,6 +66,7 @@ def closed_form(
         assumptions=assumptions(job, arch, gpu),
         warnings=warnings(job, arch, inventory),
         stages=tuple(_need(each) for each in peaks) if len(peaks) > 1 else (),
+        host=host_need_of(job, arch, inventory, parts, widths),
     )
 
 

@@ -77,7 +77,6 @@ def estimate(
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
     budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
-    budget = _with_host(budget, arch)
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
@@ -95,8 +94,7 @@ class Variants:
         Raises:
             InputError: as ``estimate`` does.
         """
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu)
-        return replace(budget, host=host_need(changed, self.arch, self.inventory))
+        return closed_form(changed, self.arch, self.inventory, gpu=self.gpu)
 
     @property
     def max_positions(self) -> int | None:

@@ -56,6 +56,11 @@ class Stage:
         return max(embeddings, key=lambda held: held.elements, default=None)
 
     @cached_property
+    def base_elements(self) -> int:
+        """Of the model's own parameters, without adapters."""
+        return sum(held.elements for held in self.held if not held.adapter)
+
+    @cached_property
     def head(self) -> tuple[Held, ...]:
         """The task's output, with its adapters."""
         return tuple(held for held in self.held if held.group.role == "head")
