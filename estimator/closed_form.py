@@ -4,6 +4,7 @@ A training step is looked at in its fullest moments (``moments``), each a set of
 moment, the peak the fullest phase.
 """
 
+from functools import lru_cache
 from math import hypot
 
 from .activations import key_value_cache_bytes, saved_activations
@@ -102,16 +103,20 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
     if not widths.autocast:
         return 0
     fused = job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
-    head = stage.tokens if tied and stage.last else None
     passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
-    linear = (
-        held.elements * passes
+    return _cast_elements(stage, layered, fused, tied) * passes * widths.compute
+
+
+@lru_cache(maxsize=256)
+def _cast_elements(stage: Stage, layered: bool, fused: bool, tied: bool) -> int:
+    head = stage.tokens if tied and stage.last else None
+    return sum(
+        held.elements
         for held in stage.held
         if held.group.layered == layered
         and not held.quantized
         and (held.group.linear or (fused and held.group.role == "expert") or held is head)
     )
-    return sum(linear) * widths.compute
 
 
 def _peak(rank: _Rank, phase: Phase, inventory: Inventory) -> Peak:

@@ -61,6 +61,11 @@ class Stage:
         return sum(held.elements for held in self.held if not held.adapter)
 
     @cached_property
+    def quantized_layers(self) -> tuple[Held, ...]:
+        """What of its blocks is quantized."""
+        return tuple(held for held in self.held if held.quantized and held.group.layered)
+
+    @cached_property
     def head(self) -> tuple[Held, ...]:
         """The task's output, with its adapters."""
         return tuple(held for held in self.held if held.group.role == "head")
