@@ -65,21 +65,21 @@ def advise(
         progress: told what is going on.
     """
     try:
-        quick = corrected(job, budget, variants(job, gpu=machine.gpu))
-        limit = variants(job, gpu=machine.gpu).max_positions
+        quick = variants(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
+    surer = corrected(job, budget, quick)
     grown = largest(
         job,
-        lambda changed: judge(quick(changed)) == "fits",
-        max_positions=limit,
+        lambda changed: judge(surer(changed)) == "fits",
+        max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )
     if job.served_by_vllm:
         grown = replace(grown, micro_batch=None)  # it runs as many as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
-    found = suggest(job, budget, variants(job, gpu=machine.gpu), judge, gpus=machine.gpus, most=_SHOWN)
+    found = suggest(job, budget, quick, judge, gpus=machine.gpus, most=_SHOWN)
     if budget.method == "traced" and method in ("auto", "traced"):
 
         def traced(changed: Job) -> Budget:
