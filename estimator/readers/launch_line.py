@@ -113,6 +113,9 @@ def _script(program: Program, options: Layer) -> Script:
     """The script's text; TRL's own scripts say nothing that their flags do not."""
     if program.launch.script is None or program.launch.trl_command:
         return Script()
+    if program.launch.script == "-":
+        program.notes.warn("The script came through standard input and is not counted.")
+        return Script()
     path = program.place.path(program.launch.script)
     try:
         return read_script(path, options=options, environ=program.environ)
