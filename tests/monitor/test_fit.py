@@ -1,10 +1,11 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.job import Job, ModelSpec, Parallel
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.fit import Room, fit, rooms_of
@@ -64,6 +65,36 @@ def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -
     assert few.verdict == "does_not_fit"
     assert "needs 4 GPUs" in few.sentence
     assert fit(budget, [room(0, 70), room(1, 70), room(2, 70), room(3, None)]).verdict == "unknown"
+
+
+def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
+    """Of a pipeline whose stages need so many GiB."""
+    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs)))
+    each = [RankNeed(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
+    return replace(make_budget(job, device=max(needs)), stages=tuple(each))
+
+
+@pytest.mark.parametrize(
+    ("needs", "free", "verdict", "placement"),
+    [
+        ((30, 20, 10), (12, 32, 22), "fits", (1, 2, 0)),
+        ((30, 20, 10), (12, 32, 20), "tight", (1, 2, 0)),
+        ((30, 20, 10), (70, 70, 5), "does_not_fit", (0, 1, 2)),
+        ((30, 10), (50, None, 20), "fits", (0, 2)),
+        ((30, 10), (None, 20), "unknown", (0, 1)),
+        ((30, 10), (None, 5), "does_not_fit", (1, 0)),
+    ],
+)
+def test_stages_that_differ_are_placed_by_what_they_need(
+    make_budget: Callable[..., Budget],
+    needs: tuple[int, ...],
+    free: tuple[int | None, ...],
+    verdict: str,
+    placement: tuple[int, ...],
+) -> None:
+    found = fit(stages(make_budget, *needs), [room(n, size) for n, size in enumerate(free)])
+    assert (found.verdict, found.placement) == (verdict, placement)
+    assert f"needs {len(needs)} × {min(needs)}.0 to {max(needs)}.0 GiB" in found.sentence
 
 
 def test_rooms_are_what_nvml_calls_free(
