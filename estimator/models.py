@@ -15,7 +15,7 @@ from .architecture import usual_task
 from .errors import InputError
 from .job import ModelSpec, Task
 from .jobfile import names_code
-from .paths import expanded, is_file
+from .paths import expanded, is_file, read_file
 
 _TUNED = re.compile(r"-(instruct|chat|it|pt|hf|unsloth|bnb|4bit)(?=-|$)")
 """Parts of a name that tell how a model was trained on, not its shape."""
@@ -182,7 +182,7 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, or is no JSON object.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(read_file(path), type=dict[str, Any])
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec lets all three through

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..paths import read_file
 from .place import Place
 from .settings import Setting
 
@@ -21,7 +22,7 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LIMIT_BYTES:
             raise InputError(f"{path}: too large to be a configuration file")
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode("utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:

@@ -115,6 +115,8 @@ def test_versions_are_those_of_the_processs_interpreter(
     assert attached.versions["transformers"] == "4.57.1"
     assert attached.reading.evidence()["training.optimizer"] == "default of transformers 4.57.1"
     assert attached.reading.value("training.precision") == "fp32"
+    assert attached.reading.job().software.transformers == "4.57.1"
+    assert attached.reading.evidence()["software.transformers"] == "installed beside its interpreter"
 
 
 def test_models_are_looked_up_where_the_process_has_them(
@@ -247,6 +249,22 @@ def test_a_program_that_has_overwritten_its_command_line(start: Start, script: C
     pid = start([sys.executable, script(TITLED), *flags()])
     with pytest.raises(CannotTellError, match=rf"Process {pid} \(ray::train \[rank=0\]\) has overwritten its own"):
         attach(pid)
+
+
+def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Callable[[str], str], tmp_path: Path) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(), "--config", "x.yaml"], CUDA_MODULE_LOADING="EAGER")
+    (tmp_path / "train.py").unlink()
+    os.mkfifo(tmp_path / "train.py")
+    os.mkfifo(tmp_path / "x.yaml")
+    (tmp_path / "tiny" / "config.json").unlink()
+    os.mkfifo(tmp_path / "tiny" / "config.json")
+    reading = attach(pid).reading
+    assert [warning.partition(":")[0] for warning in reading.warnings] == [
+        "The program's configuration is not counted",
+        "The script is not counted",
+        "The model's config is not to be had",
+    ]
+    assert reading.value("software.module_loading") == "eager"
 
 
 def test_words_that_are_no_text(start: Start, script: Callable[[str], str], tmp_path: Path) -> None:
