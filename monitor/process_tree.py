@@ -116,6 +116,8 @@ def find_family(asked: Seen) -> Family:
         raise CannotTellError(_no_program(asked))
     launcher = _launcher_of(program)
     ranks = _ranks(program, launcher)
+    if any(rank.pid == program.pid for rank in ranks):
+        program = ranks[0]  # the first one writes down what they all do
     if asked.is_helper and "spawn_main" in " ".join(asked.argv):
         ranks = (asked,)
     return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)
