@@ -19,7 +19,7 @@ from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.phases import PhaseTracker
-from vramtop.monitor.snapshot import GpuProcess, GpuReading
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
 
 from ..json_text import json_text
 from ..palette import STATUSES
@@ -43,8 +43,10 @@ class _Run:
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
-    attachment, job, missing = complete_job(options.process, dict(parse_assignment(text) for text in options.set))
-    held = observe(attachment)
+    snapshot = _snapshot()
+    changes = dict(parse_assignment(text) for text in options.set)
+    attachment, job, missing = complete_job(options.process, changes, snapshot)
+    held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
     budget = None
     if job is not None:
@@ -83,26 +85,36 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
     return compare(tracker, [reading], process=process)
 
 
-def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
+def complete_job(
+    pid: int, changes: Mapping[str, Any], snapshot: Snapshot | None
+) -> tuple[Attachment, Job | None, tuple[str, ...]]:
     """A running process, its job, and what is missing of it; the job is None while something is."""
-    attachment = attach(pid)
+    attachment = attach(pid, on_gpu=_on_gpu(snapshot) or None)
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
 
-def observe(attachment: Attachment) -> tuple[GpuReading, GpuProcess] | None:
-    """The rank that holds most, and its GPU; None where NVML cannot say."""
+def _on_gpu(snapshot: Snapshot | None) -> set[int]:
+    return {process.pid for _, process in snapshot.processes()} if snapshot else set()
+
+
+def _snapshot() -> Snapshot | None:
+    """What NVML says now; None where it cannot say anything."""
     source = NvmlSource()
     try:
         source.open()
     except CannotTellError:
         return None
     try:
-        snapshot = source.read()
+        return source.read()
     finally:
         source.close()
+
+
+def observe(attachment: Attachment, snapshot: Snapshot | None) -> tuple[GpuReading, GpuProcess] | None:
+    """The rank that holds most, and its GPU; None where NVML does not say."""
     keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
-    found = [pair for pair in snapshot.processes() if pair[1].key in keys]
+    found = [pair for pair in snapshot.processes() if pair[1].key in keys] if snapshot else []
     return max(found, key=lambda pair: pair[1].used_bytes or 0, default=None)
 
 
