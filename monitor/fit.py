@@ -7,7 +7,7 @@ from typing import Any, Literal
 from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.sizes import format_gib
 
-from .snapshot import Snapshot
+from .snapshot import GpuReading, Snapshot
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
@@ -26,10 +26,14 @@ class Room:
     """What NVML calls free: never total less used, which would count the driver's reserve in."""
     committed_bytes: int = 0
     """What running jobs have not yet taken of their budgets, and what earlier pending jobs were promised."""
+    closed: str | None = None
+    """Why no program can be started there at all, whatever is free: ``is in exclusive-process mode and in use``."""
 
     @property
     def available_bytes(self) -> int | None:
-        """Free less committed, not below zero; None when free is unknown."""
+        """Free less committed, not below zero, and 0 where it is closed; None when free is unknown."""
+        if self.closed:
+            return 0
         return None if self.free_bytes is None else max(0, self.free_bytes - self.committed_bytes)
 
 
@@ -83,6 +87,7 @@ class Fit:
                     "committed_bytes": gpu.room.committed_bytes,
                     "available_bytes": gpu.room.available_bytes,
                     "verdict": gpu.verdict,
+                    "closed": gpu.room.closed,
                 }
                 for gpu in self.gpus
             ],
@@ -133,10 +138,21 @@ def rooms_of(snapshot: Snapshot, committed: Mapping[int, int], only: Iterable[in
             total_bytes=gpu.total_bytes,
             free_bytes=gpu.free_bytes,
             committed_bytes=committed.get(gpu.index, 0),
+            closed=_closed(gpu),
         )
         for gpu in snapshot.gpus
         if wanted is None or gpu.index in wanted
     )
+
+
+def _closed(gpu: GpuReading) -> str | None:
+    if gpu.compute_mode == "prohibited":
+        return "takes no compute programs (compute mode prohibited)"
+    if gpu.compute_mode == "exclusive_process" and any(
+        kind != "graphics" for p in gpu.processes or () for kind in p.kinds
+    ):
+        return "takes one program at a time (compute mode exclusive-process) and has one"
+    return None
 
 
 def _place(needs: Sequence[RankNeed], rooms: Sequence[Room]) -> dict[int, GpuVerdict]:
@@ -181,6 +197,8 @@ def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuV
             return f"needs {each}: expected to fit on {where}, but may take {format_gib(most)} GiB"
         case "does_not_fit":
             worst = max(chosen, key=lambda v: v.short_bytes)
+            if worst.room.closed:
+                return f"needs {each}; GPU {worst.room.index} {worst.room.closed}"
             return f"needs {each}; GPU {worst.room.index} is short of {format_gib(worst.short_bytes)} GiB"
         case "unknown":
             return f"needs {each}; how much {where} can give is not known"

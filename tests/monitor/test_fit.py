@@ -9,7 +9,7 @@ from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.job import Job, ModelSpec, Parallel
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.fit import Room, fit, rooms_of
-from vramtop.monitor.snapshot import GpuReading, Snapshot
+from vramtop.monitor.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessKind, Snapshot
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
@@ -104,6 +104,32 @@ def test_rooms_are_what_nvml_calls_free(
     rooms = rooms_of(snapshot, {0: GIB}, only=[0])
     assert [(r.index, r.free_bytes, r.committed_bytes) for r in rooms] == [(0, snapshot.gpus[0].free_bytes, GIB)]
     assert rooms_of(snapshot, {})[1].available_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds", "words"),
+    [
+        ("default", ("compute",), None),
+        (None, ("compute",), None),
+        ("exclusive_process", ("graphics",), None),
+        ("exclusive_process", ("compute",), "takes one program at a time"),
+        ("prohibited", None, "takes no compute programs"),
+    ],
+)
+def test_a_gpu_that_takes_no_program_has_no_room(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+    mode: ComputeMode | None,
+    kinds: tuple[ProcessKind, ...] | None,
+    words: str | None,
+) -> None:
+    held = [make_process(used=1, kinds=kinds)] if kinds else []
+    found = fit(make_budget(), rooms_of(make_snapshot([make_gpu(0, held, compute_mode=mode)]), {}))
+    assert found.verdict == ("fits" if words is None else "does_not_fit")
+    assert words is None or f"GPU 0 {words}" in found.sentence
+    assert (found.to_json()["gpus"][0]["closed"] is None) == (words is None)
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))
