@@ -20,6 +20,21 @@ from .trainer_program import read_trainer
 from .versions import transformers_defaults, trl_defaults
 
 _WORKSPACE = re.compile(r"(:\d+:\d+)+")
+_DECIDED_BY = {
+    "per_device_train_batch_size": "training.micro_batch",
+    "gradient_accumulation_steps": "training.gradient_accumulation",
+    "optim": "training.optimizer",
+    **dict.fromkeys(("bf16", "fp16", "dtype", "torch_dtype"), "training.precision"),
+    **dict.fromkeys(("activation_checkpointing", "gradient_checkpointing"), "training.activation_checkpointing"),
+    **dict.fromkeys(("max_length", "max_seq_length"), "training.sequence_length"),
+    **dict.fromkeys(("fsdp", "deepspeed"), "parallel.strategy"),
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "lora.quantization"),
+    "attn_implementation": "model.attention",
+    "use_liger_kernel": "training.loss",
+    "r": "lora.rank",
+    "target_modules": "lora.targets",
+}
+"""The job key that depends on an argument which only running the script would tell."""
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
 
 
@@ -89,7 +104,9 @@ def _read_script(program: Program) -> JobReading:
     files = _files(program, flags, words)
     script = _script(program, {**files, **flags})
     known = {*flags, *files, *program.told}
-    notes.warn(*(what for name, what in script.unread.items() if name not in known))
+    for name, what in script.unread.items():
+        if name not in known:
+            notes.unsure(_DECIDED_BY[name], what)
     method = program.launch.trl_command or script.trl_method
     layers = [flags, files, script.written, script.hints, *_defaults(program, script, method, {**files, **flags})]
     return read_trainer(program, layers, [*accelerate_layers(program, files), script.accelerate], method=method)

@@ -3,22 +3,15 @@
 from collections.abc import Sequence
 
 from .artefacts import trainer_artefacts
-from .evidence import JobReading, Notes
+from .evidence import JobReading
 from .model_facts import known_config, stored_dtype, usual_targets
 from .precision import read_precision
 from .program import Program
 from .ranks import read_world
-from .settings import Layer, Settings, as_bool, as_int
+from .settings import Layer, Settings, as_int
 from .sharding import Sources, deepspeed_settings, fsdp_settings, read_parallel
 from .transformers_args import Arguments, model_init, read_lora, read_model, read_step
-
-_MEMORY_WORDS = ("quant", "offload", "lora", "fsdp", "parallel", "checkpointing", "precision", "zero", "liger")
-_NO_MEMORY = {
-    *("lora_alpha", "lora_dropout", "use_rslora", "lora_task_type", "gradient_checkpointing_kwargs", "parallel_mode"),
-    *("fsdp_transformer_layer_cls_to_wrap", "fsdp_state_dict_type", "fsdp_min_num_params", "zero3_init_flag"),
-    *("activation_checkpointing_kwargs", "bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "tokenizers_parallelism"),
-    *("bnb_4bit_quant_storage",),
-}
+from .unread import warn_of_unread
 
 
 def read_trainer(
@@ -62,12 +55,3 @@ def read_trainer(
     read_parallel(sources, deepspeed, fsdp, notes)
     warn_of_unread(settings, notes)
     return notes.reading()
-
-
-def warn_of_unread(settings: Settings, notes: Notes) -> None:
-    """Say what was written, sounds as if memory depends on it, and was not understood."""
-    for name, setting in settings.never_asked():
-        said_off = as_bool(setting) is False or setting.value in ([], {})
-        last = name.rpartition(".")[2]
-        if any(word in name for word in _MEMORY_WORDS) and last not in _NO_MEMORY and not said_off:
-            notes.warn(f"{setting.origin} may change the memory and is not counted.")

@@ -77,7 +77,7 @@ def model_init(settings: Settings, place: Place, notes: Notes) -> dict[str, Sett
     try:
         table, source = table_of(given.value, place)
     except InputError as error:
-        notes.warn(f"model_init_kwargs is not counted: {error.message}")
+        notes.unsure("training.precision", f"model_init_kwargs is not counted: {error.message}")
         return {}
     return as_layer(table, source=source or given.origin)
 
@@ -118,11 +118,13 @@ def read_step(arguments: Arguments, notes: Notes) -> None:
     elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
         notes.put("training.compile", True, dynamo.origin)
     if arguments.settings.flag("auto_find_batch_size"):
-        notes.warn("auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written.")
+        sentence = "auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written."
+        notes.unsure("training.micro_batch", sentence, doubt="less")
     if arguments.method in ("dpo", "kto", "grpo", "rloo"):
         notes.warn(
             f"TRL's {arguments.method} trainer may hold a reference model and generate text; neither is counted."
         )
+        notes.doubt("more", "weights", *(("activations",) if arguments.method in ("grpo", "rloo") else ()))
 
 
 def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes) -> bool:
@@ -143,6 +145,7 @@ def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes)
             notes.warn(f"{rank.origin} has no effect without use_peft.")
         if quantized is not None:
             notes.warn(f"{quantized.origin}: quantized weights without LoRA adapters are not counted as quantized.")
+            notes.doubt("less", "weights")
         return False
     default = 16 if arguments.method else 8
     rank = rank or Setting(value=default, origin="the default rank, written nowhere", written=False)
@@ -160,7 +163,8 @@ def _attention(setting: Setting | None, notes: Notes) -> None:
         notes.put("model.attention", _ATTENTION[name], setting.origin)
         return
     if setting is not None:
-        notes.warn(f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa.")
+        sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
+        notes.unsure("model.attention", sentence)
     notes.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)
 
 
@@ -229,7 +233,8 @@ def _optimizer(arguments: Arguments, notes: Notes) -> None:
     word = as_word(setting) or ""
     known = _OPTIMIZERS.get(word)
     if known is None:
-        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
+        notes.unsure("training.optimizer", sentence)
         notes.put("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
         return
     momentum = arguments.settings.find("optim_args")
@@ -267,12 +272,13 @@ def _checkpointing_options(arguments: Arguments, notes: Notes) -> None:
     try:
         table, _ = table_of(given.value, arguments.place)
     except InputError as error:
-        notes.warn(f"{given.origin} is not counted: {error.message}")
+        notes.unsure("training.activation_checkpointing", f"{given.origin} is not counted: {error.message}")
         return
     if table.get("offload") is True:
         notes.put("training.activation_offload", True, f"offload in {given.origin}")
     if (every := table.get("every_n_layers")) not in (None, 1):
-        notes.warn(f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them.")
+        sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them."
+        notes.unsure("training.activation_checkpointing", sentence, doubt="more")
 
 
 def _fsdp_checkpointing(config: Setting, place: Place) -> Setting | None:

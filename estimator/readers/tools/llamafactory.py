@@ -6,6 +6,7 @@ Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains
 from ..accelerate_env import accelerate_layers
 from ..evidence import JobReading, Notes
 from ..program import Program
+from ..ranks import processes_per_node
 from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
 from ..trainer_program import read_trainer
 from ..versions import transformers_defaults
@@ -24,6 +25,9 @@ def read(program: Program) -> JobReading:
     kind = raw.find("finetuning_type")
     lora = kind is None or as_word(kind) == "lora"
     translated = [_translate(layer, program.notes) for layer in layers]
+    if kind is not None and as_word(kind) not in ("lora", "full"):
+        program.notes.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
+        program.notes.doubt("less", "gradients", "optimizer")
     stage = as_word(raw.find("stage"))
     defaults = {
         **transformers_defaults(program.versions),
@@ -35,7 +39,7 @@ def read(program: Program) -> JobReading:
     return read_trainer(
         program,
         [*translated, quantized, defaults],
-        [uses_deepspeed(raw), *accelerate_layers(program, {})],
+        [uses_deepspeed(raw), processes_per_node(program.environ), *accelerate_layers(program, {})],
         method="reward" if stage == "rm" else stage if stage in ("dpo", "kto") else None,
     )
 
@@ -62,7 +66,9 @@ def _translate(layer: Layer, notes: Notes) -> dict[str, Setting]:
     for name in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
         setting = found.take(name)
         if setting is not None and as_bool(setting):
-            notes.warn(f"{setting.origin}: that optimizer's states are counted as AdamW's.")
+            sentence = f"{setting.origin}: that optimizer's states are counted as AdamW's."
+            notes.unsure("training.optimizer", sentence, doubt="less")
+            notes.doubt("less", "gradients")
     muon = found.take("use_muon")
     if muon is not None and as_bool(muon):
         found.put("optim", "muon", muon)
@@ -106,12 +112,13 @@ def _quantization(raw: Settings, notes: Notes) -> dict[str, Setting]:
         return {}
     method = raw.find("quantization_method")
     if method is not None and as_word(method) not in ("bnb", "bitsandbytes"):
-        notes.warn(f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them.")
+        sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
+        notes.unsure("lora.quantization", sentence)
     number = as_int(bits)
     if number == 8:
         return {"load_in_8bit": Setting(value=True, origin=bits.origin)}
     if number != 4:
-        notes.warn(f"{bits.origin}: {bits.value} bits are not known here; 4 are counted.")
+        notes.unsure("lora.quantization", f"{bits.origin}: {bits.value} bits are not known here; 4 are counted.")
     double = raw.find("double_quantization")
     twice = Setting(value=True, origin="LLaMA-Factory's default double_quantization", written=False)
     return {

@@ -9,7 +9,7 @@ from ..evidence import JobReading, Notes
 from ..program import Program
 from ..ranks import World, read_world
 from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import warn_of_unread
+from ..unread import warn_of_unread
 from .layers import tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
 
@@ -39,7 +39,8 @@ def read(program: Program) -> JobReading:
     put_word(notes, "training.optimizer", optimizer, {"adam": "adamw-fused", "sgd": "sgd-momentum", "muon": "muon"})
     _recompute(settings, notes)
     _parallel(program, settings)
-    _accumulation(settings, notes)
+    if (total := settings.find("global_batch_size")) is not None:
+        notes.put_global_batch(as_int(total), total.origin)
     warn_of_unread(settings, notes)
     return notes.reading()
 
@@ -153,7 +154,8 @@ def _recompute(settings: Settings, notes: Notes) -> None:
     put_word(notes, "training.activation_checkpointing", granularity, {"full": "full", "selective": "selective"})
     layers = as_int(settings.find("recompute_num_layers"))
     if granularity is not None and as_word(granularity) == "full" and layers and layers > 1:
-        notes.warn("--recompute-num-layers: blocks of several layers are counted as if each layer were recomputed.")
+        sentence = "--recompute-num-layers: blocks of several layers are counted as if each layer were recomputed."
+        notes.unsure("training.activation_checkpointing", sentence)
 
 
 def _parallel(program: Program, settings: Settings) -> None:
@@ -189,6 +191,7 @@ def _parallel(program: Program, settings: Settings) -> None:
         notes.put("parallel.cpu_offload", "optimizer", offload.origin)
     if find("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank") is not None:
         notes.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
+        notes.doubt("more", "activations")
 
 
 def _replicas(program: Program, world: World, sizes: dict[str, Setting | None]) -> None:
@@ -202,14 +205,3 @@ def _replicas(program: Program, world: World, sizes: dict[str, Setting | None]) 
         program.notes.need("parallel.data_replicate")
     elif total % taken == 0:
         program.notes.put("parallel.data_replicate", total // taken, world.ranks.origin)
-
-
-def _accumulation(settings: Settings, notes: Notes) -> None:
-    total, micro = settings.find("global_batch_size"), notes.get("training.micro_batch")
-    shard, copies = notes.get("parallel.data_shard"), notes.get("parallel.data_replicate")
-    if total is None or micro is None:
-        return
-    ranks = (shard.value if shard else 1) * (copies.value if copies else 1)
-    steps = (as_int(total) or 0) // (micro.value * ranks)
-    if steps >= 1:
-        notes.put("training.gradient_accumulation", steps, f"{total.origin}, over micro-batch and data-parallel ranks")

@@ -11,7 +11,7 @@ from ..precision import WEIGHT_TYPES
 from ..program import Program
 from ..ranks import read_world
 from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import warn_of_unread
+from ..unread import warn_of_unread
 from .known_models import folder_id, torchtune_id
 from .layers import tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
@@ -85,7 +85,8 @@ def _optimizer(settings: Settings, notes: Notes) -> None:
     word = str(setting.value).rpartition(".")[2].lower()
     known = _OPTIMIZERS.get(word)
     if known is None:
-        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
+        notes.unsure("training.optimizer", sentence)
     fused = settings.find("optimizer.fused")
     if known in (None, "adamw"):
         known = "adamw-fused" if as_bool(fused) else "adamw"
