@@ -59,11 +59,12 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     """What the forward pass of one micro-batch saves on a stage."""
     context = layer_context(job, arch, stage, widths)
     tokens = tokens_per_rank(job)
-    dense, moe = layer_per_token(context, moe=False), layer_per_token(context, moe=True)
+    dense = layer_per_token(context, moe=False) if arch.dense_layers else 0.0
+    moe = layer_per_token(context, moe=True) if arch.moe_layers else 0.0
     moe_share = arch.moe_layers / arch.layers
     cross = cross_attention(context)
     mean = dense * (1 - moe_share) + moe * moe_share + cross * arch.decoder_layers / arch.layers
-    fullest = max(dense if arch.dense_layers else 0.0, moe if arch.moe_layers else 0.0) + cross
+    fullest = max(dense, moe) + cross
     shared = _stacks_biases(context)
     checkpoint = widths.residual * arch.hidden / context.residual_split
     checkpointing, offload = job.training.activation_checkpointing, job.training.activation_offload

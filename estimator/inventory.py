@@ -5,6 +5,7 @@ Legend of shapes: V vocabulary, h hidden size, f MLP size, a heads, k KV heads, 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class Buffer:
         return self.tensor_bytes * self.repeat
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # not slotted: its count and its hash are kept
 class Inventory:
     """All parameters of a model, tied ones once; and of a built model, what else is in it.
 
@@ -92,7 +93,14 @@ class Inventory:
     config: Mapping[str, Any] | None = field(default=None, compare=False)
     """Of the built model, where it has one."""
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.groups, self.layers, self.adapters))
+
+    @cached_property
     def parameters(self) -> int:
         """Every parameter once."""
         return sum(group.elements for group in self.groups)

@@ -77,6 +77,31 @@ def estimate(
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
+def variants(
+    job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None
+) -> Callable[[Job], Budget]:
+    """A quick estimate of changed jobs, for searches: the model's shape is read once, and the rest is arithmetic.
+
+    What is returned takes a job of the same model (its attention may differ) and raises InputError as ``estimate``
+    does.
+
+    Args:
+        job: what is changed.
+        gpu: the card; the job's target when left out, else a Hopper card.
+        environ: whose Hugging Face cache to look into; this process's own when left out.
+
+    Raises:
+        InputError: there is no such model.
+        CannotTellError: the formula cannot have its shape.
+    """
+    card = gpu or (find_gpu(job.target.gpu) if job.target.gpu else None)
+    arch = _shape(job, resolve_model(job.model, environ=environ))
+    if isinstance(arch, CannotTellError):
+        raise arch
+    inventory = inventory_of(arch)
+    return lambda changed: closed_form(changed, arch, inventory, gpu=card)
+
+
 def _closed(
     job: Job,
     model: ResolvedModel,

@@ -6,6 +6,7 @@ pass, and the optimizer step - in the second step, when optimizer states exist.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from .activations import Saved
 from .budget import Components, Phase, PhaseName
@@ -18,7 +19,7 @@ from .surroundings import Communication
 from .widths import Widths
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: its figures are kept
 class Rank:
     """All the figures of one rank, before they are put together into moments."""
 
@@ -42,7 +43,7 @@ class Rank:
     head_casts: int
     """The same of those around the blocks."""
 
-    @property
+    @cached_property
     def outside(self) -> int:
         """Never through torch's allocator."""
         return self.context + self.communication.outside
@@ -69,7 +70,7 @@ class Rank:
             return 0
         return tokens.elements * (parallel.tensor - 1) * self.widths.gradient
 
-    @property
+    @cached_property
     def accumulated(self) -> int:
         """Gradients that are kept from one micro-batch to the next."""
         if self.job.training.framework == "megatron":
@@ -79,6 +80,20 @@ class Rank:
         if self.job.training.gradient_accumulation == 1:
             return self.states.gradients if zeroes_gradients(self.job) else 0
         return self.states.unsharded_gradients if accumulates_whole(self.job) else self.states.gradients
+
+    @cached_property
+    def gradient_shares(self) -> tuple[float, float]:
+        """Of all gradients those around the blocks, the embedding's apart, and those of one block."""
+        stage = self.stage
+        trainable = max(1, stage.elements(trainable=True))
+        embedding, blocks = (
+            stage.elements(trainable=True, role="embedding"),
+            stage.elements(trainable=True, layered=True),
+        )
+        around = trainable - embedding - blocks
+        if self.tied and embedding and not self.communication.unreduced:
+            around += embedding  # the head's gradient is the embedding's
+        return around / trainable, blocks / max(1, stage.layers) / trainable
 
 
 def phases_of(rank: Rank) -> tuple[Phase, ...]:
@@ -236,13 +251,8 @@ def _gradients_after(rank: Rank, blocks: float) -> int:
     """Gradients that exist when so many blocks have run backward: the head's and theirs, not yet the embedding's."""
     if rank.job.training.optimizer_in_backward:
         return rank.states.gradients
-    trainable = max(1, rank.stage.elements(trainable=True))
-    embedding = rank.stage.elements(trainable=True, role="embedding")
-    blocks_share = rank.stage.elements(trainable=True, layered=True) * blocks / max(1, rank.stage.layers)
-    around = trainable - embedding - rank.stage.elements(trainable=True, layered=True)
-    if rank.tied and embedding and not rank.communication.unreduced:
-        around += embedding  # the head's gradient is the embedding's
-    return round(rank.states.gradients * (around + blocks_share) / trainable)
+    around, block = rank.gradient_shares
+    return round(rank.states.gradients * (around + block * blocks))
 
 
 def _step(rank: Rank) -> Iterator[Components]:

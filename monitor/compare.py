@@ -4,28 +4,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.sizes import MIB, format_gib
 
-from .trend import Trend, growth
+from .history import Reading, usual_interval
+from .phases import MOVED, STEADY_STEPS, PhaseTracker, RunPhase
+from .snapshot import GpuProcess
+from .trend import SIGNIFICANT, Trend, growth
 
-Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "unknown"]
+Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "ended", "out_of_memory", "unknown"]
 
-_STILL_SECONDS = 240.0
-"""A job that holds its weights and whose memory has not moved for so long is past its first steps."""
-_STARTED_SECONDS = 1200.0
-"""After so long most jobs have read their data, loaded and stepped: a shorter look is enough."""
-_LOADED_SECONDS = 3600.0
-"""A job that does not even hold its weights may read data, or load from a slow disk, for so long."""
-_LOOK_SECONDS = 60.0
-_MOVED = 0.01
-"""Less than this share of the budget is no movement."""
-_LOADED = 0.9
-"""Of the weights, as predicted: one that holds so much has loaded them."""
-_STEADY_STEPS = 2
-"""After so many steps memory is what it will be: optimizer states come into being at the end of the first."""
 _BACK = 0.01
 """A job that was over its budget is so until it is below the bound by this share."""
+_STILL_GROWING = 2.3
+"""Standard deviations that a job which was growing must keep, so that it does not flicker: one in a hundred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HighWater:
+    """The most that a process has held on one GPU."""
+
+    size_bytes: int
+    how: Literal["probe", "accounting", "seen"]
+    """Told by torch's own counters, by the driver, or the highest of the readings: what was between two is unseen."""
+    every_seconds: float | None = None
+    """How far apart the readings are, where they are all that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,14 @@ class Comparison:
     status: Status
     observed_bytes: int | None
     """What the process holds now, as NVML counts it."""
-    peak_bytes: int | None
-    """The most that has been seen; what happened between two looks stays unseen."""
+    high_water: HighWater | None
+    """The most that it has held; None where it was never known to hold anything."""
     expected_bytes: int
     """What the budget says it will hold once it runs steadily."""
     sentence: str
     """The status in words, for people."""
+    phase: RunPhase | None = None
+    """Where in its run the process is; None: that cannot be told."""
     trend: Trend | None = None
     """Of a job that grows although it should be steady."""
 
@@ -52,100 +56,95 @@ class Comparison:
     @property
     def diverges(self) -> bool:
         """Someone should look at it."""
-        return self.status in ("over", "under", "growing")
+        return self.status in ("over", "under", "growing", "out_of_memory")
 
 
 def compare(
-    budget: Budget,
-    history: Sequence[tuple[float, int | None]],
+    tracker: PhaseTracker,
+    history: Sequence[Reading],
     *,
-    elapsed_seconds: float | None = None,
-    peak_bytes: int | None = None,
-    steps: int | None = None,
+    process: GpuProcess | None = None,
     left_bytes: int | None = None,
     previous: Status | None = None,
 ) -> Comparison:
-    """Hold what a process has held, oldest first, against its budget.
+    """Hold what a process has held against its budget.
 
     A job that has once held what the budget says is on budget also while it holds less, between two phases.
 
     Args:
-        budget: of the job that the process runs; per rank, and so per process.
-        history: (Unix seconds, bytes or None) readings of this process, the newest last.
-        elapsed_seconds: how long the process has been running, if that is known.
-        peak_bytes: the most that was seen before the oldest reading, if that is known.
-        steps: training steps that have ended, if the process says so.
+        tracker: of the process; it has taken all these readings in.
+        history: (Unix seconds, bytes or None) of the last minutes, the newest last.
+        process: what the driver and the process itself tell beside that.
         left_bytes: what is free on the card, for the time that growth leaves.
         previous: the status before this reading, which a small move does not change.
     """
-    known = [(time, size) for time, size in history if size is not None]
+    budget = tracker.budget
     observed = history[-1][1] if history else None
-    peak = max((size for size in (peak_bytes, *(size for _, size in known)) if size is not None), default=None)
-    status = _status(budget, known, observed, peak, elapsed_seconds=elapsed_seconds, steps=steps)
+    status = _status(tracker, observed)
     if previous == "over" and status == "on_budget" and observed is not None:
         status = "over" if observed > budget.peak.high_bytes * (1 - _BACK) else status
-    trend = _trend(budget, known, steps) if status in ("on_budget", "over") else None
+    settled = status in ("on_budget", "over")
+    trend = _trend(tracker, history, process, lasting=previous == "growing") if settled else None
     if trend is not None:
         status = "growing"
     return Comparison(
         status=status,
         observed_bytes=observed,
-        peak_bytes=peak,
+        high_water=high_water(tracker.peak_bytes, history, process),
         expected_bytes=budget.steady_device_bytes,
-        sentence=_sentence(status, observed, budget) if trend is None else _growing(trend, observed, left_bytes),
+        sentence=_sentence(status, observed, tracker) if trend is None else _growing(trend, observed, left_bytes),
+        phase=tracker.phase if observed is not None else None,
         trend=trend,
     )
 
 
-def _status(
-    budget: Budget,
-    known: Sequence[tuple[float, int]],
-    observed: int | None,
-    peak: int | None,
-    *,
-    elapsed_seconds: float | None,
-    steps: int | None,
-) -> Status:
-    low, high = budget.peak.low_bytes, budget.peak.high_bytes
+def high_water(seen_bytes: int | None, history: Sequence[Reading], process: GpuProcess | None) -> HighWater | None:
+    """The most that a process has held, by who knows best.
+
+    Torch's own peak of what it reserved is told by the probe; what the process holds beside that (context, libraries)
+    is taken to have been the same then as now.
+    """
+    counters = process.counters if process else None
+    if process and counters and None not in (counters.reserved_peak_bytes, counters.reserved_bytes, process.used_bytes):
+        beside = (process.used_bytes or 0) - (counters.reserved_bytes or 0)
+        told = (counters.reserved_peak_bytes or 0) + max(0, beside)
+        return HighWater(size_bytes=max(told, seen_bytes or 0), how="probe")
+    if process and process.peak_bytes is not None:
+        return HighWater(size_bytes=max(process.peak_bytes, seen_bytes or 0), how="accounting")
+    if seen_bytes is None:
+        return None
+    return HighWater(size_bytes=seen_bytes, how="seen", every_seconds=usual_interval(history))
+
+
+def _status(tracker: PhaseTracker, observed: int | None) -> Status:
+    peak, low, high = tracker.peak_bytes, tracker.budget.peak.low_bytes, tracker.budget.peak.high_bytes
     if observed is None:
         return "unknown"
     if observed > high:
         return "over"
-    if observed >= low or (peak is not None and low <= peak <= high):
+    if observed >= low or (peak is not None and peak >= low):
         return "on_budget"
-    loading = budget.phase("loading")
-    loaded = loading is None or observed >= _LOADED * loading.components.total_bytes
-    settled = _settled(known, budget, elapsed_seconds, loaded=loaded) if steps is None else steps >= _STEADY_STEPS
-    if settled:
+    if tracker.phase == "steady":
         return "under"
-    return "warming_up" if loaded else "loading"
+    return "warming_up" if tracker.phase == "warming_up" else "loading"
 
 
-def _trend(budget: Budget, known: Sequence[tuple[float, int]], steps: int | None) -> Trend | None:
+def _trend(
+    tracker: PhaseTracker, history: Sequence[Reading], process: GpuProcess | None, *, lasting: bool
+) -> Trend | None:
     """Of the readings since the job first held what its budget says; none before its second step."""
-    if steps is not None and steps < _STEADY_STEPS:
+    counters = process.counters if process else None
+    if counters and counters.steps is not None and counters.steps < STEADY_STEPS:
         return None
+    budget = tracker.budget
+    known = [(time, size) for time, size in history if size is not None]
     begun = next((at for at, (_, size) in enumerate(known) if size >= budget.peak.low_bytes), len(known))
-    return growth(known[begun:], least_bytes=max(64 * MIB, round(_MOVED * budget.steady_device_bytes)))
+    least = max(64 * MIB, round(MOVED * budget.steady_device_bytes))
+    return growth(known[begun:], least_bytes=least, deviations=_STILL_GROWING if lasting else SIGNIFICANT)
 
 
-def _settled(
-    known: Sequence[tuple[float, int]], budget: Budget, elapsed_seconds: float | None, *, loaded: bool
-) -> bool:
-    now = known[-1][0]
-    step = budget.steady_device_bytes * _MOVED
-    moved_at, level = known[0]
-    for time, size in known:
-        if abs(size - level) > step:
-            moved_at, level = time, size
-    still = now - moved_at
-    running = now - known[0][0] if elapsed_seconds is None else elapsed_seconds
-    if not loaded:
-        return still >= _LOOK_SECONDS and running >= _LOADED_SECONDS
-    return still >= _STILL_SECONDS or (still >= _LOOK_SECONDS and running >= _STARTED_SECONDS)
-
-
-def _sentence(status: Status, observed: int | None, budget: Budget) -> str:
+def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> str:
+    budget = tracker.budget
     span = f"{format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.high_bytes)} GiB"
     match status:
         case "over":
@@ -159,11 +158,16 @@ def _sentence(status: Status, observed: int | None, budget: Budget) -> str:
         case "warming_up":
             return "has loaded its weights and not yet reached its first full step"
         case "on_budget" if observed is not None and observed < budget.peak.low_bytes:
-            return f"has held what the budget says ({span}), and holds less at the moment"
+            held = f"{format_gib(tracker.peak_bytes)} GiB" if (tracker.peak_bytes or 0) > budget.peak.high_bytes else ""
+            return f"has held {held or 'what the budget says'} ({span}), and holds less at the moment"
         case "on_budget":
             return f"holds what the budget says ({span})"
         case "growing":
             return "grows although it should be steady"
+        case "ended":
+            return "has ended"
+        case "out_of_memory":
+            return "has run out of memory"
         case "unknown":
             return "its memory cannot be read"
 

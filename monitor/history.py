@@ -3,7 +3,8 @@
 import math
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from .snapshot import GpuReading, Snapshot
@@ -27,7 +28,7 @@ class History:
     """Readings per GPU and per process. May be filled on one thread and read on another.
 
     Args:
-        capacity: readings kept of each.
+        capacity: readings kept of each; of a process, besides, so many stretches of its whole life at most.
         keep_seconds: how long something that is no longer in the snapshots is remembered.
     """
 
@@ -36,19 +37,25 @@ class History:
         self._keep_seconds = keep_seconds
         self._gpus: dict[GpuKey, _Ring] = {}
         self._processes: dict[ProcessKey, _Ring] = {}
+        self._lives: dict[ProcessKey, _Life] = {}
         self._lock = threading.Lock()
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Take in what a snapshot says; its own time counts."""
+    def add(self, snapshot: Snapshot, *, keep: Collection[ProcessKey] = ()) -> None:
+        """Take in what a snapshot says; its own time counts. What is to be kept is not forgotten, gone or not."""
         with self._lock:
             for gpu in snapshot.gpus:
                 _ring(self._gpus, gpu_key(gpu), self._capacity).add(snapshot.time, gpu.used_bytes)
                 for process in gpu.processes or ():
                     key = (gpu.index, process.pid, process.start_time)
                     _ring(self._processes, key, self._capacity).add(snapshot.time, process.used_bytes)
+                    if key not in self._lives:
+                        self._lives[key] = _Life(self._capacity)
+                    self._lives[key].add(snapshot.time, process.used_bytes)
             oldest = snapshot.time - self._keep_seconds
             _forget(self._gpus, oldest)
-            _forget(self._processes, oldest)
+            _forget(self._processes, oldest, keep)
+            if len(self._lives) > len(self._processes):
+                self._lives = {key: life for key, life in self._lives.items() if key in self._processes}
 
     def gpu(self, key: GpuKey) -> Sequence[Reading]:
         """Used memory of a GPU, oldest first; empty for an unknown one."""
@@ -60,17 +67,21 @@ class History:
         with self._lock:
             return _readings(self._processes.get(key))
 
-    def peak_process(self, key: ProcessKey) -> int | None:
-        """The most that a process was ever seen to hold, also before the oldest reading; None: never known."""
+    def life(self, key: ProcessKey) -> Sequence[Reading]:
+        """A process's memory from its first reading on: what is older than the last minutes as the most of a stretch.
+
+        Stretches are of equal length and get longer as the process gets older.
+        """
         with self._lock:
-            ring = self._processes.get(key)
-            return None if ring is None else ring.peak
+            life, recent = self._lives.get(key), _readings(self._processes.get(key))
+            past = [] if life is None or not recent else life.before(recent[0][0])
+            return [*past, *recent]
 
 
 class _Ring:
     """The last ``capacity`` readings: two doubles each, whatever happens."""
 
-    __slots__ = ("_capacity", "_next", "_sizes", "_times", "newest", "peak")
+    __slots__ = ("_capacity", "_next", "_sizes", "_times", "newest")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -78,7 +89,6 @@ class _Ring:
         self._sizes = array("d")  # exact up to 2^53 bytes; NaN for what is not known
         self._next = 0
         self.newest = -math.inf
-        self.peak: int | None = None
 
     def add(self, time: float, size: int | None) -> None:
         stored = math.nan if size is None else size
@@ -90,13 +100,58 @@ class _Ring:
             self._sizes[self._next] = stored
             self._next = (self._next + 1) % self._capacity
         self.newest = time
-        if size is not None and (self.peak is None or size > self.peak):
-            self.peak = size
 
     def readings(self) -> list[Reading]:
         times = self._times[self._next :] + self._times[: self._next]
         sizes = self._sizes[self._next :] + self._sizes[: self._next]
         return [(time, None if math.isnan(size) else int(size)) for time, size in zip(times, sizes, strict=True)]
+
+
+class _Life:
+    """The most of each of at most ``capacity`` stretches; when they are full, two become one."""
+
+    __slots__ = ("_capacity", "_count", "_grain", "_sizes", "_times")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = max(2, capacity)
+        self._grain = 1
+        """Readings in a stretch."""
+        self._count = 0
+        """Readings in the last one."""
+        self._times = array("d")
+        self._sizes = array("d")
+
+    def add(self, time: float, size: int | None) -> None:
+        if self._count and self._count < self._grain:
+            self._sizes[-1] = _most(self._sizes[-1], math.nan if size is None else size)
+            self._count += 1
+            return
+        if len(self._times) == self._capacity:
+            self._halve()
+        self._times.append(time)
+        self._sizes.append(math.nan if size is None else size)
+        self._count = 1
+
+    def before(self, time: float) -> list[Reading]:
+        pairs = zip(self._times, self._sizes, strict=True)
+        return [(at, None if math.isnan(size) else int(size)) for at, size in pairs if at < time]
+
+    def _halve(self) -> None:
+        sizes = self._sizes
+        pairs = (sizes[at : at + 2] for at in range(0, len(sizes), 2))
+        self._sizes = array("d", (_most(*pair) if len(pair) == 2 else pair[0] for pair in pairs))
+        self._times = self._times[::2]
+        self._grain *= 2
+
+
+def usual_interval(readings: Sequence[Reading]) -> float | None:
+    """The median of the seconds between two readings; None for fewer than two."""
+    gaps = sorted(later[0] - earlier[0] for earlier, later in pairwise(readings))
+    return gaps[len(gaps) // 2] if gaps else None
+
+
+def _most(a: float, b: float) -> float:
+    return b if math.isnan(a) else a if math.isnan(b) else max(a, b)
 
 
 def _readings(ring: _Ring | None) -> list[Reading]:
@@ -110,6 +165,6 @@ def _ring(rings: dict[_Key, _Ring], key: _Key, capacity: int) -> _Ring:
     return ring
 
 
-def _forget(rings: dict[_Key, _Ring], before: float) -> None:
-    for key in [key for key, ring in rings.items() if ring.newest < before]:
+def _forget(rings: dict[_Key, _Ring], before: float, keep: Collection[_Key] = ()) -> None:
+    for key in [key for key, ring in rings.items() if ring.newest < before and key not in keep]:
         del rings[key]

@@ -1,7 +1,7 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vramtop.estimator.sizes import format_gib
@@ -64,6 +64,8 @@ class NvmlDevice:
         self._faults: list[Fault] = []
         self._knows_v2 = False
         """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
+        self._accounts = False
+        """Accounting mode is on, which only root can bring about."""
 
     def connect(self) -> None:
         """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
@@ -73,6 +75,7 @@ class NvmlDevice:
             self._handle = self._asker.call("nvmlDeviceGetHandleByIndex", self.index)
             self.uuid = self._text("nvmlDeviceGetUUID")
             self._name = self._text("nvmlDeviceGetName")
+            self._accounts = self._accounting_is_on()
         except (RefusedError, DeviceLostError) as error:
             self.lost = error.code
 
@@ -104,6 +107,12 @@ class NvmlDevice:
             if refused.code in UNSUPPORTED:
                 return None
             raise
+
+    def _accounting_is_on(self) -> bool:
+        try:
+            return bool(self._asker.call("nvmlDeviceGetAccountingMode", self._handle))
+        except RefusedError:
+            return False
 
     def _read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
         self._faults = []
@@ -175,7 +184,27 @@ class NvmlDevice:
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
-        return process_rows(lists, total_bytes=total_bytes, describe=describe)
+        rows = process_rows(lists, total_bytes=total_bytes, describe=describe)
+        return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
+
+    def _with_peak(self, row: GpuProcess, total_bytes: int | None) -> GpuProcess:
+        """With the most that the process ever held, as the driver accounts it."""
+        peak = self._peak_of(row.pid)
+        if peak is None or peak > (total_bytes or peak):
+            return row
+        return replace(row, peak_bytes=max(peak, row.used_bytes or 0))
+
+    def _peak_of(self, pid: int) -> int | None:
+        if not self._accounts:
+            return None
+        try:
+            stats = self._asker.call("nvmlDeviceGetAccountingStats", self._handle, pid)
+        except RefusedError as refused:
+            self._accounts = refused.code not in UNSUPPORTED and refused.code != "NO_PERMISSION"
+            return None
+        except TypeError:  # pynvml's own, where the driver's answer is "not available"
+            return None
+        return stats.maxMemoryUsage or None if stats.isRunning else None  # else of another one, under the same pid
 
     def _ask(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
         """The answer, or None and a fault of ``field``."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from .recording import read_recording
-from .snapshot import GpuReading, Snapshot
+from .snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
 from .source import EndOfRecording
 
 _SHORTEST_GAP = 0.1
@@ -134,15 +134,35 @@ def shifted(snapshot: Snapshot, seconds: float) -> Snapshot:
             replace(job, pids=tuple((pid, _moved(start, seconds)) for pid, start in job.pids))
             for job in snapshot.watched
         ),
+        last_words=tuple(
+            replace(
+                words,
+                start_time=_moved(words.start_time, seconds),
+                counters=_shifted_counters(words.counters, seconds),
+            )
+            for words in snapshot.last_words
+        ),
     )
 
 
 def _shifted_gpu(gpu: GpuReading, seconds: float) -> GpuReading:
-    processes = gpu.processes and tuple(
-        replace(process, start_time=_moved(process.start_time, seconds)) for process in gpu.processes
-    )
+    processes = gpu.processes and tuple(_shifted_process(process, seconds) for process in gpu.processes)
     read_at = gpu.read_at + seconds if gpu.read_at else gpu.read_at  # 0: never read
     return replace(gpu, processes=processes, read_at=read_at)
+
+
+def _shifted_process(process: GpuProcess, seconds: float) -> GpuProcess:
+    counters = process.counters and _shifted_counters(process.counters, seconds)
+    return replace(process, start_time=_moved(process.start_time, seconds), counters=counters)
+
+
+def _shifted_counters(counters: ProcessCounters, seconds: float) -> ProcessCounters:
+    return replace(
+        counters,
+        time=counters.time + seconds,
+        out_of_memory_time=_moved(counters.out_of_memory_time, seconds),
+        ended=_moved(counters.ended, seconds),
+    )
 
 
 def _moved(time: float | None, seconds: float) -> float | None:

@@ -9,6 +9,8 @@ from typing import Literal
 
 from vramtop.estimator.job import Job
 
+ProcessKey = tuple[int, float | None]
+"""A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
 ProcessKind = Literal["compute", "graphics", "mps"]
 
 
@@ -39,10 +41,16 @@ class ProcessCounters:
     """How often the cache was flushed because an allocation failed."""
     out_of_memory: int | None = None
     """How often an allocation failed for good."""
+    out_of_memory_time: float | None = None
+    """Unix seconds of the last of them, to a second."""
     steps: int | None = None
     """Training steps that have ended; None: it does not tell its steps."""
     step_seconds: float | None = None
     """How long the last step took."""
+    ended: float | None = None
+    """Unix seconds when its interpreter came to its end; None: it has not, or was killed."""
+    error: str | None = None
+    """The kind of exception that ended it, such as ``OutOfMemoryError``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +80,20 @@ class GpuProcess:
     """What it says of itself; None: it runs without the probe."""
 
     @property
-    def key(self) -> tuple[int, float | None]:
-        """Identity over snapshots: pids are reused."""
+    def key(self) -> ProcessKey:
+        """Identity over snapshots."""
         return self.pid, self.start_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWords:
+    """What a process with the probe said last, given once, in the first snapshot in which it is on no GPU any more."""
+
+    gpu: int
+    """Index of the GPU that it was on."""
+    pid: int
+    start_time: float | None
+    counters: ProcessCounters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +173,8 @@ class WatchedJob:
     """A job known to run in certain processes, so that they are held against its budget."""
 
     job: Job
-    pids: tuple[tuple[int, float | None], ...]
-    """(pid, start time) of its ranks on this machine."""
+    pids: tuple[ProcessKey, ...]
+    """Its ranks on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +187,8 @@ class Snapshot:
     gpus: tuple[GpuReading, ...]
     faults: tuple[Fault, ...] = ()
     """Of the machine as a whole: no driver, no permission."""
+    last_words: tuple[LastWords, ...] = ()
+    """Of the processes that have gone since the snapshot before."""
     watched: tuple[WatchedJob, ...] = ()
     """Jobs that were known when a recording was made; a live source leaves this empty."""
     pending: tuple[Job, ...] = ()

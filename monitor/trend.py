@@ -7,7 +7,7 @@ from dataclasses import dataclass
 BUCKETS = 12
 """Spans of equal length, of which the maxima are looked at: steps make memory go up and down."""
 _LEAST_SECONDS = 120.0
-_SIGNIFICANT = 3.3
+SIGNIFICANT = 3.3
 """Standard deviations: by chance one series in two thousand comes so far."""
 
 
@@ -29,7 +29,7 @@ class Trend:
         return "almost certain" if self.deviations >= 4 else "likely"
 
 
-def growth(readings: Sequence[tuple[float, int]], *, least_bytes: int) -> Trend | None:
+def growth(readings: Sequence[tuple[float, int]], *, least_bytes: int, deviations: float = SIGNIFICANT) -> Trend | None:
     """The trend of readings (Unix seconds, bytes), oldest first; None where they do not grow beyond doubt.
 
     A job whose allocator still settles grows and then stays: growth counts only if it goes on in the last third.
@@ -37,6 +37,7 @@ def growth(readings: Sequence[tuple[float, int]], *, least_bytes: int) -> Trend 
     Args:
         readings: of the steady phase alone.
         least_bytes: growth over all of it that is worth a word.
+        deviations: how many standard deviations are beyond doubt.
     """
     if len(readings) < BUCKETS or readings[-1][0] - readings[0][0] < _LEAST_SECONDS:
         return None
@@ -47,10 +48,10 @@ def growth(readings: Sequence[tuple[float, int]], *, least_bytes: int) -> Trend 
     late = sizes[-(len(sizes) // 3) - 1 :]
     if sizes[-1] - sizes[0] < least_bytes or late[-1] <= late[0]:
         return None
-    deviations = _mann_kendall(sizes)
-    if deviations < _SIGNIFICANT:
+    found = _mann_kendall(sizes)
+    if found < deviations:
         return None
-    return Trend(bytes_per_second=_median_slope(maxima), deviations=deviations)
+    return Trend(bytes_per_second=_median_slope(maxima), deviations=found)
 
 
 def _maxima(readings: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

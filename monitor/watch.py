@@ -1,107 +1,25 @@
 """Snapshots held against jobs: the one place where what IS meets what WILL BE.
 
 A ``Watchlist`` knows which jobs run in which processes and which jobs wait. Each snapshot that passes through it
-becomes a ``Board``: immutable, complete, all that a screen or ``--once`` needs to show.
+becomes a ``Board``: all that a screen or ``--once`` needs to show.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from vramtop.estimator.budget import Budget, Components
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 
-from .compare import Comparison, Status, compare
-from .fit import Fit, fit, rooms_of
+from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
+from .fit import fit, rooms_of
 from .history import History
-from .snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
-
-ProcessKey = tuple[int, float | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRow:
-    """One process on one GPU, with its job's budget where one is known."""
-
-    gpu: GpuReading
-    process: GpuProcess
-    elapsed_seconds: float | None
-    job: Job | None = None
-    budget: Budget | None = None
-    comparison: Comparison | None = None
-    problem: str | None = None
-    """Why the job that is known to run here has no budget."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRow:
-    """One GPU with the budgets of all known jobs that run on it."""
-
-    reading: GpuReading
-    rows: tuple[ProcessRow, ...]
-    """Its processes, largest first."""
-
-    @property
-    def budgeted(self) -> tuple[ProcessRow, ...]:
-        """The processes whose job has a budget."""
-        return tuple(row for row in self.rows if row.budget)
-
-    @property
-    def expected_bytes(self) -> int | None:
-        """What its known jobs will hold together; None when no job is known here."""
-        return self._sum(lambda budget: budget.steady_device_bytes)
-
-    @property
-    def low_bytes(self) -> int | None:
-        """Lower bound of ``expected_bytes``."""
-        return self._sum(lambda budget: budget.peak.low_bytes)
-
-    @property
-    def high_bytes(self) -> int | None:
-        """Upper bound of ``expected_bytes``."""
-        return self._sum(lambda budget: budget.peak.high_bytes)
-
-    @property
-    def components(self) -> Components | None:
-        """The budgets' peaks by component, added up; None when no job is known here."""
-        budgets = [row.budget for row in self.rows if row.budget]
-        if not budgets:
-            return None
-        names = [f.name for f in fields(Components)]
-        return Components(**{name: sum(getattr(b.peak.components, name) for b in budgets) for name in names})
-
-    def _sum(self, figure: Callable[[Budget], int]) -> int | None:
-        budgets = [row.budget for row in self.rows if row.budget]
-        return sum(figure(budget) for budget in budgets) if budgets else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingRow:
-    """A job that waits, and whether it would fit now."""
-
-    job: Job
-    budget: Budget | None = None
-    fit: Fit | None = None
-    problem: str | None = None
-    """Why there is no budget."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
-    """Everything that is known at one moment."""
-
-    snapshot: Snapshot
-    gpus: tuple[GpuRow, ...]
-    pending: tuple[PendingRow, ...]
-
-    @property
-    def processes(self) -> tuple[ProcessRow, ...]:
-        """Every process row of every GPU."""
-        return tuple(row for gpu in self.gpus for row in gpu.rows)
+from .runs import Follower, is_running
+from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
 
 
 @dataclass(slots=True)
@@ -110,29 +28,42 @@ class Watchlist:
 
     Args:
         estimate: a quick estimate of a job; may raise VramtopError. Called once per job.
+        history: what was seen of all processes.
+        is_running: whether a process of this machine still runs.
     """
 
     estimate: Callable[[Job], Budget]
     history: History = field(default_factory=History)
+    is_running: Callable[[ProcessKey], bool] = is_running
+    """Whether a process of this machine still runs."""
     card: Gpu | None = None
     """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
-    _running: dict[ProcessKey, Job] = field(default_factory=dict)
+    _runs: list[WatchedJob] = field(default_factory=list)
     _pending: list[Job] = field(default_factory=list)
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
-    _statuses: dict[tuple[int, int, float | None], Status] = field(default_factory=dict)
-    """Of the processes in the newest snapshot, as they were then."""
+    _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
+    """Runs of a recording that are to be seen no more."""
+    _follower: Follower = field(init=False)
+    _newest: Snapshot | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def watch(self, watched: WatchedJob) -> None:
-        """Hold these processes against this job from the next snapshot on."""
-        with self._lock:
-            self._running.update(dict.fromkeys(watched.pids, watched.job))
+    def __post_init__(self) -> None:
+        self._follower = Follower(self.history, self.is_running)
 
-    def unwatch(self, pids: Iterable[ProcessKey]) -> None:
-        """Forget the job of these processes."""
+    def watch(self, watched: WatchedJob) -> None:
+        """Hold these processes against this job from the next snapshot on; it takes the place of an older one."""
         with self._lock:
-            for key in pids:
-                self._running.pop(key, None)
+            self._dismissed.discard(watched.pids)
+            at = next((at for at, run in enumerate(self._runs) if _overlap(run, watched)), len(self._runs))
+            others = [run for run in self._runs[at:] if not _overlap(run, watched)]
+            self._runs = [*self._runs[:at], watched, *others]
+
+    def dismiss(self, pids: Iterable[ProcessKey]) -> None:
+        """Forget the runs of these processes, whether they have ended or not."""
+        with self._lock:
+            keys = set(pids)
+            self._dismissed.add(tuple(pids))
+            self._runs = [run for run in self._runs if not keys & set(run.pids)]
 
     def pend(self, job: Job) -> None:
         """Put a job at the end of those that wait; one that waits already stays where it is."""
@@ -152,12 +83,9 @@ class Watchlist:
             self._budgets[_identity(budget.job)] = budget
 
     def watched(self) -> tuple[WatchedJob, ...]:
-        """The jobs that run, with their processes."""
+        """The jobs that run, with their processes, in the order in which they came to be known."""
         with self._lock:
-            jobs: dict[bytes, tuple[Job, list[ProcessKey]]] = {}
-            for key, job in self._running.items():
-                jobs.setdefault(_identity(job), (job, []))[1].append(key)
-            return tuple(WatchedJob(job=job, pids=tuple(pids)) for job, pids in jobs.values())
+            return tuple(self._runs)
 
     def pending(self) -> tuple[Job, ...]:
         """The jobs that wait, in order."""
@@ -167,15 +95,36 @@ class Watchlist:
     def update(self, snapshot: Snapshot) -> Board:
         """Take a snapshot in and say how everything stands now."""
         with self._lock:
-            self.history.add(snapshot)
+            if snapshot is not self._newest:
+                self._follower.take_in(snapshot)
+                self._newest = snapshot
             first = next((gpu for gpu in snapshot.gpus if gpu.name), None)
             self.card = match_nvml_name(first.name, first.total_bytes) if first and first.name else None
-            running = {key: w.job for w in snapshot.watched for key in w.pids} | self._running
+            watched = (*self._runs, *self._recorded(snapshot))
+            running = {key: run.job for run in watched for key in run.pids}
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
-            present = {(row.gpu.index, *row.process.key) for gpu in gpus for row in gpu.rows}
-            self._statuses = {key: status for key, status in self._statuses.items() if key in present}
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
-            return Board(snapshot=snapshot, gpus=gpus, pending=self._pending_rows(snapshot, gpus, waiting))
+            return Board(
+                snapshot=snapshot,
+                gpus=gpus,
+                pending=self._pending_rows(snapshot, gpus, waiting),
+                runs=self._follower.runs(snapshot, gpus, watched, self._budget),
+            )
+
+    def again(self) -> Board | None:
+        """The newest snapshot anew, after jobs or budgets have changed; None before the first."""
+        with self._lock:
+            return self.update(self._newest) if self._newest else None
+
+    def _recorded(self, snapshot: Snapshot) -> Iterable[WatchedJob]:
+        """The runs that a recording knows, without those of one's own and those dismissed."""
+        self._dismissed &= {run.pids for run in snapshot.watched}
+        mine = self._runs
+        return [
+            run
+            for run in snapshot.watched
+            if run.pids not in self._dismissed and not any(_overlap(run, own) for own in mine)
+        ]
 
     def _gpu_row(self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, Job]) -> GpuRow:
         rows = (self._process_row(snapshot, gpu, process, running) for process in gpu.processes or ())
@@ -186,25 +135,11 @@ class Watchlist:
     ) -> ProcessRow:
         elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
         job = running.get(process.key)
+        row = ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=job)
         if job is None:
-            return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed)
+            return row
         budget = self._budget(job)
-        if isinstance(budget, str):
-            return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=job, problem=budget)
-        key = (gpu.index, *process.key)
-        seen, peak = self.history.process(key), self.history.peak_process(key)
-        comparison = compare(
-            budget,
-            seen,
-            elapsed_seconds=elapsed,
-            peak_bytes=peak,
-            left_bytes=gpu.free_bytes,
-            previous=self._statuses.get(key),
-        )
-        self._statuses[key] = comparison.status
-        return ProcessRow(
-            gpu=gpu, process=process, elapsed_seconds=elapsed, job=job, budget=budget, comparison=comparison
-        )
+        return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
 
     def _pending_rows(
         self, snapshot: Snapshot, gpus: Sequence[GpuRow], waiting: Sequence[Job]
@@ -233,16 +168,9 @@ class Watchlist:
         return self._budgets[identity]
 
 
-def commitments(gpus: Iterable[GpuRow]) -> dict[int, int]:
-    """Bytes by GPU index that running jobs have not yet taken of their budgets."""
-    committed: dict[int, int] = {}
-    for gpu in gpus:
-        for row in gpu.budgeted:
-            if row.budget and row.process.used_bytes is not None:
-                rest = row.budget.steady_device_bytes - row.process.used_bytes
-                committed[gpu.reading.index] = committed.get(gpu.reading.index, 0) + max(0, rest)
-    return committed
-
-
 def _identity(job: Job) -> bytes:
     return msgspec.json.encode(job)
+
+
+def _overlap(one: WatchedJob, other: WatchedJob) -> bool:
+    return not set(one.pids).isdisjoint(other.pids)

@@ -19,10 +19,11 @@ from textual.theme import Theme
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.methods import estimate
+from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.source import SnapshotSource
-from vramtop.monitor.watch import Board, ProcessRow, Watchlist
+from vramtop.monitor.watch import Watchlist
 
 from .header_text import STALE_INTERVALS, Feed
 from .line_filters import AsciiFilter, InertFilter

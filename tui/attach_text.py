@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from vramtop.monitor.attach import Attachment
-from vramtop.monitor.watch import ProcessRow
+from vramtop.monitor.board import ProcessRow
 
 from .palette import STATUSES
 from .terminal import clean

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from textual.content import Content
 
-from vramtop.monitor.watch import GpuRow, ProcessRow
+from vramtop.monitor.board import GpuRow, ProcessRow
 
 from .bars import Cell, Part, bar, component_parts, mark_range
 from .palette import STATUSES, darker

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from vramtop.monitor.board import Board, PendingRow, RunRow
 from vramtop.monitor.compare import Status
 from vramtop.monitor.fit import Verdict
-from vramtop.monitor.watch import Board, PendingRow, ProcessRow
 
 from .palette import STATUSES, VERDICTS
 from .terminal import clean
@@ -86,13 +86,13 @@ def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
 
 def summary_line(board: Board, width: int) -> Content:
     """All jobs in one line, the worst first, and whether the next one fits: what a glance is for."""
-    jobs = _by_job(board.processes)
+    jobs = _by_job(board.runs)
     if not jobs and not board.pending:
         words = "no budgets yet: a attaches a running job, f checks whether one fits"
         return Content.styled(words, MUTED).truncate(width, ellipsis=True)
     present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
     settled = [status for status in present if status not in ("loading", "warming_up")]
-    pressing = [status for status in settled if status != "on_budget"]
+    pressing = [status for status in settled if status not in ("on_budget", "ended")]
     heads = [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
     if not jobs:
         heads[0] = [Content.styled("no running job has a budget", MUTED)]
@@ -123,16 +123,14 @@ class _Running:
     """Where the worst ones run."""
 
 
-def _by_job(rows: Sequence[ProcessRow]) -> list[_Running]:
-    found: dict[int, list[ProcessRow]] = {}
-    for row in rows:
-        if row.job is not None and row.comparison is not None:
-            found.setdefault(id(row.job), []).append(row)  # processes of one job share the very same object
+def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
     jobs = []
-    for ranks in found.values():
-        level = min(severity(row) for row in ranks)
-        gpus = sorted({row.gpu.index for row in ranks if severity(row) == level})
-        jobs.append(_Running(WORST_FIRST[level], tuple(gpus)))
+    for run in runs:
+        ranks = [row for row in run.rows if row.comparison is not None]
+        if ranks:
+            level = min(severity(row) for row in ranks)
+            gpus = sorted({row.gpu.index for row in ranks if severity(row) == level})
+            jobs.append(_Running(WORST_FIRST[level], tuple(gpus)))
     return jobs
 
 
@@ -141,7 +139,7 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
     words = f"{mark.letter} {len(those)} {mark.word}"
     if status == "on_budget":
         return Content.styled(words, "$text-success")
-    if status in ("loading", "warming_up"):
+    if status in ("loading", "warming_up", "ended"):
         return Content.styled(words, MUTED)
     gpus = sorted({gpu for job in those for gpu in job.gpus})
     where = f"GPU {', '.join(map(str, gpus[:4]))}{' …' if len(gpus) > 4 else ''}"

@@ -36,6 +36,8 @@ STATUSES: dict[Status, Mark] = {
     "over": Mark("▲", "OVER", "#ef4444"),
     "under": Mark("▼", "UNDER", "#f59e0b"),
     "growing": Mark("↗", "GROWING", "#ef4444"),
+    "ended": Mark("■", "ended", "#94a3b8"),
+    "out_of_memory": Mark("✗", "OUT OF MEMORY", "#ef4444"),
     "unknown": Mark("?", "unknown", "#94a3b8"),
 }
 
@@ -46,7 +48,7 @@ VERDICTS: dict[Verdict, Mark] = {
     "unknown": Mark("?", "CANNOT TELL", "#94a3b8"),
 }
 
-ASCII_SIGNS = str.maketrans({"✓": "+", "✗": "x", "▲": "^", "▼": "v", "↗": "/", "…": ".", "×": "x", "−": "-", "·": "-"})
+ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
 """For terminals without UTF-8 (``--ascii``)."""
 
 

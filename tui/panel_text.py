@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuReading
-from vramtop.monitor.watch import GpuRow, ProcessRow
 
 from .bars import Cell
 from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, held_cells

@@ -3,7 +3,7 @@
 from textual.content import Content
 
 from vramtop.estimator.sizes import GIB, format_gib
-from vramtop.monitor.watch import GpuRow
+from vramtop.monitor.board import GpuRow
 
 from .gpu_bars import bar_content, marked_cells
 from .terminal import clean

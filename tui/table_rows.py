@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuReading
-from vramtop.monitor.watch import Board, GpuRow, ProcessRow
 
 from .palette import STATUSES, rest_words
 from .terminal import clean
@@ -152,7 +152,7 @@ def _tone(row: ProcessRow) -> Tone:
     if row.comparison is None:
         return "muted"
     match row.comparison.status:
-        case "over" | "growing":
+        case "over" | "growing" | "out_of_memory":
             return "over"
         case "under":
             return "under"

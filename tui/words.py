@@ -7,14 +7,16 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.compare import Status
+from vramtop.monitor.board import GpuRow, ProcessRow
+from vramtop.monitor.compare import Comparison, Status
 from vramtop.monitor.snapshot import GpuProcess
-from vramtop.monitor.watch import GpuRow, ProcessRow
 
 from .palette import STATUSES, VERDICTS, Mark
 from .terminal import clean
 
-WORST_FIRST: tuple[Status, ...] = ("over", "growing", "under", "unknown", "loading", "warming_up", "on_budget")
+WORST_FIRST: tuple[Status, ...] = (
+    *("out_of_memory", "over", "growing", "under", "unknown", "loading", "warming_up", "on_budget", "ended"),
+)
 SEPARATOR = " · "
 MUTED = "$foreground 65%"
 FAINT = "$foreground 35%"
@@ -64,6 +66,16 @@ def span_words(seconds: float | None) -> str:
 def signed_gib(size_bytes: int | None) -> str:
     """A difference with its sign, in GiB without the unit."""
     return format_gib(size_bytes, signed=True)
+
+
+def most_words(comparison: Comparison) -> str:
+    """The most that a process has held, and who says so: ``most 60.6 (seen every 1.0 s)``."""
+    high = comparison.high_water
+    if high is None:
+        return "most n/a"
+    blind = "" if high.every_seconds is None else f" every {high.every_seconds:.1f} s"
+    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.how]
+    return f"most {format_gib(high.size_bytes)} ({how})"
 
 
 def badge(mark: Mark, name: str) -> Content:

@@ -7,7 +7,7 @@ from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.gpus import find_gpu
 from vramtop.estimator.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.jobfile import with_changes
-from vramtop.estimator.methods import estimate
+from vramtop.estimator.methods import estimate, variants
 from vramtop.estimator.sizes import GIB
 from vramtop.estimator.suggestions import suggest
 
@@ -89,3 +89,14 @@ def test_the_package_is_a_library() -> None:
     assert any(line.startswith("weights") for line in lines)
     with pytest.raises(AttributeError, match="nothing_there"):
         _ = library.nothing_there
+
+
+def test_variants_of_a_job_are_what_estimate_says_of_each() -> None:
+    quick = variants(JOB)
+    for changes in ({}, {"training.micro_batch": 4}, {"model.attention": "eager"}, {"lora.rank": 8}):
+        changed = with_changes(JOB, changes)
+        assert quick(changed) == estimate(changed)
+    with pytest.raises(InputError, match="pipeline"):
+        quick(with_changes(JOB, {"parallel.pipeline": 1000}))
+    with pytest.raises(InputError, match="nowhere"):
+        variants(Job(model=ModelSpec(id="nowhere/at-all")))

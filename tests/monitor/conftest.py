@@ -18,6 +18,10 @@ class FakeProcess:
     pid: int
     used_bytes: int | None
     lists: tuple[str, ...] = ("Compute",)
+    peak_bytes: int | None = None
+    """As accounted."""
+    running: bool = True
+    """False: what is accounted is of an earlier process with this pid."""
 
 
 @dataclass
@@ -34,6 +38,7 @@ class FakeGpu:
     milliwatts: int = 300_000
     limit_milliwatts: int = 400_000
     processes: list[FakeProcess] = field(default_factory=list)
+    accounting: bool = False
 
     @property
     def free(self) -> int:
@@ -158,6 +163,19 @@ class FakeDriver:
 
     def _nvmlDeviceGetMPSComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
         return self._processes("MPSCompute", *args)
+
+    def _nvmlDeviceGetAccountingMode(self, name: str, handle: Any, mode: Any) -> int:  # noqa: N802
+        mode._obj.value = self.gpus[number_of(handle)].accounting
+        return SUCCESS
+
+    def _nvmlDeviceGetAccountingStats(self, name: str, handle: Any, pid: Any, stats: Any) -> int:  # noqa: N802
+        found = [process for process in self.gpus[number_of(handle)].processes if process.pid == pid.value]
+        if not found:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+        stats._obj.maxMemoryUsage = unknown if found[0].peak_bytes is None else found[0].peak_bytes
+        stats._obj.isRunning = found[0].running
+        return SUCCESS
 
     def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
         listed = [process for process in self.gpus[number_of(handle)].processes if which in process.lists]

@@ -1,7 +1,7 @@
 """Rings of readings per GPU and process."""
 
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.history import History, gpu_key
+from vramtop.monitor.history import History, gpu_key, usual_interval
 
 
 def test_readings_come_back_oldest_first_and_the_oldest_fall_out(make_snapshot, make_gpu, make_process):
@@ -17,12 +17,19 @@ def test_readings_come_back_oldest_first_and_the_oldest_fall_out(make_snapshot, 
     assert history.process((0, 4711, 1000.0)) == [(2002.0, 2 * GIB), (2003.0, 3 * GIB), (2004.0, 4 * GIB)]
 
 
-def test_the_peak_outlives_the_ring(make_snapshot, make_gpu, make_process):
-    history = History(capacity=2)
-    for second, used in enumerate([10, 70, 20, 30, None]):
+def test_a_whole_life_is_kept_in_stretches_that_get_longer(make_snapshot, make_gpu, make_process):
+    history, key = History(capacity=4), (0, 4711, 1000.0)
+    for second in range(100):
+        used = 70 if second == 33 else None if second == 99 else 20
         history.add(make_snapshot([make_gpu(0, [make_process(used=used)])], time=2000.0 + second))
-    assert history.peak_process((0, 4711, 1000.0)) == 70 * GIB
-    assert history.process((0, 4711, 1000.0)) == [(2003.0, 30 * GIB), (2004.0, None)]
+    assert history.process(key) == [*((2096.0 + n, 20 * GIB) for n in range(3)), (2099.0, None)]
+    life = history.life(key)
+    assert life[-4:] == history.process(key)
+    assert life[0][0] == 2000.0
+    assert len(life) <= 8
+    assert max(size for _, size in life if size is not None) == 70 * GIB
+    assert [time for time, _ in life] == sorted({time for time, _ in life})
+    assert history.life((0, 1, 1.0)) == []
 
 
 def test_what_is_not_known_stays_none(make_snapshot, make_gpu, make_process):
@@ -30,7 +37,6 @@ def test_what_is_not_known_stays_none(make_snapshot, make_gpu, make_process):
     history.add(make_snapshot([make_gpu(0, [make_process(used=None)], used_bytes=None)]))
     assert history.gpu("GPU-00000000") == [(2000.0, None)]
     assert history.process((0, 4711, 1000.0)) == [(2000.0, None)]
-    assert history.peak_process((0, 4711, 1000.0)) is None
 
 
 def test_sizes_are_exact_to_the_byte(make_snapshot, make_gpu):
@@ -51,8 +57,8 @@ def test_a_reused_pid_has_a_history_of_its_own(make_snapshot, make_gpu, make_pro
     history = History()
     history.add(make_snapshot([make_gpu(0, [make_process(used=9)])]))
     history.add(make_snapshot([make_gpu(0, [make_process(used=1, start_time=1990.0)])], time=2001.0))
-    assert history.peak_process((0, 4711, 1990.0)) == GIB
-    assert history.peak_process((0, 4711, 1000.0)) == 9 * GIB
+    assert history.process((0, 4711, 1990.0)) == [(2001.0, GIB)]
+    assert history.process((0, 4711, 1000.0)) == [(2000.0, 9 * GIB)]
 
 
 def test_the_dead_are_forgotten_after_a_while(make_snapshot, make_gpu, make_process):
@@ -61,7 +67,20 @@ def test_the_dead_are_forgotten_after_a_while(make_snapshot, make_gpu, make_proc
     history.add(make_snapshot([make_gpu(0)], time=2010.0))
     assert history.process((0, 4711, 1000.0))
     history.add(make_snapshot([make_gpu(0)], time=2010.1))
-    assert history.process((0, 4711, 1000.0)) == []
-    assert history.peak_process((0, 4711, 1000.0)) is None
+    assert history.process((0, 4711, 1000.0)) == history.life((0, 4711, 1000.0)) == []
     assert history.gpu("GPU-00000001") == []
     assert len(history.gpu("GPU-00000000")) == 3
+
+
+def test_what_is_to_be_kept_is_not_forgotten(make_snapshot, make_gpu, make_process):
+    history, key = History(keep_seconds=10), (0, 4711, 1000.0)
+    history.add(make_snapshot([make_gpu(0, [make_process()])]))
+    history.add(make_snapshot([make_gpu(0)], time=3000.0), keep=[key])
+    assert history.process(key) == history.life(key) == [(2000.0, 30 * GIB)]
+    history.add(make_snapshot([make_gpu(0)], time=3001.0))
+    assert history.life(key) == []
+
+
+def test_the_usual_interval_is_the_median():
+    assert usual_interval([(0.0, 1), (1.0, 1), (2.0, None), (9.0, 1)]) == 1.0
+    assert usual_interval([(0.0, 1)]) is None

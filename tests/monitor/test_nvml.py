@@ -338,3 +338,53 @@ def test_a_passing_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source,
     assert gpu.used_bytes is None
     assert gpu.reason("used_bytes")
     assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
+
+
+def test_peaks_are_the_drivers_where_accounting_is_on(driver, source, fake_gpu, fake_process):
+    rows = [
+        fake_process(ME, 12 * GIB, peak_bytes=30 * GIB),
+        fake_process(4_000_000, 8 * GIB, peak_bytes=7 * GIB),
+        fake_process(4_000_001, 6 * GIB, peak_bytes=40 * GIB, running=False),
+        fake_process(4_000_002, 5 * GIB),
+        fake_process(4_000_003, 4 * GIB, peak_bytes=81 * GIB),
+    ]
+    driver.gpus = [fake_gpu(processes=rows, accounting=True)]
+    peaks = {row.pid: row.peak_bytes for row in read_one(source).processes}
+    assert peaks == {
+        ME: 30 * GIB,
+        4_000_000: 8 * GIB,
+        4_000_001: None,
+        4_000_002: None,
+        4_000_003: None,
+    }
+
+
+def test_nothing_is_asked_of_a_process_where_accounting_is_off(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)])]
+    gpu = read_one(source)
+    source.read()
+    assert gpu.processes[0].peak_bytes is None
+    assert gpu.faults == ()
+    assert driver.calls["nvmlDeviceGetAccountingMode"] == 1
+    assert driver.calls["nvmlDeviceGetAccountingStats"] == 0
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingStats"])
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_refused_accounting_is_silent_and_not_asked_again(driver, source, fake_gpu, fake_process, call, code):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)], accounting=True)]
+    driver.fail(call, code)
+    gpu = read_one(source)
+    source.read()
+    assert gpu.processes[0].peak_bytes is None
+    assert gpu.faults == ()
+    assert driver.calls[call] == 1
+
+
+def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=2 * GIB)], accounting=True)]
+    driver.fail("nvmlDeviceGetAccountingStats", pynvml.NVML_ERROR_NOT_FOUND)
+    source.open()
+    assert source.read().gpus[0].processes[0].peak_bytes is None
+    driver.errors.clear()
+    assert source.read().gpus[0].processes[0].peak_bytes == 2 * GIB

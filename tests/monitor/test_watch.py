@@ -124,7 +124,7 @@ def test_watching_goes_on_from_another_thread(machine: Snapshot, make_budget: Ca
     def change() -> None:
         while not stop.is_set():
             watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
-            watchlist.unwatch([(1, 1_000.0)])
+            watchlist.dismiss([(1, 1_000.0)])
 
     thread = threading.Thread(target=change)
     thread.start()
@@ -147,4 +147,5 @@ def test_what_a_job_held_before_the_oldest_reading_still_counts(
         board = watchlist.update(replace(machine, time=machine.time + second, gpus=(row,)))
     comparison = board.processes[0].comparison
     assert comparison is not None
-    assert comparison.peak_bytes == 40 * GIB
+    assert comparison.high_water is not None
+    assert comparison.high_water.size_bytes == 40 * GIB

@@ -7,8 +7,9 @@ from rich.cells import cell_len
 
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import GIB
+from vramtop.monitor.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob
-from vramtop.monitor.watch import GpuRow, ProcessRow, Watchlist
+from vramtop.monitor.watch import Watchlist
 from vramtop.tui.gpu_bars import held_cells
 from vramtop.tui.header_text import Feed, header_line, summary_line
 from vramtop.tui.palette import rest_words

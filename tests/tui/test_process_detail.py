@@ -3,8 +3,9 @@ from textual.app import App
 from textual.screen import Screen
 
 from vramtop.estimator.job import Job, ModelSpec
+from vramtop.monitor.board import Board
 from vramtop.monitor.snapshot import WatchedJob
-from vramtop.monitor.watch import Board, Watchlist
+from vramtop.monitor.watch import Watchlist
 from vramtop.tui.screens.process_detail import ProcessDetailScreen
 from vramtop.tui.widgets.memory_graph import MemoryGraph
 
@@ -72,7 +73,7 @@ async def test_a_job_is_held_against_its_budget(watchlist, boards):
         bars = text_of(screen, "#bars")
         assert "OVER" in bars
         assert "+20.0 GiB" in bars
-        assert "most seen 60.0" in bars
+        assert "most 60.0 (seen every 1.0 s)" in bars
         assert "weights" in text_of(screen, "#budget")
         graph = screen.query_one(MemoryGraph)
         rows = [graph.render_line(y).text for y in range(graph.size.height)]

@@ -6,8 +6,9 @@ from textual.app import App, ComposeResult
 
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import GIB
+from vramtop.monitor.board import Board
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob
-from vramtop.monitor.watch import Board, Watchlist
+from vramtop.monitor.watch import Watchlist
 from vramtop.tui.table_rows import columns_for, in_order, matching, table_rows
 from vramtop.tui.widgets.process_table import ProcessTable
 

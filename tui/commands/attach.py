@@ -9,7 +9,7 @@ from typing import Any
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.explain import Explanation, explain
-from vramtop.estimator.gpus import Gpu, match_nvml_name
+from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
@@ -17,6 +17,8 @@ from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.phases import PhaseTracker
+from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 from ..json_text import json_text
 from ..palette import STATUSES
@@ -41,9 +43,11 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
     attachment, job, missing = complete_job(options.process, dict(parse_assignment(text) for text in options.set))
-    observed, gpu = observe(attachment)
+    held = observe(attachment)
+    observed = held[1].used_bytes if held else None
     budget = None
     if job is not None:
+        gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
         with Progress(quiet=options.json) as progress:
             budget = estimate(
                 job,
@@ -53,7 +57,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 environ=attachment.environ_hf,
                 progress=progress,
             )
-    comparison = _compare(attachment, budget, observed) if budget else None
+    comparison = _compare(attachment, budget, held) if budget else None
     found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
     if options.json:
         print(json_text(_to_json(found, observed)))
@@ -62,16 +66,13 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return 0 if budget else 3
 
 
-def _compare(attachment: Attachment, budget: Budget, observed: int | None) -> Comparison:
+def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, GpuProcess] | None) -> Comparison:
     """By one reading: a process that says its steps is settled or not; of others only too much can be told."""
-    now = time.time()
-    sample = attachment.probe
-    return compare(
-        budget,
-        [(now, observed)],
-        elapsed_seconds=max(0.0, now - attachment.start_time),
-        steps=sample.steps if sample is not None and sample.trainer is not None else None,
-    )
+    tracker = PhaseTracker(budget, start_time=attachment.start_time)
+    process = held[1] if held else None
+    reading = (time.time(), process.used_bytes if process else None)
+    tracker.add(*reading, process.counters if process else None)
+    return compare(tracker, [reading], process=process)
 
 
 def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
@@ -81,23 +82,20 @@ def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job 
     return attachment, None if missing else attachment.reading.job(changes), missing
 
 
-def observe(attachment: Attachment) -> tuple[int | None, Gpu | None]:
-    """What the fullest rank holds now, and on what card; None where NVML cannot say."""
+def observe(attachment: Attachment) -> tuple[GpuReading, GpuProcess] | None:
+    """The rank that holds most, and its GPU; None where NVML cannot say."""
     source = NvmlSource()
     try:
         source.open()
     except CannotTellError:
-        return None, None
+        return None
     try:
         snapshot = source.read()
     finally:
         source.close()
-    pids = {rank.pid for rank in attachment.ranks}
-    found = [(process.used_bytes, gpu) for gpu, process in snapshot.processes() if process.pid in pids]
-    if not found:
-        return None, None
-    used, gpu = max(found, key=lambda pair: pair[0] or 0)
-    return used, match_nvml_name(gpu.name, gpu.total_bytes) if gpu.name else None
+    keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
+    found = [pair for pair in snapshot.processes() if pair[1].key in keys]
+    return max(found, key=lambda pair: pair[1].used_bytes or 0, default=None)
 
 
 def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.snapshot import WatchedJob
-from vramtop.monitor.watch import Board, GpuRow, ProcessRow, Watchlist
+from vramtop.monitor.watch import Watchlist
 
 from ..palette import STATUSES, VERDICTS, rest_words
 from ..terminal import Terminal, look, table

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from textual import on
@@ -18,9 +18,9 @@ from vramtop.estimator.errors import CancelledError, VramtopError
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.monitor.attach import Attachment, attach
-from vramtop.monitor.compare import compare
+from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.snapshot import WatchedJob
-from vramtop.monitor.watch import Board, ProcessRow, Watchlist
+from vramtop.monitor.watch import Watchlist
 
 from ..attach_text import run_content, warnings_content
 from ..job_fields import model_names
@@ -229,6 +229,7 @@ class AttachScreen(Screen[None]):
         self._watchlist.refine(budget)
         pids = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
         self._watchlist.watch(WatchedJob(job=budget.job, pids=pids))
+        self._board = self._watchlist.again() or self._board
         self._show_run()
 
     @on(NotRefined)
@@ -324,7 +325,7 @@ class AttachScreen(Screen[None]):
         attachment = self._attachment
         if attachment is None:
             return
-        rows = [self._judged(row) for row in self._rows(attachment)]
+        rows = self._rows(attachment)
         now = self._board.snapshot.time if self._board else 0.0
         view = self.query_one(RunView)
         if rows or self._budget is None:
@@ -349,13 +350,6 @@ class AttachScreen(Screen[None]):
         keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
         rows = [row for row in self._board.processes if row.process.key in keys] if self._board else []
         return sorted(rows, key=lambda row: row.process.used_bytes or 0, reverse=True)
-
-    def _judged(self, row: ProcessRow) -> ProcessRow:
-        """The row held against the newest budget at once: the next board will say the same."""
-        if self._budget is None:
-            return row
-        comparison = compare(self._budget, self._history(row), elapsed_seconds=row.elapsed_seconds)
-        return replace(row, job=self._budget.job, budget=self._budget, comparison=comparison, problem=None)
 
     def _history(self, row: ProcessRow) -> list[tuple[float, int | None]]:
         return list(self._watchlist.history.process((row.gpu.index, *row.process.key)))

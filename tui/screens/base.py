@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from vramtop.monitor.watch import Board
+from vramtop.monitor.board import Board
 
 
 @runtime_checkable

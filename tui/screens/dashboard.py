@@ -13,8 +13,8 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from vramtop.estimator.job import Job
+from vramtop.monitor.board import Board, GpuRow
 from vramtop.monitor.history import gpu_key
-from vramtop.monitor.watch import Board, GpuRow
 
 from ..arrange import Arrangement, arrange
 from ..header_text import STALE_INTERVALS, Feed, header_line, notices, summary_line

@@ -16,7 +16,8 @@ from textual.widgets import Button, Footer, Label
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CancelledError, VramtopError
 from vramtop.estimator.job import Job
-from vramtop.monitor.watch import Board, Watchlist
+from vramtop.monitor.board import Board
+from vramtop.monitor.watch import Watchlist
 
 from ..job_fields import model_names
 from ..newest import Newest

@@ -41,6 +41,8 @@ _STATUS_HELP = {
     "over": "holds more than the upper bound: settings differ, or a leak",
     "under": "holds less than the lower bound, and does not grow",
     "growing": "should be steady, and is not",
+    "ended": "is no longer on its GPU; stays until it is dismissed",
+    "out_of_memory": "ended for want of memory, by what it said or held last",
     "unknown": "its memory cannot be read",
 }
 _VERDICT_HELP = {

@@ -8,7 +8,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from vramtop.monitor.watch import Board, ProcessRow, Watchlist
+from vramtop.monitor.board import Board, ProcessRow
+from vramtop.monitor.watch import Watchlist
 
 from ..terminal import clean
 from ..widgets.budget_view import short_name

@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from vramtop.monitor.watch import GpuRow
+from vramtop.monitor.board import GpuRow
 
 from ..panel_text import PanelShape, panel_height, panel_lines
 from .lines import Lines

@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.events import Click
 from textual.message import Message
 
-from vramtop.monitor.watch import GpuRow
+from vramtop.monitor.board import GpuRow
 
 from ..row_text import row_line
 from .lines import Lines

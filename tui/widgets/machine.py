@@ -12,8 +12,8 @@ from textual.widgets import Input, Label, Select
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.gpus import catalogue, find_gpu
 from vramtop.estimator.job import Job, Target
+from vramtop.monitor.board import Board, commitments
 from vramtop.monitor.fit import Room, rooms_of
-from vramtop.monitor.watch import Board, commitments
 
 _HERE = ""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from vramtop.monitor.watch import PendingRow
+from vramtop.monitor.board import PendingRow
 
 from ..header_text import pending_line
 from ..words import MUTED

@@ -10,7 +10,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.watch import Board, ProcessRow
+from vramtop.monitor.board import Board, ProcessRow
 
 from ..terminal import clean
 

@@ -11,7 +11,7 @@ from textual.events import Click
 from textual.message import Message
 from textual.widgets import DataTable
 
-from vramtop.monitor.watch import Board, ProcessRow
+from vramtop.monitor.board import Board, ProcessRow
 
 from ..table_rows import (
     SORT_KEYS,

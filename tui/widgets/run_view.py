@@ -10,12 +10,12 @@ from textual.events import Resize
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.watch import ProcessRow
+from vramtop.monitor.board import ProcessRow
 
 from ..bars import Part, bar
 from ..gpu_bars import bar_content
 from ..palette import STATUSES
-from ..words import badge, signed_gib, span_words, worst
+from ..words import badge, most_words, signed_gib, span_words, worst
 from .budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_name
 from .lines import Lines
 from .memory_graph import Line, MemoryGraph, Readings
@@ -123,7 +123,7 @@ def _status_line(row: ProcessRow, *, several: bool) -> Content:
         return Content.styled(row.problem or "No job is known to run here, so there is no budget.", "dim")
     where = f"GPU {row.gpu.index}: " if several else ""
     difference = signed_gib(comparison.difference_bytes)
-    words = f" {difference} GiB · {comparison.sentence} · most seen {format_gib(comparison.peak_bytes)}"
+    words = f" {difference} GiB · {comparison.sentence} · {most_words(comparison)}"
     return Content.assemble(where, badge(STATUSES[comparison.status], comparison.status), words)
 
 

@@ -1,0 +1,135 @@
+"""How everything stands at one moment: each GPU, process, run and waiting job beside its budget. Immutable."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+
+from vramtop.estimator.budget import Budget, Components
+from vramtop.estimator.job import Job
+
+from .compare import Comparison
+from .fit import Fit
+from .phases import RunMark
+from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow:
+    """One process on one GPU, with its job's budget where one is known."""
+
+    gpu: GpuReading
+    process: GpuProcess
+    elapsed_seconds: float | None
+    job: Job | None = None
+    budget: Budget | None = None
+    comparison: Comparison | None = None
+    problem: str | None = None
+    """Why the job that is known to run here has no budget."""
+    marks: tuple[RunMark, ...] = ()
+    """The phases of its run, as far as their begins were seen."""
+    ended_at: float | None = None
+    """Unix seconds of the first reading without it; ``process`` and ``gpu`` are then those of the last one with it."""
+
+    @property
+    def key(self) -> tuple[int, int, float | None]:
+        """GPU index, pid and start time: under it the history is kept."""
+        return (self.gpu.index, *self.process.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRow:
+    """One GPU with the budgets of all known jobs that run on it."""
+
+    reading: GpuReading
+    rows: tuple[ProcessRow, ...]
+    """Its processes, largest first."""
+
+    @property
+    def budgeted(self) -> tuple[ProcessRow, ...]:
+        """The processes whose job has a budget."""
+        return tuple(row for row in self.rows if row.budget)
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """What its known jobs will hold together; None when no job is known here."""
+        return self._sum(lambda budget: budget.steady_device_bytes)
+
+    @property
+    def low_bytes(self) -> int | None:
+        """Lower bound of ``expected_bytes``."""
+        return self._sum(lambda budget: budget.peak.low_bytes)
+
+    @property
+    def high_bytes(self) -> int | None:
+        """Upper bound of ``expected_bytes``."""
+        return self._sum(lambda budget: budget.peak.high_bytes)
+
+    @property
+    def components(self) -> Components | None:
+        """The budgets' peaks by component, added up; None when no job is known here."""
+        budgets = [row.budget for row in self.rows if row.budget]
+        if not budgets:
+            return None
+        names = [f.name for f in fields(Components)]
+        return Components(**{name: sum(getattr(b.peak.components, name) for b in budgets) for name in names})
+
+    def _sum(self, figure: Callable[[Budget], int]) -> int | None:
+        budgets = [row.budget for row in self.rows if row.budget]
+        return sum(figure(budget) for budget in budgets) if budgets else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A job that runs, or has run and was not dismissed yet."""
+
+    job: Job
+    pids: tuple[ProcessKey, ...]
+    """Its ranks on this machine."""
+    rows: tuple[ProcessRow, ...]
+    """One for each of its processes on each GPU, by rank; those that have ended stay, as they were last."""
+    budget: Budget | None = None
+    problem: str | None = None
+    """Why there is no budget."""
+    ended_at: float | None = None
+    """Unix seconds of the first reading after all of its processes had ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRow:
+    """A job that waits, and whether it would fit now."""
+
+    job: Job
+    budget: Budget | None = None
+    fit: Fit | None = None
+    problem: str | None = None
+    """Why there is no budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """Everything that is known at one moment."""
+
+    snapshot: Snapshot
+    gpus: tuple[GpuRow, ...]
+    pending: tuple[PendingRow, ...]
+    runs: tuple[RunRow, ...] = ()
+
+    @property
+    def ended(self) -> tuple[ProcessRow, ...]:
+        """The processes of runs that have ended and were not dismissed yet."""
+        return tuple(row for run in self.runs for row in run.rows if row.ended_at is not None)
+
+    @property
+    def processes(self) -> tuple[ProcessRow, ...]:
+        """Every process that is on a GPU now."""
+        return tuple(row for gpu in self.gpus for row in gpu.rows)
+
+
+def commitments(gpus: Iterable[GpuRow]) -> dict[int, int]:
+    """Bytes by GPU index that running jobs have not yet taken of their budgets."""
+    committed: dict[int, int] = {}
+    for gpu in gpus:
+        for row in gpu.budgeted:
+            if row.budget and row.process.used_bytes is not None:
+                rest = row.budget.steady_device_bytes - row.process.used_bytes
+                committed[gpu.reading.index] = committed.get(gpu.reading.index, 0) + max(0, rest)
+    return committed
