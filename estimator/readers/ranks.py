@@ -18,12 +18,26 @@ class World:
     """Ranks per machine."""
 
 
-def read_world(launch: Launch, accelerate: Settings, environ: Mapping[str, str]) -> World:
-    """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start."""
+_NUMBER_THEIRS = {"torchrun", "accelerate", "deepspeed", "trl"}
+"""Launchers that give every process of several its RANK."""
+
+
+def read_world(launch: Launch, accelerate: Settings, environ: Mapping[str, str], *, started: bool = False) -> World:
+    """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start.
+
+    Args:
+        launch: of the launcher.
+        accelerate: settings by accelerate's names, the launcher's own among them.
+        environ: of the worker, or of the launch line; empty where it is hidden.
+        started: the worker runs already, apart from its launcher: what it was not given, it has not.
+    """
     environment = environment_layer(environ)
     if "RANK" in environ and "num_processes" in environment:
         return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
     options, launchers = launch.options, set(launch.launchers)
+    if started and environ and launchers & _NUMBER_THEIRS and "tool" not in launchers:
+        origin = f"{launch.launchers[-1]} gave it no RANK: a single process"
+        return World(ranks=Setting(value=1, origin=origin, written=False))
     if "torchrun" in launchers:
         return _torchrun_world(options, environ)
     if "deepspeed" in launchers:

@@ -56,7 +56,7 @@ class Script:
     written: Layer = field(default_factory=dict)
     """Literal arguments of the calls that configure the job."""
     hints: Layer = field(default_factory=dict)
-    """Weaker: defaults of its options, batch size of a DataLoader, length at which a tokenizer cuts, optimizer."""
+    """Weaker: defaults of its options, batch size of a DataLoader, length of a tokenizer or constant, optimizer."""
     accelerate: Layer = field(default_factory=dict)
     """Arguments of ``Accelerator(...)``."""
     called: frozenset[str] = frozenset()
@@ -112,12 +112,16 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     return Script(
         written={**reader.models, **reader.written},
-        hints={**reader.hints, **values.defaults},
+        hints={**values.constants(*_LENGTHS), **reader.hints, **_given(values.defaults)},
         accelerate=reader.accelerate,
         loads_model=reader.loads_model,
         unread={name: what for name, what in reader.unread.items() if name not in reader.written},
         called=frozenset(called | {name for name in imported if _TRL.fullmatch(name) or _CONFIGS.fullmatch(name)}),
     )
+
+
+def _given(defaults: Layer) -> Layer:
+    return {name: setting for name, setting in defaults.items() if setting.value is not None}
 
 
 class _Reader:

@@ -30,7 +30,8 @@ def read_trainer(
     written = trainer_artefacts(program, Settings(*layers))
     settings = Settings(program.told, written, layers[0], init, *layers[1:])
     launcher = Settings(*accelerate)
-    world = read_world(program.outer, launcher, program.environ)
+    started = program.pid is not None and program.outer is not program.launch
+    world = read_world(program.outer, launcher, program.environ, started=started)
     sources = Sources(trainer=settings, accelerate=launcher, world=world, place=program.place)
     deepspeed = deepspeed_settings(sources, notes)
     fsdp = None if deepspeed is not None else fsdp_settings(sources, notes)

@@ -169,3 +169,24 @@ AutoModelForCausalLM.from_pretrained("gpt2", attn_implementation=how)
         "paged-adamw-8bit",
         "flash_attention_2",
     )
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [((), ("bf16", "none", 8)), (("--fp32",), ("fp32", "full", 4))])
+def test_options_without_a_default_and_the_choices_that_hang_on_them(
+    tmp_path: Path, arguments: tuple[str, ...], expected: tuple[str, str, int]
+) -> None:
+    script = (
+        "parser.add_argument('--fp32', action='store_true')\nparser.add_argument('--kind', default='bfloat16')\n"
+        "parser.add_argument('--attention')\nparser.add_argument('--batch', type=int, default=4)\n"
+        "args = parser.parse_args()\nkind = 'float32' if args.fp32 else args.kind\n"
+        "dtype = kind if kind in ('auto', None) else getattr(torch, kind)\n"
+        "LlamaForCausalLM.from_pretrained('x', dtype=dtype, attn_implementation=args.attention or None)\n"
+        "TrainingArguments(gradient_checkpointing=args.fp32, per_device_train_batch_size=args.batch * (1 if args.fp32 "
+        "else 2), bf16=not args.fp32)\nSEQ_LEN = 96\n"
+    )
+    reading = read(tmp_path, script, *arguments)
+    job = reading.job()
+    training = job.training
+    assert (training.precision, training.activation_checkpointing, training.micro_batch) == expected
+    assert reading.evidence()["training.sequence_length"] == "train.py line 10: SEQ_LEN"
+    assert reading.warnings == ()
