@@ -105,7 +105,7 @@ def find_family(asked: Seen) -> Family:
             f"Process {asked.pid} ({line}) runs no Python script or module that can be read, so its job cannot be told."
         )
     launcher = _launcher_of(program)
-    ranks = _ranks(program, launcher)
+    ranks = _copies(program) or _ranks(program, launcher)
     if asked.is_helper and "spawn_main" in " ".join(asked.argv):
         ranks = (asked,)
     return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)
@@ -204,6 +204,22 @@ def _ranks(program: Seen, launcher: Seen | None) -> tuple[Seen, ...]:
     children = [child for child in _descendants(launcher) if child.is_rank and child.launch == program.launch]
     numbers = {_rank_key(child): child for child in reversed(children)}  # a forked worker repeats its parent's rank
     return tuple(numbers[key] for key in sorted(numbers)) or (program,)
+
+
+def _copies(program: Seen) -> tuple[Seen, ...]:
+    """The ranks of a program that starts itself again for each further GPU, as Lightning does; rank 0 is the first.
+
+    That one is told no rank by its environment, the others only their place on this machine.
+    """
+    environ = program.environ or {}
+    first = program
+    if "LOCAL_RANK" in environ and "RANK" not in environ:
+        first = next(_ancestors(program), program)
+    if first.argv != program.argv or "LOCAL_RANK" in (first.environ or {}):
+        return ()
+    copies = [child for child in _descendants(first) if child.parent == first.pid and child.argv == first.argv]
+    others = [copy for copy in copies if "LOCAL_RANK" in (copy.environ or {})]
+    return (first, *sorted(others, key=_rank_key)) if others else ()
 
 
 def _rank_key(seen: Seen) -> tuple[int, int]:

@@ -50,7 +50,7 @@ _TASKS = {
     "seq_2_seq_lm": "seq2seq-lm",
     "question_ans": "question-answering",
 }
-_PAIRS = ("dpo", "reward", "orpo", "cpo")
+PAIRS = ("dpo", "reward", "orpo", "cpo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,10 @@ def read_step(arguments: Arguments, notes: Notes) -> None:
         notes.warn(
             f"TRL's {arguments.method} trainer may hold a reference model and generate text; neither is counted."
         )
-        notes.doubt("more", "weights", *(("activations",) if arguments.method in ("grpo", "rloo") else ()))
+        if not arguments.settings.flag("use_peft"):  # adapters are switched off for the reference
+            notes.doubt("more", "weights")
+        if arguments.method in ("grpo", "rloo"):
+            notes.doubt("more", "activations")
 
 
 def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes) -> bool:
@@ -178,7 +181,7 @@ def _micro_batch(arguments: Arguments, notes: Notes) -> None:
             notes.warn(f"{batch.origin}: {batch.value!r} is not a batch size.")
         return
     origin = batch.origin
-    if arguments.method in _PAIRS:
+    if arguments.method in PAIRS:
         number, origin = 2 * number, f"{batch.origin}, times 2: each example is a chosen and a rejected sequence"
     notes.put("training.micro_batch", number, origin, written=batch.written)
 
@@ -312,7 +315,8 @@ def _quantization(arguments: Arguments) -> Setting | None:
     if four is not None and as_bool(four):
         double = find("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
         if as_bool(double):
-            return Setting(value="nf4-double", origin=f"{four.origin}; {double.origin if double else ''}")
+            origin = "; ".join(dict.fromkeys(setting.origin for setting in (four, double) if setting is not None))
+            return Setting(value="nf4-double", origin=origin, written=four.written)
         return Setting(value="nf4", origin=four.origin, written=four.written)
     if eight is not None and as_bool(eight):
         return Setting(value="int8", origin=eight.origin)
@@ -330,7 +334,7 @@ def _targets(setting: Setting | None, usual: Setting | None, notes: Notes) -> No
             notes.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
             notes.need("lora.targets")
             return
-        notes.put("lora.targets", names, setting.origin)
+        notes.put("lora.targets", names, setting.origin, written=setting.written)
     elif usual is not None:
         notes.put("lora.targets", usual.value, usual.origin, written=False)
     else:

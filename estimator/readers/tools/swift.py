@@ -10,6 +10,7 @@ from ..program import Program
 from ..ranks import processes_per_node, visible_gpus
 from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
 from ..trainer_program import read_trainer
+from ..transformers_args import PAIRS
 from ..versions import transformers_defaults
 from .layers import tool_layers
 from .translation import Translation, uses_deepspeed
@@ -42,7 +43,9 @@ def read(program: Program) -> JobReading:
     )
     defaults = {**transformers_defaults(program.versions), **_own_defaults(lora=lora), "use_peft": peft}
     if raw.find("gradient_accumulation_steps") is None:
-        program.notes.put_global_batch(16, "ms-swift's default of 16 sequences a step", written=False, rounds_up=True)
+        # examples, each of which is two sequences in preference pairs
+        sequences = 32 if _method(raw) in PAIRS else 16
+        program.notes.put_global_batch(sequences, "ms-swift's default of 16 a step", written=False, rounds_up=True)
     return read_trainer(
         program,
         [*translated, _quantization(raw, program.notes), defaults | _half(program, raw, lora=lora)],

@@ -5,6 +5,7 @@ values a reader that runs nothing cannot see: what no flag says is asked of the 
 """
 
 import re
+from dataclasses import replace
 
 from ..evidence import JobReading, Notes
 from ..program import Program
@@ -16,11 +17,13 @@ from .layers import tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
 
 _TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_CHECKPOINTING = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)
 
 
 def read(program: Program) -> JobReading:
     """The job of a torchtitan configuration."""
+    checkpointing, program = _checkpointing_word(program)
     notes, settings = program.notes, _settings(program)
     notes.put("training.framework", "torchtitan", "the program is torchtitan's")
     _model(program, settings)
@@ -33,7 +36,7 @@ def read(program: Program) -> JobReading:
     kind = settings.find("optimizer.implementation")
     fused = kind is None or as_word(kind) == "fused"
     notes.put("training.optimizer", "adamw-fused" if fused else "adamw", optimizer.origin, written=optimizer.written)
-    _checkpointing(settings, notes)
+    _checkpointing(settings, checkpointing, notes)
     put_bool(notes, "training.compile", settings.find("compile.enable", "training.compile"))
     _float8(settings, notes)
     put_bool(notes, "training.optimizer_in_backward", settings.find("optimizer.early_step_in_backward"))
@@ -105,9 +108,22 @@ def _precision(settings: Settings, notes: Notes) -> None:
     put_word(notes, "parallel.reduce_dtype", reduce, _TYPES)
 
 
-def _checkpointing(settings: Settings, notes: Notes) -> None:
-    mode = settings.find("activation_checkpoint.mode") or Setting(
-        value="selective", origin="torchtitan's default activation_checkpoint.mode", written=False
+def _checkpointing_word(program: Program) -> tuple[Setting | None, Program]:
+    """``activation-checkpoint:full``, today's way to say it, and the program without that word."""
+    words = program.launch.arguments
+    found = next((match for word in words if (match := _CHECKPOINTING.fullmatch(word))), None)
+    if found is None:
+        return None, program
+    rest = tuple(word for word in words if word != found[0])
+    mode = Setting(value=found[1].replace("-", "_"), origin=f"{found[0]} on the command line")
+    return mode, replace(program, launch=replace(program.launch, arguments=rest))
+
+
+def _checkpointing(settings: Settings, word: Setting | None, notes: Notes) -> None:
+    mode = (
+        word
+        or settings.find("activation_checkpoint.mode")
+        or Setting(value="selective", origin="torchtitan's default activation_checkpoint.mode", written=False)
     )
     option = settings.find("activation_checkpoint.selective_ac_option")
     if as_word(mode) == "memory_budget":
