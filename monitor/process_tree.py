@@ -1,8 +1,9 @@
 """Processes of a training job: from any pid of it to its launcher, the program that trains, and all ranks here."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,7 @@ from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launchers import Launch, parse_launch, starts_at
 from vramtop.estimator.readers.tools.registry import tool_of
 
+_OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
@@ -33,8 +35,9 @@ class Seen:
 
     @property
     def launch(self) -> Launch:
-        """Its command line, taken apart."""
-        return parse_launch(self.argv)
+        """Its command line, taken apart; without the rank that a launcher writes on it, which differs for each."""
+        launch = parse_launch(self.argv)
+        return replace(launch, arguments=tuple(word for word in launch.arguments if not _OWN_RANK.match(word)))
 
     @property
     def is_helper(self) -> bool:
@@ -105,7 +108,10 @@ def find_family(asked: Seen) -> Family:
             f"Process {asked.pid} ({line}) runs no Python script or module that can be read, so its job cannot be told."
         )
     launcher = _launcher_of(program)
-    ranks = _copies(program) or _ranks(program, launcher)
+    if copies := _copies(program):
+        program, ranks = _told_by(copies), copies
+    else:
+        ranks = _ranks(program, launcher)
     if asked.is_helper and "spawn_main" in " ".join(asked.argv):
         ranks = (asked,)
     return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)
@@ -220,6 +226,13 @@ def _copies(program: Seen) -> tuple[Seen, ...]:
     copies = [child for child in _descendants(first) if child.parent == first.pid and child.argv == first.argv]
     others = [copy for copy in copies if "LOCAL_RANK" in (copy.environ or {})]
     return (first, *sorted(others, key=_rank_key)) if others else ()
+
+
+def _told_by(copies: Sequence[Seen]) -> Seen:
+    """The first rank, with what the others' environments say of how many there are."""
+    first, told = copies[0], copies[-1].environ or {}
+    world = {name: told[name] for name in ("WORLD_SIZE",) if name in told}
+    return replace(first, environ={**(first.environ or {}), **world})
 
 
 def _rank_key(seen: Seen) -> tuple[int, int]:

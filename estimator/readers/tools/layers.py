@@ -38,7 +38,7 @@ def tool_layers(
     program: Program, *names: str, written: tuple[str, ...] = (), shipped: Path | None = None
 ) -> tuple[Layer, ...]:
     """The layers of ``tool_settings``: what the running tool wrote, overrides, file."""
-    flags, words = parse_flags(_split(program.launch.arguments))
+    flags, words = parse_flags(overrides_first(program.launch.arguments))
     overrides = {name.replace("__", "."): setting for name, setting in flags.items()}
     for word in words:
         name, equals, value = word.partition("=")
@@ -83,7 +83,7 @@ def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _split(arguments: tuple[str, ...]) -> list[str]:
+def overrides_first(arguments: tuple[str, ...]) -> list[str]:
     """``key=value`` words come before flags, which would else take them for values."""
     overrides = [word for word in arguments if re.match(r"[A-Za-z_][\w.]*=", word)]
     return [*overrides, *(word for word in arguments if word not in overrides)]

@@ -16,7 +16,7 @@ from ..ranks import read_world
 from ..settings import Setting, Settings, as_bool, as_int, as_word
 from ..unread import warn_of_unread
 from .known_models import folder_id, torchtune_id
-from .layers import tool_settings
+from .layers import overrides_first, tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
 
 _OPTIMIZERS = {
@@ -68,7 +68,7 @@ def read(program: Program) -> JobReading:
 
 def _shipped(program: Program) -> Path | None:
     """The file of ``--config llama3_1/8B_lora``, a name in torchtune's own list: beside its recipes."""
-    flags, _ = parse_flags(program.launch.arguments)
+    flags, _ = parse_flags(overrides_first(program.launch.arguments))
     name = str(flags["config"].value) if "config" in flags else ""
     if not name or name.endswith((".yaml", ".yml")):
         return None
