@@ -45,6 +45,11 @@ _OPTIMIZERS = {
     "lion": "lion",
 }
 _LOSSES = {"fusedlinearcrossentropy": "fused-linear", "chunkedcrossentropy": "chunked"}
+_TASKS = {
+    "ForSequenceClassification": "sequence-classification",
+    "ForImageTextToText": "image-text-to-text",
+    "ForTextToWaveform": "text-to-waveform",
+}
 _ATTENTION = {name: name for name in ("sdpa", "eager", "flash_attention_2", "flash_attention_3")}
 
 
@@ -77,6 +82,10 @@ def _model(program: Program, settings: Settings) -> None:
     )
     if name is not None:
         notes.put("model.id", folder_id(program.place, str(name.value)) or str(name.value), name.origin)
+    builder = settings.find("model._target_")
+    task = next((task for word, task in _TASKS.items() if builder is not None and word in str(builder.value)), None)
+    if builder is not None and task is not None:
+        notes.put("model.task", task, builder.origin)
     attention = settings.find("model.attn_implementation", "model.backend.attn")
     if attention is not None and as_word(attention) in _ATTENTION:
         notes.put("model.attention", as_word(attention), attention.origin)

@@ -161,6 +161,8 @@ def _quantization(raw: Settings) -> dict[str, Setting]:
 
 
 def _method(settings: Settings) -> str | None:
+    if settings.flag("reward_model"):
+        return "reward"
     kind = settings.find("rl")
     if kind is not None and as_word(kind) in ("dpo", "ipo", "simpo"):
         return "dpo"

@@ -4,7 +4,7 @@ Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains
 """
 
 from ..accelerate_env import accelerate_layers
-from ..evidence import JobReading, Notes
+from ..evidence import STATES, JobReading, Notes
 from ..program import Program
 from ..ranks import processes_per_node
 from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
@@ -14,6 +14,7 @@ from .layers import tool_layers
 from .translation import Translation, uses_deepspeed
 
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
+_V1 = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config")
 _TASKS = {"rm": "sequence-classification"}
 _NOT_FOR_MEMORY = ("lora_alpha", "lora_dropout", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage")
 
@@ -25,6 +26,9 @@ def read(program: Program) -> JobReading:
     kind = raw.find("finetuning_type")
     lora = kind is None or as_word(kind) == "lora"
     translated = [_translate(layer, program.notes) for layer in layers]
+    if program.environ.get("USE_V1") == "1" or any(name.startswith(_V1) for layer in layers for name in layer):
+        program.notes.warn("LLaMA-Factory's v1 names (peft_config, dist_config, quant_config) are read in part only.")
+        program.notes.doubt("either", *STATES, "activations")
     if kind is not None and as_word(kind) not in ("lora", "full"):
         program.notes.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
         program.notes.doubt("less", "gradients", "optimizer")
