@@ -10,7 +10,7 @@ from .nvml_ask import Asker, DeviceLostError, RefusedError
 from .nvml_errors import UNSUPPORTED, device_fault, field_fault
 from .nvml_processes import process_rows
 from .processes import ProcessFacts, one_line
-from .snapshot import Fault, GpuProcess, GpuReading, ProcessKind
+from .snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
 
 LOST_AGAIN_SECONDS = 5.0
 """A lost device is asked for again after this."""
@@ -25,6 +25,9 @@ _MEMORY = {
 }
 _TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
+_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
+"""By NVML's number; 1 is one thread at a time, which CUDA has taken for one process since version 8."""
+MODE_AGAIN_SECONDS = 30.0
 _LISTS: tuple[tuple[ProcessKind, str], ...] = (("compute", "Compute"), ("graphics", "Graphics"), ("mps", "MPSCompute"))
 
 
@@ -64,6 +67,9 @@ class NvmlDevice:
         self._faults: list[Fault] = []
         self._knows_v2 = False
         """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
+        self._mode: ComputeMode | None = None
+        self._mode_at = 0.0
+        """When to ask for it again: only an administrator changes it."""
         self._accounts = False
         """Accounting mode is on, which only root can bring about."""
 
@@ -76,6 +82,7 @@ class NvmlDevice:
             self.uuid = self._text("nvmlDeviceGetUUID")
             self._name = self._text("nvmlDeviceGetName")
             self._accounts = self._accounting_is_on()
+            self._mode_at = 0.0
         except (RefusedError, DeviceLostError) as error:
             self.lost = error.code
 
@@ -114,6 +121,15 @@ class NvmlDevice:
         except RefusedError:
             return False
 
+    def _compute_mode(self) -> ComputeMode | None:
+        if self._clock() >= self._mode_at:
+            self._mode_at = self._clock() + MODE_AGAIN_SECONDS
+            try:
+                self._mode = _MODES.get(int(self._asker.call("nvmlDeviceGetComputeMode", self._handle)))
+            except RefusedError:
+                self._mode = None
+        return self._mode
+
     def _read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
         self._faults = []
         memory = self._memory()
@@ -134,6 +150,7 @@ class NvmlDevice:
             temperature_c=temperature,
             power_w=None if power is None else power / 1000,  # NVML counts milliwatts
             power_limit_w=None if limit is None else limit / 1000,
+            compute_mode=self._compute_mode(),
             processes=processes,
             faults=tuple(self._faults),
             read_at=self._read_at,

@@ -11,6 +11,8 @@ from vramtop.estimator.job import Job
 
 ProcessKey = tuple[int, float | None]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
+ComputeMode = Literal["default", "exclusive_process", "prohibited"]
+"""Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
 ProcessKind = Literal["compute", "graphics", "mps"]
 
 
@@ -114,6 +116,8 @@ class GpuReading:
     temperature_c: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    compute_mode: ComputeMode | None = None
+    """None: not known."""
     processes: tuple[GpuProcess, ...] | None = None
     """One row per pid, largest first. None: the list could not be read."""
     faults: tuple[Fault, ...] = ()

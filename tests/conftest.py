@@ -12,6 +12,12 @@ from vramtop.estimator.sizes import GIB
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, Source
 
 
+@pytest.fixture(autouse=True)
+def own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has vramtop remember is not the user's."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+
+
 @pytest.fixture
 def make_budget() -> Callable[..., Budget]:
     """A budget of ``device`` GiB: a sixteenth context, an eighth activations, the rest weights, gradients, states."""

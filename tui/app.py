@@ -21,7 +21,7 @@ from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.methods import estimate
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
-from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.snapshot import ProcessKey, Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
@@ -32,7 +32,9 @@ from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
 
 if TYPE_CHECKING:
-    from .screens.attach import Estimate
+    from vramtop.monitor.attach import Attachment
+
+    from .estimates import Estimate
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
@@ -110,6 +112,8 @@ class VramtopApp(App[None]):
         self._failure: str | None = None
         self._recorder: Recorder | None = None
         self._opening = False
+        self._attached: dict[ProcessKey, Attachment] = {}
+        """What was read of processes that are followed: of one that has ended nothing more can be read."""
         self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
@@ -175,10 +179,17 @@ class VramtopApp(App[None]):
             self._tick()
 
     def show_process(self, row: ProcessRow) -> None:
-        """Open the details of a process."""
-        from .screens.process_detail import ProcessDetailScreen
+        """Open the attach screen on a process: what can be read of it, and how it stands."""
+        self._open_attach(row.process.pid, row.process.start_time)
 
-        self._open(ProcessDetailScreen(self.watchlist, row))
+    def renew_board(self) -> None:
+        """Draw the newest figures again, because what is followed has changed."""
+        board = self.watchlist.again()
+        if board is not None:
+            self.board = board
+            screen = self.screen
+            if isinstance(screen, ShowsBoard):
+                screen.show_board(board)
 
     @property
     def card_bytes(self) -> int | None:
@@ -210,10 +221,12 @@ class VramtopApp(App[None]):
         self._open(FitCheckScreen(self.watchlist, estimate=self.watchlist.estimate, refine=self._refine))
 
     def action_attach(self, pid: int | None = None) -> None:
-        """Attach to a running process."""
-        from .screens.attach import AttachScreen
-
-        self._open(AttachScreen(self.watchlist, estimate=self._estimate, refine=self._refine, pid=pid))
+        """Attach to a running process; where none is named, show the newest run, or ask where there is none."""
+        runs = self.board.runs if self.board else ()
+        if pid is None and runs and runs[-1].pids:
+            self._open_attach(*runs[-1].pids[0])
+        else:
+            self._open_attach(pid, None)
 
     def action_help(self) -> None:
         """Open the help."""
@@ -260,9 +273,23 @@ class VramtopApp(App[None]):
         if isinstance(screen, DashboardScreen):
             yield SystemCommand("Step", "Memory over one training step, by component", screen.action_step)
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
-            yield SystemCommand("Unpin", "Take a job from those that wait", screen.action_unpin)
+            yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
         yield from super().get_system_commands(screen)
+
+    def _open_attach(self, pid: int | None, start_time: float | None) -> None:
+        from .screens.attach import AttachScreen
+
+        screen = AttachScreen(
+            self.watchlist,
+            estimate=self._estimate,
+            refine=self._refine,
+            attached=self._attached,
+            board=self.board,
+            pid=pid,
+            start_time=start_time,
+        )
+        self._open(screen)
 
     def _open(self, screen: Screen[None]) -> None:
         async def show() -> None:

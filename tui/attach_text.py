@@ -1,23 +1,47 @@
-"""What a run is, in a few lines: who launched it, its ranks, its GPUs, and how it stands."""
+"""What runs are, in a few lines: all of them beside each other, the one that is shown, and why it diverges."""
 
 from collections.abc import Sequence
 
 from textual.content import Content
 
+from vramtop.estimator.explain import Explanation
+from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.attach import Attachment
-from vramtop.monitor.board import ProcessRow
+from vramtop.monitor.board import ProcessRow, RunRow
+from vramtop.monitor.snapshot import ProcessKey
 
 from .palette import STATUSES
+from .run_text import time_words
 from .terminal import clean
-from .words import badge, signed_gib, span_words, worst
+from .words import MUTED, badge, process_name, shorten, signed_gib, span_words, worst
+
+_NAME = 28
+
+
+def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) -> Content:
+    """The runs that are followed, in one line, the shown one marked; those that do not fit are counted."""
+    if not runs:
+        return Content("Attach: what does a running job take?")
+    at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
+    tabs = [_tab(number, run, shown=number == at) for number, run in enumerate(runs)]
+    first = 0
+    while at is not None and first < at and sum(tab.cell_length + 2 for tab in tabs[first : at + 1]) > width:
+        first += 1
+    line = Content(f"‹ {first} more  " if first else "")
+    for place, tab in enumerate(tabs[first:], start=first):
+        if line.cell_length + tab.cell_length > width - 10 and place not in {first, at}:
+            return Content.assemble(line, f"{len(tabs) - place} more ›").truncate(width)
+        line = Content.assemble(line, tab, "  ")
+    return line.truncate(width)
 
 
 def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
     """The run in one line, its command in another; ``rows`` are its processes on GPUs."""
     gpus = sorted({row.gpu.index for row in rows})
     versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
+    count = len(attachment.ranks)
     facts = [
-        _ranks(attachment),
+        f"pid {attachment.pid}" if count < 2 else f"{count} ranks",
         f"by {attachment.launcher}" if attachment.launcher else "started directly",
         *(clean(place) for place in attachment.inside),
         "with the probe" if attachment.probe else "",
@@ -25,11 +49,16 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
         f"up {span_words(rows[0].elapsed_seconds)}" if rows else "",
         versions,
     ]
-    lines = [
-        Content.assemble(_status(rows), (" · ".join(fact for fact in facts if fact), "bold")),
-        Content.styled(clean(attachment.command), "dim"),
-    ]
-    return Content("\n").join(lines)
+    return _head([fact for fact in facts if fact], rows, attachment.command)
+
+
+def process_content(rows: Sequence[ProcessRow]) -> Content:
+    """The same of a process that was not read."""
+    first = rows[0].process
+    gpus = sorted({row.gpu.index for row in rows})
+    facts = [f"pid {first.pid}", clean(first.user or "user n/a"), f"GPU {', '.join(map(str, gpus))}"]
+    facts.append(f"up {span_words(rows[0].elapsed_seconds)}")
+    return _head(facts, rows, first.command or first.name or "command n/a")
 
 
 def warnings_content(attachment: Attachment) -> Content:
@@ -37,16 +66,57 @@ def warnings_content(attachment: Attachment) -> Content:
     return Content("\n").join(Content.assemble(("! ", "bold #f59e0b"), clean(text)) for text in attachment.warnings)
 
 
-def _ranks(attachment: Attachment) -> str:
-    pids = ", ".join(str(rank.pid) for rank in attachment.ranks)
-    count = len(attachment.ranks)
-    return f"{count} ranks: pid {pids}" if count > 1 else f"pid {pids}"
-
-
-def _status(rows: Sequence[ProcessRow]) -> Content:
-    row = worst(rows)
-    if row is None or row.comparison is None:
+def why_content(row: ProcessRow, found: Sequence[Explanation]) -> Content:
+    """Settings that would predict what a diverging process holds, the likeliest first."""
+    held = observed_bytes(row)
+    if held is None or row.budget is None:
         return Content()
+    off = signed_gib(held - row.budget.steady_device_bytes)
+    head = f"Why {format_gib(held)} GiB ({off})?"
+    if not found:
+        return Content.assemble((head, "bold"), " No setting one or two changes away from this job explains it.")
+    lines = [Content.assemble((head, "bold"), (" The budget would be", MUTED))]
+    for each in found:
+        lines.append(Content.assemble((f"{format_gib(each.device_bytes):>8} ", "bold"), f"if {clean(each.words)}"))
+        fix = getattr(each, "fix", "")
+        if fix:
+            lines.append(Content.styled(f"{'':9}→ {clean(fix)}", MUTED))
+    return Content("\n").join(lines)
+
+
+def observed_bytes(row: ProcessRow) -> int | None:
+    """What is to be explained of a process: what it holds, or held at most before it ended."""
     comparison = row.comparison
-    difference = signed_gib(comparison.difference_bytes)
-    return Content.assemble(badge(STATUSES[comparison.status], comparison.status), f" {difference} GiB · ")
+    if comparison is None or not comparison.diverges:
+        return None
+    if comparison.observed_bytes is not None:
+        return comparison.observed_bytes
+    return comparison.high_water.size_bytes if comparison.high_water else None
+
+
+def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
+    row = worst(run.rows)
+    name = run.job.name or " ".join(_named_by(run))
+    words = Content.styled(f" {number + 1} {shorten(clean(name), _NAME)}", "bold reverse" if shown else "")
+    if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
+        return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
+    if row is None or row.comparison is None:
+        return Content.assemble(words, Content.styled(" no budget" if run.problem else " on no GPU yet", MUTED))
+    return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
+
+
+def _named_by(run: RunRow) -> list[str]:
+    """Its program and its model: of two runs of one script the model tells them apart."""
+    return [*(process_name(row.process) for row in run.rows[:1]), run.job.model.id.rpartition("/")[2]]
+
+
+def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:
+    row = worst(rows)
+    status = Content()
+    if row is not None and row.comparison is not None:
+        difference = row.comparison.difference_bytes
+        size = f" {signed_gib(difference)} GiB · " if difference is not None else " "
+        status = Content.assemble(badge(STATUSES[row.comparison.status], row.comparison.status), size)
+    return Content("\n").join(
+        [Content.assemble(status, (" · ".join(facts), "bold")), Content.styled(clean(command), "dim")]
+    )

@@ -102,11 +102,16 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
     """
     changes = {key: value for key, value in values.items() if not key.startswith(TUNING)}
     if TUNING in values:
-        adapters = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{TUNING}.")}
-        if values[TUNING] == LORA:
-            adapters["quantization"] = "none"
-        changes[TUNING] = None if values[TUNING] == FULL else adapters
+        changes[TUNING] = adapter_values(values)
     return with_changes(base, changes, where="the form")
+
+
+def adapter_values(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The job's ``[lora]`` table by the form's values; None for full fine-tuning."""
+    if values[TUNING] == FULL:
+        return None
+    adapters = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{TUNING}.")}
+    return adapters | {"quantization": "none"} if values[TUNING] == LORA else adapters
 
 
 def shown_fields(tuning: str, fields: Sequence[JobField]) -> set[str]:

@@ -58,6 +58,12 @@ def darker(colour: str, share: float = 0.72) -> str:
     return f"#{round(red * share):02x}{round(green * share):02x}{round(blue * share):02x}"
 
 
+def blend(colour: str, ground: str, share: float) -> str:
+    """So much of a hexadecimal colour, the rest of another one behind it."""
+    pairs = ((int(colour[at : at + 2], 16), int(ground[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(front * share + back * (1 - share)):02x}" for front, back in pairs)
+
+
 def rest_words(reading: GpuReading) -> str:
     """What to call the memory that no process is known to hold; with unknown processes it is not theirs for sure."""
     unknown = any(process.used_bytes is None for process in reading.processes or ())

@@ -13,9 +13,9 @@ from vramtop.monitor.snapshot import GpuReading
 
 from .bars import Cell
 from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, held_cells
+from .memory_graph import Readings, graph_rows
 from .palette import STATUSES, darker, rest_words
 from .terminal import clean
-from .widgets.memory_graph import Readings, graph_rows
 from .words import (
     ALARM,
     FAINT,

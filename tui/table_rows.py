@@ -4,7 +4,7 @@ Every byte that a GPU uses is in some row: what no process accounts for has a ro
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from vramtop.estimator.sizes import format_gib
@@ -87,12 +87,13 @@ def columns_for(width: int, gap: int = 2) -> list[Column]:
 
 
 def table_rows(board: Board) -> list[TableRow]:
-    """All processes of all GPUs, and what is left over on each."""
+    """All processes of all GPUs, what is left over on each, and what has ended and was not dismissed yet."""
     rows = []
     for gpu in board.gpus:
         rows += [_process(row) for row in gpu.rows]
         rows += _leftover(gpu)
-    return rows
+    present = {row.key for row in rows}
+    return [*rows, *(row for ended in board.ended if (row := _ended(ended)).key not in present)]
 
 
 def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
@@ -125,12 +126,22 @@ def _process(row: ProcessRow) -> TableRow:
             "GPU": CellText(str(row.gpu.index)),
             "VRAM GiB": CellText(format_gib(process.used_bytes)),
             "BUDGET": budget,
-            "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), _tone(row)),
+            "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), tone_of(row)),
             "STATUS": _status(row),
             "UP": CellText(span_words(row.elapsed_seconds)),
             "COMMAND": CellText(command),
         },
     )
+
+
+def _ended(row: ProcessRow) -> TableRow:
+    was = _process(row)
+    gone: dict[ColumnName, str] = {"VRAM GiB": "-", "DIFF": "-"}
+    cells = {
+        name: CellText(gone.get(name, cell.text), cell.tone if name == "STATUS" else "muted")
+        for name, cell in was.cells.items()
+    }
+    return replace(was, cells=cells)
 
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
@@ -148,7 +159,8 @@ def _leftover(gpu: GpuRow) -> list[TableRow]:
     return [TableRow(key=f"{reading.index}/rest", gpu=reading, row=None, cells=cells)]
 
 
-def _tone(row: ProcessRow) -> Tone:
+def tone_of(row: ProcessRow) -> Tone:
+    """How its status is meant."""
     if row.comparison is None:
         return "muted"
     match row.comparison.status:
@@ -164,7 +176,7 @@ def _tone(row: ProcessRow) -> Tone:
 def _status(row: ProcessRow) -> CellText:
     if row.comparison:
         mark = STATUSES[row.comparison.status]
-        return CellText(f"{mark.letter} {mark.word}", _tone(row))
+        return CellText(f"{mark.letter} {mark.word}", tone_of(row))
     return CellText("? no budget" if row.problem else "-", "muted")
 
 

@@ -37,6 +37,7 @@ class FakeGpu:
     temperature: int = 55
     milliwatts: int = 300_000
     limit_milliwatts: int = 400_000
+    compute_mode: int = 0
     processes: list[FakeProcess] = field(default_factory=list)
     accounting: bool = False
 
@@ -54,6 +55,8 @@ class FakeDriver:
         """(function, GPU or None for all) -> code."""
         self.missing: set[str] = set()
         """Functions that this driver's library does not have."""
+        self.mig: dict[str, int] = {}
+        """The GPU of each MIG device, by its uuid."""
         self.calls: Counter[str] = Counter()
         self.initialised = 0
 
@@ -82,7 +85,7 @@ class FakeDriver:
         gpu = None
         if name.startswith("nvmlDeviceGetHandleByIndex"):
             gpu = args[0].value
-        elif name.startswith("nvmlDeviceGet") and not name.startswith("nvmlDeviceGetCount"):
+        elif name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
             gpu = number_of(args[0])
         for key in ((name, gpu), (name, None), ("*", gpu)):
             if key in self.errors and (key[0] != "*" or gpu is not None):
@@ -117,6 +120,15 @@ class FakeDriver:
         pointer = ctypes.c_void_p(index.value + 1)
         ctypes.memmove(ctypes.addressof(handle._obj), ctypes.addressof(pointer), ctypes.sizeof(pointer))
         return SUCCESS
+
+    def _nvmlDeviceGetHandleByUUID(self, name: str, uuid: Any, handle: Any) -> int:  # noqa: N802
+        gpu = self.mig.get(uuid.value.decode())
+        if gpu is None:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(gpu), handle)
+
+    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, name: str, mig: Any, handle: Any) -> int:  # noqa: N802
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(number_of(mig)), handle)
 
     def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
         text.value = self.gpus[number_of(handle)].name.encode()
@@ -153,6 +165,10 @@ class FakeDriver:
 
     def _nvmlDeviceGetEnforcedPowerLimit(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
         number._obj.value = self.gpus[number_of(handle)].limit_milliwatts
+        return SUCCESS
+
+    def _nvmlDeviceGetComputeMode(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = self.gpus[number_of(handle)].compute_mode
         return SUCCESS
 
     def _nvmlDeviceGetComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vramtop.monitor import nvml_errors
 from vramtop.monitor.nvml import COUNT_AGAIN_SECONDS, NvmlSource
 from vramtop.monitor.nvml_ask import ASK_AGAIN_SECONDS
-from vramtop.monitor.nvml_device import LOST_AGAIN_SECONDS
+from vramtop.monitor.nvml_device import LOST_AGAIN_SECONDS, MODE_AGAIN_SECONDS
 from vramtop.monitor.nvml_errors import NoDriverError
 
 GIB = 2**30
@@ -388,3 +388,19 @@ def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driv
     assert source.read().gpus[0].processes[0].peak_bytes is None
     driver.errors.clear()
     assert source.read().gpus[0].processes[0].peak_bytes == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"), [(0, "default"), (1, "exclusive_process"), (2, "prohibited"), (3, "exclusive_process"), (9, None)]
+)
+def test_who_may_start_programs_is_read_and_looked_up_again(driver, source, clock, fake_gpu, mode, word):
+    driver.gpus = [fake_gpu(compute_mode=mode)]
+    assert read_one(source).compute_mode == word
+    driver.gpus[0].compute_mode = 2
+    assert source.read().gpus[0].compute_mode == word
+    clock.time += MODE_AGAIN_SECONDS
+    assert source.read().gpus[0].compute_mode == "prohibited"
+    driver.fail("nvmlDeviceGetComputeMode", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    clock.time += MODE_AGAIN_SECONDS
+    gpu = source.read().gpus[0]
+    assert (gpu.compute_mode, gpu.faults) == (None, ())

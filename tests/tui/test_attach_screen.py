@@ -10,7 +10,7 @@ import pytest
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
@@ -173,7 +173,8 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
         await pilot.pause()
         screen.show_board(recorded)
         await pilot.press("tab", "enter")
-        await until(pilot, lambda: "is in the recording" in str(screen.query_one("#say", Static).render()))
+        await until(pilot, lambda: "is in the recording" in text_of(screen, "#refused"))
+        assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
         assert watchlist.watched() == ()
 
 
@@ -188,7 +189,7 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
 
 
 async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimate_forty):
-    def attach(pid: int) -> Attachment:
+    def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
     screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job import Job
+from vramtop.monitor.answers import Answers, run_key
+from vramtop.monitor.attach import attach
 from vramtop.monitor.demo import demo_path
 from vramtop.tui.job_argument import job_flags
 
@@ -280,6 +282,24 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> Non
     assert (report["status"], report["observed_bytes"]) == ("unknown", None)  # no GPU here to look at
     assert report["budget"]["model"]["parameters"] == 494032768
     assert "--per_device_train_batch_size" in text
+
+
+def test_attach_takes_what_was_filled_in_on_the_screen_before(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4"]
+    with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
+        try:
+            time.sleep(0.3)
+            Answers().remember(run_key(attach(process.pid)), {"training.sequence_length": 128})
+            command = ["attach", str(process.pid), "--json", "--method", "formula"]
+            told = json.loads(vramtop(*command).stdout)
+            other = json.loads(vramtop(*command, "--set", "training.sequence_length=512").stdout)
+        finally:
+            process.kill()
+    assert told["job"]["training"]["sequence_length"] == 128
+    assert told["evidence"]["training.sequence_length"].startswith("you, on ")
+    assert told["missing"] == []
+    assert other["job"]["training"]["sequence_length"] == 512
 
 
 def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ async def test_enter_opens_the_process_and_escape_comes_back(open_app, make_snap
         app.screen.query_one(ProcessTable).focus()
         await pilot.press("enter")
         await pilot.pause(0.3)
-        assert type(app.screen).__name__ == "ProcessDetailScreen"
+        assert type(app.screen).__name__ == "AttachScreen"
         await pilot.press("escape")
         await pilot.pause()
         assert "0 H100" in screen_text(app)
@@ -430,7 +430,7 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
         assert type(app.screen).__name__ == "DashboardScreen"
         await pilot.click(ProcessTable, offset=(5, 2))
         await pilot.pause(0.3)
-        assert type(app.screen).__name__ == "ProcessDetailScreen"
+        assert type(app.screen).__name__ == "AttachScreen"
 
 
 async def test_lost_gpu_is_not_said_to_be_idle(open_app, make_snapshot, make_gpu):

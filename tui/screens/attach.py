@@ -1,34 +1,39 @@
 """Attach: from a running process to its job, with evidence for every setting, and on to its memory and budget."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Label, Static
+from textual.widgets import Footer, Input, Static
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import CancelledError, VramtopError
+from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
+from vramtop.monitor.answers import Answers, recalled, run_key
 from vramtop.monitor.attach import Attachment, attach
-from vramtop.monitor.board import Board, ProcessRow
-from vramtop.monitor.snapshot import WatchedJob
+from vramtop.monitor.board import Board
+from vramtop.monitor.snapshot import ProcessKey, WatchedJob
 from vramtop.monitor.watch import Watchlist
 
-from ..attach_text import run_content, warnings_content
-from ..job_fields import model_names
+from ..attach_text import runs_content
+from ..estimates import Estimate, Estimates
+from ..given import Given
+from ..job_fields import TUNING, model_names
 from ..newest import Newest
 from ..widgets.budget_view import deeper
+from ..widgets.followed_run import FollowedRun, run_of
 from ..widgets.job_form import JobForm
 from ..widgets.lines import Lines
 from ..widgets.pid_chooser import PidChooser
+from ..widgets.rank_table import RankTable
 from ..widgets.run_view import RunView
 from .step import StepScreen
 
@@ -38,22 +43,26 @@ if TYPE_CHECKING:
 _TYPING_SECONDS = 0.15
 
 
-class Estimate(Protocol):
-    """An estimate that looks for models where the attached process does, and counts with its libraries."""
+class Attach(Protocol):
+    """Reads a running process."""
 
-    def __call__(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        """The budget; may raise VramtopError."""
+    def __call__(self, pid: int, *, start_time: float | None = None) -> Attachment:
+        """Its job; may raise VramtopError."""
 
 
 class AttachScreen(Screen[None]):
-    """Asks for a process, reads its job, and follows it.
+    """Asks for a process, reads its job, and follows it; other runs are a key away.
 
     Args:
         watchlist: holds the process against its job from the moment when the job is complete.
         attach: reads a running process; called on a thread of its own.
         estimate: a quick estimate, likewise.
         refine: a better and slower one, likewise; None: there is none.
+        answers: remembers what the user fills in.
+        attached: what was read of processes before: of one that has ended nothing more can be read.
+        board: the newest figures, until ``show_board`` brings newer ones.
         pid: the process; None: the user is asked.
+        start_time: of that process, where it is known: pids are reused.
     """
 
     TITLE = "Attach"
@@ -61,23 +70,22 @@ class AttachScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
-        Binding("f3", "choose", "Another process", key_display="F3"),
+        Binding("f3", "choose", "Process", key_display="F3"),
         Binding("f5", "step", "Step", key_display="F5"),
+        Binding("f6", "other_pane", "Settings", key_display="F6"),
+        Binding("f8", "forget", "Forget", key_display="F8"),
         Binding("t", "step", "Step", show=False),
+        Binding("minus,underscore", "zoom(1)", "Longer", key_display="-"),
+        Binding("plus,equals_sign", "zoom(-1)", "Shorter", key_display="+"),
+        Binding("left_square_bracket", "run(-1)", "Run before", key_display="[", show=False),
+        Binding("right_square_bracket", "run(1)", "Next run", key_display="]"),
+        Binding("x", "dismiss_run", "Dismiss"),
     ]
     DEFAULT_CSS = """
-    AttachScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
-    AttachScreen #run { padding: 0 1; text-overflow: ellipsis; }
-    AttachScreen #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
-    AttachScreen #attached { height: 1fr; }
-    AttachScreen #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
-    AttachScreen #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
-    AttachScreen #memory { width: 3fr; }
-    AttachScreen #doubt { height: auto; padding: 0 1; color: $text-error; display: none; }
-    AttachScreen #doubt.-told { display: block; }
-    AttachScreen.-narrow #halves { layout: vertical; }
-    AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; height: 2fr; border-right: none; }
-    AttachScreen.-narrow #memory { width: 1fr; height: 3fr; border-top: hkey $foreground 20%; }
+    AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
+    AttachScreen.-narrow.-asking #settings { display: block; }
+    AttachScreen.-narrow.-asking #memory { display: none; }
     """
 
     @dataclass
@@ -105,106 +113,117 @@ class AttachScreen(Screen[None]):
         self,
         watchlist: Watchlist,
         *,
-        attach: Callable[[int], Attachment] = attach,
+        attach: Attach = attach,
         estimate: Estimate = estimate,
         refine: Estimate | None = None,
+        answers: Answers | None = None,
+        attached: MutableMapping[ProcessKey, Attachment] | None = None,
+        board: Board | None = None,
         pid: int | None = None,
+        start_time: float | None = None,
     ) -> None:
         super().__init__()
         self._watchlist = watchlist
         self._read_process = attach
         self._estimate = estimate
-        self._refine = refine
+        self._answers = answers or Answers()
+        self._known = {} if attached is None else attached
         self._pid = pid
+        self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
+        self._given = Given(self._answers, self._say_remembered)
         self._work = Newest("attach")
-        self._deep = Newest("attach, refined")
+        self._estimates = Estimates(estimate, refine, take=self._take, give_up=self._give_up)
         self._gone = threading.Event()
         self._attachment: Attachment | None = None
         self._budget: Budget | None = None
         self._step: StepScreen | None = None
-        self._unrefined = False
-        self._board: Board | None = None
-        self._asked = 0
+        self._board = board
         self._edited = "model.id"
         self._due: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """First the choice of a process, then the run."""
-        yield Label("Attach: what does a running job take?", id="title")
+        yield Lines(id="title")
         yield PidChooser(id="choose")
-        with Vertical(id="attached"):
-            yield Lines(id="run")
-            yield Lines(id="warnings")
-            yield Static(id="doubt", markup=False)
-            with Horizontal(id="halves"):
-                yield Vertical(id="settings")
-                yield RunView(id="memory")
-        yield Footer()
+        yield FollowedRun(self._watchlist.history, self._estimate, id="attached")
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         """Read the process, or ask for one."""
-        self.query_one("#attached").display = False
+        self._show_run()
         if self._pid is None:
-            self.query_one(PidChooser).query_one(Input).focus()
+            self._choose("")
         else:
-            self._read(self._pid)
+            self.query_one(PidChooser).display = False
+            self._read(self._pid, self._keys[0][1])
 
     def on_unmount(self) -> None:
         """Nobody waits for answers any more."""
         self._gone.set()
-        self._deep.interrupt()
+        self._estimates.renew()
+
+    @on(Resize)
+    def _resized(self) -> None:
+        self._show_run()
 
     def show_board(self, board: Board) -> None:
         """Show how the run stands now."""
         self._board = board
-        self.query_one(PidChooser).show_board(board)
-        self._show_run()
+        with self.app.batch_update():
+            self.query_one(PidChooser).show_board(board)
+            self._show_run()
 
     @on(PidChooser.Chosen)
     def pid_chosen(self, event: PidChooser.Chosen) -> None:
         """Read that process."""
-        self._read(event.pid)
+        rows = self._board.processes if self._board else ()
+        start = next((row.process.start_time for row in rows if row.process.pid == event.pid), None)
+        self._open(((event.pid, start),))
 
     @on(Attached)
     async def attached(self, event: Attached) -> None:
         """Show what was read, or why nothing could be."""
         if event.pid != self._pid:
             return
-        if self._is_recorded(event.pid):
-            self._choose(f"Process {event.pid} is in the recording that is played, not on this machine.")
-            return
+        attachment, why = self._read_before(), ""
         if isinstance(event.answer, str):
-            self._choose(event.answer)
+            why = event.answer
+        else:
+            attachment = event.answer
+        if attachment is None:
+            await self._refuse(why)
             return
-        attachment = event.answer
         known = self._known_job(attachment)
         try:
             base = known or attachment.reading.job()
         except VramtopError as error:
-            self._choose(error.message)
+            await self._refuse(error.message)
             return
         self._attachment, self._budget = attachment, None
-        warnings = self.query_one("#warnings", Lines)
-        warnings.show(warnings_content(attachment), layout=True)
-        warnings.display = bool(attachment.warnings)
+        self._keys = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
+        self._known.update(dict.fromkeys(self._keys, attachment))
+        self._given.begin(run_key(attachment))
         missing = () if known else attachment.reading.missing
         form = JobForm(base, origins=attachment.reading.evidence(), missing=missing, models=model_names())
         settings = self.query_one("#settings")
         await settings.remove_children()
         await settings.mount(form)
         self.query_one(PidChooser).display = False
-        self.query_one("#attached").display = True
-        form.query("Input, Choice").first().focus()
+        self.query_one(FollowedRun).display = True
         self._show_run()
+        self._focus_on(form if missing else None)
         self._ask()
 
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
         """Estimate again once the typing pauses."""
+        form = self.query_one(JobForm)
+        if answer := form.answer(event.key):
+            self._given.take(*answer)
+        elif form.is_cleared(event.key):
+            self._given.drop(TUNING if event.key.startswith(f"{TUNING}.") else event.key)
         self._edited = event.key
-        self._asked += 1
-        self._unrefined = False
-        self._deep.interrupt()  # nobody asks for the settings before this edit any more
+        self._estimates.renew()
         if self._due is not None:
             self._due.stop()
         self._due = self.set_timer(_TYPING_SECONDS, self._ask)
@@ -213,7 +232,7 @@ class AttachScreen(Screen[None]):
     def estimated(self, event: Estimated) -> None:
         """Follow the run with the newest budget; older answers come too late."""
         attachment = self._attachment
-        if event.asked != self._asked or attachment is None:
+        if event.asked != self._estimates.asked or attachment is None:
             return
         if isinstance(event.answer, str):
             self.query_one(JobForm).complain(self._edited, event.answer)
@@ -223,38 +242,86 @@ class AttachScreen(Screen[None]):
             self._budget = event.answer
         self.query_one(JobForm).settle()
         self._doubt(None)
+        self._given.keep()
         budget = self._budget or event.answer
         if self._step is not None:
-            self._step.take(budget, waiting=self._is_waiting(budget))
+            self._step.take(budget, waiting=self._estimates.is_waiting(budget))
         self._watchlist.refine(budget)
-        pids = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
-        self._watchlist.watch(WatchedJob(job=budget.job, pids=pids))
+        self._watchlist.watch(WatchedJob(job=budget.job, pids=self._keys))
         self._board = self._watchlist.again() or self._board
         self._show_run()
 
     @on(NotRefined)
     def not_refined(self, event: NotRefined) -> None:
         """The quick answer stands."""
-        if event.asked == self._asked:
-            self._unrefined = True
+        if event.asked == self._estimates.asked:
+            self._estimates.given_up = True
             if self._step is not None:
                 self._step.give_up(event.sentence)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Keys that would do nothing are not offered."""
+        if action == "run":
+            return len(self._board.runs if self._board else ()) > 1
+        if action == "dismiss_run":
+            return run_of(self._board, self._keys) is not None
+        if action in ("other_pane", "forget"):
+            return self._attachment is not None and self._pid is not None
+        return action not in ("step", "zoom") or self._pid is not None
 
     def action_choose(self) -> None:
         """Ask for another process."""
         self._choose("")
 
+    def action_zoom(self, by: int) -> None:
+        """Show a longer or a shorter stretch of time."""
+        self.query_one(RunView).zoom(by)
+
+    def action_run(self, by: int) -> None:
+        """Show the next run, or the one before."""
+        runs, run = self._board.runs if self._board else (), run_of(self._board, self._keys)
+        if runs:
+            self._open(runs[(runs.index(run) + by if run in runs else 0) % len(runs)].pids)
+
+    def action_dismiss_run(self) -> None:
+        """Follow this run no longer, whether it has ended or not."""
+        run = run_of(self._board, self._keys)
+        if run is None:
+            return
+        self._watchlist.dismiss(run.pids)
+        self._board = self._watchlist.again()
+        self.notify(f"{run.job.label} is followed no longer.", markup=False)
+        if self._board and self._board.runs:
+            self._open(self._board.runs[0].pids)
+        else:
+            self.app.pop_screen()
+
+    def action_other_pane(self) -> None:
+        """Go to the settings, or back to the run."""
+        settings = self.query_one("#settings")
+        there = self.focused is not None and settings in self.focused.ancestors
+        self._focus_on(None if there else self.query_one(JobForm))
+
+    def action_forget(self) -> None:
+        """Forget what the user has filled in for this command line, and take what is read."""
+        attachment = self._attachment
+        if attachment is not None:
+            self._given.forget()
+            self._watchlist.dismiss(self._keys)
+            self.notify("Forgotten: what you had filled in for this command line.")
+            self._read(attachment.pid, attachment.start_time, recall=False)
+
     def action_step(self) -> None:
         """Draw the job's training step."""
-        budget = self._budget
+        row = self.query_one(FollowedRun).drawn
+        budget = self._budget or (row.budget if row else None)
         if budget is None:
             self.notify("There is no budget for this process yet, so there is no step to draw.", severity="warning")
             return
-        rows = self._rows(self._attachment) if self._attachment else []
         self._step = StepScreen(
             budget,
-            card_bytes=rows[0].gpu.total_bytes if rows else None,
-            waiting=self._is_waiting(budget),
+            card_bytes=row.gpu.total_bytes if row else None,
+            waiting=self._estimates.is_waiting(budget),
             ascii_only=bool(getattr(self.app, "ascii_only", False)),
         )
         self.app.push_screen(self._step, lambda _: self._forget_step())
@@ -262,22 +329,53 @@ class AttachScreen(Screen[None]):
     def _forget_step(self) -> None:
         self._step = None
 
-    def _is_waiting(self, budget: Budget) -> bool:
-        return self._refine is not None and budget.method == "formula" and not self._unrefined
+    def _open(self, keys: tuple[ProcessKey, ...]) -> None:
+        """Show this run, and read the first of its processes."""
+        self._keys, self._attachment, self._budget = keys, None, None
+        self.query_one("#settings").remove_children()
+        self.query_one(FollowedRun).display = True
+        self.query_one(PidChooser).display = False
+        self._doubt(None)
+        self._show_run()
+        self._read(*keys[0])
 
     def _choose(self, failure: str) -> None:
-        self._pid = None
+        self._pid, self._keys, self._attachment = None, (), None
         chooser = self.query_one(PidChooser)
         chooser.display = True
-        self.query_one("#attached").display = False
+        self.query_one(FollowedRun).display = False
         chooser.fail(failure)
         chooser.query_one(Input).focus()
+        self.refresh_bindings()
 
-    def _read(self, pid: int) -> None:
+    async def _refuse(self, sentence: str) -> None:
+        """The process cannot be read: what is seen of it from outside is shown, or another one asked for."""
+        if not self.query_one(FollowedRun).rows:
+            self._choose(sentence)
+            return
+        settings = self.query_one("#settings")
+        await settings.remove_children()
+        await settings.mount(Static(f"✗ {sentence}", id="refused", markup=False))
+        self.query_one(PidChooser).display = False
+        self.query_one(FollowedRun).display = True
+        self._doubt(sentence if self.has_class("-narrow") else None)
+        self._focus_on(None)
+
+    def _focus_on(self, form: JobForm | None) -> None:
+        """The form, or the run; where there is no room for both, only one is to be seen."""
+        self.set_class(form is not None, "-asking")
+        (form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
+        self.refresh_bindings()
+
+    def _read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
         self._pid = pid
-        self._asked += 1
+        self._estimates.renew()
+        if self._is_recorded(pid):
+            sentence = f"Process {pid} is in the recording that is played, not on this machine."
+            self.post_message(self.Attached(pid, sentence))
+            return
         self.query_one(PidChooser).wait(pid)
-        self._work.submit(lambda: self._answer_attach(pid))
+        self._work.submit(lambda: self._answer_attach(pid, start_time, recall=recall))
 
     def _ask(self) -> None:
         form = self.query_one(JobForm)
@@ -285,71 +383,58 @@ class AttachScreen(Screen[None]):
         if job is None or attachment is None:
             self._doubt(form.wrong)
             return
-        asked = self._asked
-        self._work.submit(lambda: self._answer_estimate(self._estimate, job, attachment, asked))
-        if self._refine is not None:
-            refine = self._refine
-            self._deep.submit(lambda: self._answer_estimate(refine, job, attachment, asked))
+        self._estimates.ask(job, attachment)
 
-    def _answer_attach(self, pid: int) -> None:
+    def _answer_attach(self, pid: int, start_time: float | None, *, recall: bool) -> None:
         """Runs on a thread of its own."""
         answer: Attachment | str
         try:
-            answer = self._read_process(pid)
+            answer = self._read_process(pid, start_time=start_time)
+            answer = recalled(answer, self._answers) if recall else answer
         except VramtopError as error:
             answer = error.message
         if not self._gone.is_set():
             self.post_message(self.Attached(pid, answer))
 
-    def _answer_estimate(self, estimate: Estimate, job: Job, attachment: Attachment, asked: int) -> None:
-        """Runs on a thread of its own."""
-        answer: Budget | str
-        try:
-            answer = estimate(job, environ=attachment.environ_hf, python=attachment.worker_python)
-        except VramtopError as error:
-            if estimate is self._refine:
-                if not isinstance(error, CancelledError) and not self._gone.is_set():
-                    self.post_message(self.NotRefined(asked, error.message))
-                return
-            answer = error.message
+    def _take(self, asked: int, answer: Budget | str) -> None:
+        """On the estimates' thread."""
         if not self._gone.is_set():
             self.post_message(self.Estimated(asked, answer))
 
+    def _give_up(self, asked: int, sentence: str) -> None:
+        """On the estimates' thread."""
+        if not self._gone.is_set():
+            self.post_message(self.NotRefined(asked, sentence))
+
+    def _say_remembered(self, sentence: str) -> None:
+        """On the thread that remembers."""
+        if not self._gone.is_set():
+            self.app.call_from_thread(self.notify, sentence, severity="warning", markup=False)
+
     def _doubt(self, sentence: str | None) -> None:
-        doubt = self.query_one("#doubt", Static)
-        kept = " Until then the last settings count." if self._budget else ""
-        doubt.update(f"✗ {sentence}{kept}" if sentence else "")
-        doubt.set_class(sentence is not None, "-told")
+        kept = " Until then the last settings count." if self._budget and sentence else ""
+        self.query_one(FollowedRun).doubt(f"{sentence}{kept}" if sentence else None)
 
     def _show_run(self) -> None:
-        attachment = self._attachment
-        if attachment is None:
-            return
-        rows = self._rows(attachment)
-        now = self._board.snapshot.time if self._board else 0.0
-        view = self.query_one(RunView)
-        if rows or self._budget is None:
-            view.show(rows, history_of=self._history, now=now)
-        else:
-            view.show_budget(self._budget)
-        self.query_one("#run", Lines).show(run_content(attachment, rows), layout=True)
+        """Draw the runs' names, and how the one that is shown stands."""
+        board = self._board
+        title = runs_content(board.runs if board else (), self._keys, self.size.width - 2)
+        self.query_one("#title", Lines).show(title)
+        if self._keys:
+            self.query_one(FollowedRun).show(board, self._keys, self._attachment, self._budget)
 
     def _is_recorded(self, pid: int) -> bool:
         """The process is known from a recording alone; one of the same pid that runs here is another one."""
         board = self._board
         if board is None or board.snapshot.source.kind == "nvml":
             return False
-        return any(row.process.pid == pid for row in board.processes)
+        return any(row.process.pid == pid for row in (*board.processes, *board.ended))
 
     def _known_job(self, attachment: Attachment) -> Job | None:
         """The job that the user has completed for this run before."""
         keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
         return next((known.job for known in self._watchlist.watched() if keys & set(known.pids)), None)
 
-    def _rows(self, attachment: Attachment) -> list[ProcessRow]:
-        keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
-        rows = [row for row in self._board.processes if row.process.key in keys] if self._board else []
-        return sorted(rows, key=lambda row: row.process.used_bytes or 0, reverse=True)
-
-    def _history(self, row: ProcessRow) -> list[tuple[float, int | None]]:
-        return list(self._watchlist.history.process((row.gpu.index, *row.process.key)))
+    def _read_before(self) -> Attachment | None:
+        """What was read of this run while it could be."""
+        return next((self._known[key] for key in self._keys if key in self._known), None)

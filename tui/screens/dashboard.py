@@ -46,7 +46,7 @@ class DashboardScreen(Screen[None]):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "app.record", "Rec"),
-        Binding("x", "unpin", "Unpin", show=False),
+        Binding("x", "take_away", "Dismiss", show=False),
         Binding("escape", "show_all", "Show all"),
     ]
 
@@ -171,8 +171,15 @@ class DashboardScreen(Screen[None]):
         else:
             self.notify("No job with a budget runs or waits here, so there is no step to draw.", severity="warning")
 
-    def action_unpin(self) -> None:
-        """Take a job from those that wait; of several, the user chooses one."""
+    def action_take_away(self) -> None:
+        """Take away the ended run under the cursor; else a job that waits, which the user chooses of several."""
+        chosen, board = self.table.chosen, self.app.board
+        row = chosen.row if chosen else None
+        if row is not None and row.ended_at is not None and board is not None:
+            pids = next((run.pids for run in board.runs if row.process.key in run.pids), (row.process.key,))
+            self.app.watchlist.dismiss(pids)
+            self.app.renew_board()
+            return
         jobs = self.app.watchlist.pending()
         if not jobs:
             self.notify("No job was pinned here; those of a recording stay.", severity="warning")

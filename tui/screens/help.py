@@ -13,14 +13,14 @@ from ..palette import COMPONENTS, STATUSES, VERDICTS, Mark
 
 _KEYS = (
     ("f", "fit check: would a job fit, before it is started; F2 there pins it as pending"),
-    ("a", "attach: read a running job's settings, and hold it against its budget"),
+    ("a", "attach: read a running job's settings, and hold it against its budget; the newest run, or a choice"),
     ("t", "a training step of that job: memory by component over it, and its largest tensors; F5 in a form"),
-    ("Enter", "details of the process under the cursor"),
+    ("Enter", "attach to the process under the cursor: its settings, ranks, memory over time, and why it diverges"),
     ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
     ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),
     ("s", "sort the processes by the next column, marked ↓ in its title"),
     ("space", "pause and go on"),
-    ("x", "unpin: take a job from those that wait"),
+    ("x", "dismiss the ended run under the cursor; else take a job from those that wait"),
     ("r", "record to a file, and stop recording"),
     ("Ctrl+P", "all commands, and the themes"),
     ("q", "quit"),

@@ -4,9 +4,9 @@ from textual.content import Content
 
 from vramtop.monitor.board import GpuRow
 
+from ..memory_graph import Readings
 from ..panel_text import PanelShape, panel_height, panel_lines
 from .lines import Lines
-from .memory_graph import Readings
 
 
 class GpuPanel(Lines):

@@ -16,7 +16,17 @@ from textual.widgets import Input, Label, Static
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job
 
-from ..job_fields import TUNING, JobField, build_job, field_value, job_fields, parse_text, shown_fields, value_text
+from ..job_fields import (
+    TUNING,
+    JobField,
+    adapter_values,
+    build_job,
+    field_value,
+    job_fields,
+    parse_text,
+    shown_fields,
+    value_text,
+)
 from .choice import Choice
 
 _MODEL = "model.id"
@@ -184,6 +194,24 @@ class JobForm(VerticalScroll):
                 return f"{row.field.label} is missing; fill it in"
         return None
 
+    def answer(self, key: str) -> tuple[str, Any] | None:
+        """What the user says by a field, as a dotted job key and its value; None while that is nothing.
+
+        Adapters are one answer: ``lora``, with all of its fields or None.
+        """
+        row = self.query_one(f"#{row_id(key)}", FieldRow)
+        if row.error or row.value is None:
+            return None
+        if row.field.table != TUNING:
+            return key, row.value
+        rows = [each for each in self.query(FieldRow) if each.field.table == TUNING]
+        return TUNING, adapter_values({each.field.key: each.value for each in rows})
+
+    def is_cleared(self, key: str) -> bool:
+        """The user has emptied this field."""
+        control = self.query_one(f"#{row_id(key)}", FieldRow).query_one(".control")
+        return isinstance(control, Input) and not control.value.strip()
+
     def complain(self, key: str, sentence: str) -> None:
         """Write a sentence under a field about what its value leads to."""
         self.query_one(f"#{row_id(key)}", FieldRow).complain(sentence)
@@ -239,7 +267,9 @@ class JobForm(VerticalScroll):
 
     def _origin(self, key: str) -> str | None:
         origins = self._origins or {}
-        if key == TUNING:
+        if key.startswith(f"{TUNING}.") and TUNING in origins:
+            return origins[TUNING]
+        if key == TUNING and key not in origins:
             return next((origin for read, origin in origins.items() if read.startswith(f"{TUNING}.")), None)
         return origins.get(key)
 

@@ -1,7 +1,6 @@
 """All processes on all GPUs in one table that changes cell by cell and keeps its cursor on the same process."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -20,42 +19,22 @@ from ..table_rows import (
     ColumnName,
     SortKey,
     TableRow,
-    Tone,
     columns_for,
     in_order,
     matching,
     table_rows,
 )
-from ..words import shorten
+from .table_cell import TableCell, table_cell
 
 _GAP = 2
 _MANY = 50
 """So many rows coming and going at once are laid out anew: one by one takes longer."""
-_TONES: dict[Tone, tuple[str, str]] = {
-    "plain": ("", ""),
-    "muted": ("dim", "dim"),
-    "good": ("#22c55e", "#15803d"),
-    "over": ("bold #f87171", "bold #b91c1c"),
-    "under": ("bold #fbbf24", "bold #92400e"),
-}
-"""Styles on dark and on light ground."""
 _SORTED_BY: dict[SortKey, ColumnName] = {
     "STATUS": "STATUS", "VRAM": "VRAM GiB", "GPU": "GPU", "DIFF": "DIFF", "PID": "PID", "UP": "UP", "USER": "USER",
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """A cell as the table holds it; never parsed as markup."""
-
-    text: str
-    style: str
-
-    def __rich__(self) -> Text:
-        return Text(self.text, self.style, no_wrap=True, overflow="ellipsis", end="")
-
-
-class ProcessTable(DataTable[_Drawn]):
+class ProcessTable(DataTable[TableCell]):
     """The process table."""
 
     DEFAULT_CSS = """
@@ -83,7 +62,7 @@ class ProcessTable(DataTable[_Drawn]):
         self.filter_words = ""
         self._all: list[TableRow] = []
         self._shown: dict[str, TableRow] = {}
-        self._drawn: dict[str, dict[ColumnName, _Drawn]] = {}
+        self._drawn: dict[str, dict[ColumnName, TableCell]] = {}
         self._said: dict[str, dict[ColumnName, CellText]] = {}
         self._columns: list[Column] = []
 
@@ -218,8 +197,5 @@ class ProcessTable(DataTable[_Drawn]):
         title = column.name.removesuffix(" GiB" if sorted_by else "") + ("↓" if sorted_by else "")
         return Text(f"{title:>{column.width}}" if column.right else title, no_wrap=True)
 
-    def _draw(self, cell: CellText, column: Column) -> _Drawn:
-        text = shorten(cell.text, column.width)
-        return _Drawn(
-            f"{text:>{column.width}}" if column.right else text, _TONES[cell.tone][not self.app.current_theme.dark]
-        )
+    def _draw(self, cell: CellText, column: Column) -> TableCell:
+        return table_cell(cell, column.width, right=column.right, dark=self.app.current_theme.dark)

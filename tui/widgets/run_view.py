@@ -1,6 +1,5 @@
-"""A run held against its budget: bars on the card's scale, memory over time with the budget's lines, and the phases."""
+"""A process of a run held against its budget: bars on the card's scale, memory over time, why it diverges, phases."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from textual.app import ComposeResult
@@ -9,141 +8,117 @@ from textual.content import Content
 from textual.events import Resize
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import ProcessRow
 
-from ..bars import Part, bar
-from ..gpu_bars import bar_content
-from ..palette import STATUSES
-from ..words import badge, most_words, signed_gib, span_words, worst
-from .budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_name
+from ..memory_graph import Readings
+from ..run_text import bars_content, budget_content, facts_content, legend_content, nothing_content, picture_of
+from ..words import span_words
 from .lines import Lines
-from .memory_graph import Line, MemoryGraph, Readings
+from .memory_graph import MemoryGraph
 
-_PLAIN = "#60a5fa"
-_LABEL, _TAIL = 10, 28
-_LEAST_SPAN_SECONDS = 60.0
-_EXPECTED, _BOUND = "━", "┄"
+SPANS: tuple[float | None, ...] = (60.0, 300.0, 900.0, 3600.0, None)
+"""Seconds that the graph can show; None: the whole run."""
+_LEAST_WIDTH = 46
 
 
 class RunView(VerticalScroll):
-    """The processes of one run, largest first, against the budget of their job."""
+    """One process, its memory over time, and what there is to say about it."""
 
     DEFAULT_CSS = """
     RunView { padding: 0 1; scrollbar-size-vertical: 1; }
     RunView Lines { text-wrap: wrap; }
-    RunView MemoryGraph { height: 1fr; min-height: 6; max-height: 16; margin: 1 0 0 0; }
+    RunView #why { margin: 1 0 0 0; }
+    RunView #budget, RunView #facts { margin: 1 0 0 0; }
+    RunView MemoryGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
-        self._again: Callable[[], None] | None = None
+        self._again: partial[None] | None = None
+        self._span: int | None = None
+        """Position in ``SPANS`` that the user has chosen; None: what suits the run."""
+        self._suits = 1
 
     def compose(self) -> ComposeResult:
-        """Bars, graph, its legend, and what the budget says."""
+        """From what is looked at first to what is looked up."""
         yield Lines(id="bars")
-        yield MemoryGraph(axis=True, id="over-time")
+        yield MemoryGraph(id="over-time", ascii_only=bool(getattr(self.app, "ascii_only", False)))
         yield Lines(id="legend")
+        yield Lines(id="why")
         yield Lines(id="budget")
+        yield Lines(id="facts")
 
-    def show(self, rows: Sequence[ProcessRow], *, history_of: Callable[[ProcessRow], Readings], now: float) -> None:
-        """Show these processes; the first one's memory is drawn over time."""
-        self._again = partial(self.show, rows, history_of=history_of, now=now)
-        if not rows:
-            self._show_nothing(Content("It holds no memory on a GPU yet."), Content())
-            return
-        first, graph = rows[0], self.query_one(MemoryGraph)
-        history = history_of(first)
-        span = max(_LEAST_SPAN_SECONDS, now - history[0][0]) if history else _LEAST_SPAN_SECONDS
+    def show(self, row: ProcessRow, *, history: Readings, now: float) -> None:
+        """Show this process.
+
+        Args:
+            row: how it stands.
+            history: what it has held over its whole life.
+            now: the snapshot's time.
+        """
+        self._again = partial(self.show, row, history=history, now=now)
+        graph, end = self.query_one(MemoryGraph), now if row.ended_at is None else row.ended_at
         graph.display = True
-        graph.show(
-            history,
-            top_bytes=_scale(first),
-            lines=_lines(first.budget),
-            span_seconds=span,
-            now=now,
-            colour=STATUSES[first.comparison.status].colour if first.comparison else _PLAIN,
-        )
-        self._write(_bars(rows, self._width), _legend(first, span), _budget(first))
+        begin = _begin(row, history, end)
+        self._suits = _suiting(end - begin, ended=row.ended_at is not None)
+        span, words = self._span_of(max(1.0, end - begin))
+        picture = picture_of(row, history, span_seconds=span, now=end)
+        graph.show(picture, end="now" if row.ended_at is None else "end")
+        self._write("bars", bars_content(row, self._width, now=now))
+        self._write("legend", legend_content(row, picture, words))
+        self._write("budget", budget_content(row.budget) if row.budget else Content())
+        self._write("facts", facts_content(row))
 
-    def show_budget(self, budget: Budget) -> None:
+    def show_nothing(self, budget: Budget | None) -> None:
         """Show a budget alone: the run holds nothing on a GPU yet."""
-        self._again = partial(self.show_budget, budget)
-        parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=self._width - _LABEL)
-        line = Content.assemble("It holds no memory on a GPU yet.\n", f"{'budget':<{_LABEL}}", bar_content(parts))
-        self._show_nothing(line, _budget_text(budget))
+        self._again = partial(self.show_nothing, budget)
+        self.query_one(MemoryGraph).display = False
+        self._write("bars", nothing_content(budget, self._width))
+        self._write("budget", budget_content(budget) if budget else Content())
+        for name in ("legend", "why", "facts"):
+            self._write(name, Content())
+
+    def explain(self, content: Content) -> None:
+        """Say why the process holds something else than its budget; nothing where there is nothing to say."""
+        self._write("why", content)
+
+    def zoom(self, by: int) -> None:
+        """Show a longer stretch of time (1), or a shorter one (-1)."""
+        at = self._suits if self._span is None else self._span
+        self._span = min(len(SPANS) - 1, max(0, at + by))
+        self._draw_again()
 
     def on_resize(self, _: Resize) -> None:
         """Draw for the new width."""
-        if self._again is not None:
-            self._again()
+        self._draw_again()
 
     @property
     def _width(self) -> int:
-        return max(_LABEL + _TAIL + 8, self.scrollable_content_region.width)
+        return max(_LEAST_WIDTH, self.scrollable_content_region.width)
 
-    def _show_nothing(self, bars: Content, budget: Content) -> None:
-        self.query_one(MemoryGraph).display = False
-        self._write(bars, Content(), budget)
+    def _span_of(self, whole: float) -> tuple[float, str]:
+        span = SPANS[self._suits if self._span is None else self._span]
+        return (whole, f"its whole run, {span_words(whole)}") if span is None else (span, f"last {span_words(span)}")
 
-    def _write(self, *contents: Content) -> None:
-        for name, content in zip(("bars", "legend", "budget"), contents, strict=True):
-            self.query_one(f"#{name}", Lines).show(content, layout=True)
+    def _draw_again(self) -> None:
+        if self._again is not None:
+            self._again()
 
-
-def _scale(row: ProcessRow) -> int:
-    sizes = [row.gpu.total_bytes, row.process.used_bytes, row.budget.peak.high_bytes if row.budget else None]
-    return row.gpu.total_bytes or max(size for size in (*sizes, 1) if size is not None)
-
-
-def _bars(rows: Sequence[ProcessRow], width: int) -> Content:
-    lines = [_held_line(row, width) for row in rows]
-    first = rows[0]
-    if first.budget is not None:
-        peak = first.budget.peak
-        cells = budget_bar(first.budget, scale_bytes=_scale(first), width=width - _LABEL - _TAIL)
-        tail = f"│ {format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
-        lines.append(Content.assemble(f"{'budget':<{_LABEL}}", bar_content(cells), tail))
-    lines.append(_status_line(worst(rows) or first, several=len(rows) > 1))
-    return Content("\n").join(lines)
+    def _write(self, name: str, content: Content) -> None:
+        lines = self.query_one(f"#{name}", Lines)
+        lines.display = bool(content)
+        lines.show(content, layout=True)
 
 
-def _held_line(row: ProcessRow, width: int) -> Content:
-    colour = STATUSES[row.comparison.status].colour if row.comparison else _PLAIN
-    used = row.process.used_bytes
-    held = [Part(used or 0, "█", colour)]
-    cells = bar(held, scale_bytes=_scale(row), width=width - _LABEL - _TAIL, empty=" " if used is not None else "?")
-    tail = f"│ {format_gib(used)} of {format_gib(row.gpu.total_bytes)} GiB"
-    return Content.assemble(f"{f'GPU {row.gpu.index}':<{_LABEL}}", bar_content(cells), tail)
+def _begin(row: ProcessRow, history: Readings, end: float) -> float:
+    """Where the whole run begins: at its start, unless most of it was before anybody looked."""
+    seen = history[0][0] if history else end
+    first = min([mark.time for mark in row.marks], default=seen)
+    return first if seen - first < end - seen else seen
 
 
-def _status_line(row: ProcessRow, *, several: bool) -> Content:
-    comparison = row.comparison
-    if comparison is None:
-        return Content.styled(row.problem or "No job is known to run here, so there is no budget.", "dim")
-    where = f"GPU {row.gpu.index}: " if several else ""
-    difference = signed_gib(comparison.difference_bytes)
-    words = f" {difference} GiB · {comparison.sentence} · {most_words(comparison)}"
-    return Content.assemble(where, badge(STATUSES[comparison.status], comparison.status), words)
-
-
-def _lines(budget: Budget | None) -> list[Line]:
-    if budget is None:
-        return []
-    bounds = (Line(budget.peak.low_bytes, _BOUND), Line(budget.peak.high_bytes, _BOUND))
-    return [*bounds, Line(budget.steady_device_bytes, _EXPECTED)]
-
-
-def _legend(row: ProcessRow, span_seconds: float) -> Content:
-    name = f"GiB on {short_name(row.gpu.name)}, {span_words(span_seconds)}"
-    lines = f"  {_EXPECTED} expected  {_BOUND} low and high" if row.budget else ""
-    return Content.styled(name + lines, "dim")
-
-
-def _budget(row: ProcessRow) -> Content:
-    return _budget_text(row.budget) if row.budget else Content()
-
-
-def _budget_text(budget: Budget) -> Content:
-    lines = [Content(), peak_line(budget), *model_lines(budget), Content(), *phase_table(budget), Content()]
-    return Content("\n").join([*lines, *remark_lines(budget)])
+def _suiting(life_seconds: float, *, ended: bool) -> int:
+    """Of what was seen of a run, all in its first minutes and after its end; five minutes otherwise."""
+    if ended:
+        return len(SPANS) - 1
+    return 0 if life_seconds <= (SPANS[0] or 0) else 1

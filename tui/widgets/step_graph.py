@@ -5,9 +5,9 @@ import os
 from vramtop.estimator.budget import Budget
 
 from ..bars import Cell
+from ..memory_graph import axis_labels
 from ..step_graph import axis_rows, step_of, step_rows, top_bytes
 from .drawn_rows import DrawnRows
-from .memory_graph import axis_labels
 
 _AXIS_ROWS = 2
 

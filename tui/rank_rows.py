@@ -1,0 +1,115 @@
+"""All ranks of a run side by side, as plain data: the rows of a small table, and which columns fit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vramtop.estimator.sizes import format_gib
+from vramtop.monitor.board import ProcessRow
+from vramtop.monitor.compare import HighWater
+from vramtop.monitor.snapshot import ProcessKey
+
+from .palette import STATUSES
+from .run_text import PHASES
+from .table_rows import CellText, tone_of
+from .words import signed_gib
+
+RankColumn = Literal[
+    "RANK", "PID", "GPU", "HOLDS", "PEAK", "KNOWN BY", "BUDGET", "DIFF", "STATUS", "PHASE", "STEP", "S/STEP"
+]
+_WIDTHS: dict[RankColumn, int] = {
+    "RANK": 4, "PID": 7, "GPU": 3, "HOLDS": 6, "PEAK": 6, "KNOWN BY": 10, "BUDGET": 6, "DIFF": 6, "STATUS": 15,
+    "PHASE": 10, "STEP": 7, "S/STEP": 6,
+}  # fmt: skip
+_BY_IMPORTANCE: tuple[RankColumn, ...] = (
+    "PID", "GPU", "HOLDS", "STATUS", "DIFF", "RANK", "PEAK", "PHASE", "STEP", "KNOWN BY", "BUDGET", "S/STEP",
+)  # fmt: skip
+_LEFT = ("KNOWN BY", "STATUS", "PHASE")
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """A line of the table."""
+
+    key: str
+    row: ProcessRow | None
+    """None: this rank holds nothing on a GPU yet."""
+    cells: dict[RankColumn, CellText]
+
+
+def rank_columns(width: int) -> dict[RankColumn, int]:
+    """The columns that fit with their widths, in their usual order; the least important give way."""
+    chosen: set[RankColumn] = set()
+    left = width
+    for name in _BY_IMPORTANCE:
+        left -= _WIDTHS[name] + _GAP
+        if left < 0 and chosen:
+            break
+        chosen.add(name)
+    return {name: size for name, size in _WIDTHS.items() if name in chosen}
+
+
+def is_right(name: RankColumn) -> bool:
+    """Figures stand at the right."""
+    return name not in _LEFT
+
+
+def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, int | None]) -> list[RankRow]:
+    """A row for each process on each GPU, and for each rank that is on none yet; by rank.
+
+    Args:
+        rows: the processes on GPUs, those that have ended as well.
+        ranks: the rank of each process of the run, where it has one.
+    """
+    found = [_on_gpu(row, ranks.get(row.process.key)) for row in rows]
+    present = {row.process.key for row in rows}
+    waiting = [_waiting(key, rank) for key, rank in ranks.items() if key not in present]
+    order = {key: at for at, key in enumerate(ranks)}
+    by_place = sorted(found, key=lambda each: order.get(each.row.process.key, len(order)) if each.row else 0)
+    return [*by_place, *waiting]
+
+
+def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
+    comparison, counters = row.comparison, row.process.counters
+    tone = tone_of(row)
+    status = CellText("? no budget" if row.problem else "-", "muted")
+    phase = peak = known = ""
+    if comparison is not None:
+        mark = STATUSES[comparison.status]
+        status = CellText(f"{mark.letter} {mark.word}", tone)
+        phase = PHASES[comparison.phase][1] if comparison.phase else ""
+        if comparison.high_water:
+            peak, known = format_gib(comparison.high_water.size_bytes), _known_by(comparison.high_water)
+    ended = row.ended_at is not None
+    texts: dict[RankColumn, CellText] = {
+        "RANK": CellText("-" if rank is None else str(rank)),
+        "PID": CellText(str(row.process.pid)),
+        "GPU": CellText(str(row.gpu.index)),
+        "HOLDS": CellText("-" if ended else format_gib(row.process.used_bytes)),
+        "PEAK": CellText(peak or "-"),
+        "KNOWN BY": CellText(known or "-", "muted"),
+        "BUDGET": CellText(format_gib(row.budget.steady_device_bytes) if row.budget else "-"),
+        "DIFF": CellText("-" if comparison is None or ended else signed_gib(comparison.difference_bytes), tone),
+        "STATUS": status,
+        "PHASE": CellText(phase or "-"),
+        "STEP": CellText("-" if counters is None or counters.steps is None else f"{counters.steps:,}"),
+        "S/STEP": CellText(
+            "-" if counters is None or counters.step_seconds is None else f"{counters.step_seconds:.2f}"
+        ),
+    }
+    return RankRow(key="/".join(map(str, row.key)), row=row, cells=texts)
+
+
+def _waiting(key: ProcessKey, rank: int | None) -> RankRow:
+    texts = dict.fromkeys(_WIDTHS, CellText("-", "muted"))
+    texts["RANK"] = CellText("-" if rank is None else str(rank))
+    texts["PID"] = CellText(str(key[0]))
+    texts["STATUS"] = CellText("on no GPU yet", "muted")
+    return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
+
+
+def _known_by(high: HighWater) -> str:
+    if high.how == "seen":
+        return "seen" if high.every_seconds is None else f"seen {high.every_seconds:.1f} s"
+    return {"probe": "probe", "accounting": "driver"}[high.how]

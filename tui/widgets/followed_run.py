@@ -1,0 +1,196 @@
+"""A run that is followed: its ranks side by side, its settings, and one of its processes against its budget."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.events import Resize
+from textual.message import Message
+from textual.widgets import Static
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.explain import Explanation, explain
+from vramtop.estimator.job import Job
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.board import Board, ProcessRow, RunRow
+from vramtop.monitor.history import History
+from vramtop.monitor.snapshot import ProcessKey
+
+from ..attach_text import observed_bytes, process_content, run_content, warnings_content, why_content
+from ..estimates import Estimate
+from ..newest import Newest
+from .lines import Lines
+from .rank_table import RankTable
+from .run_view import RunView
+
+_GRAIN = 0.02
+"""What is held must change by so much of the budget before it is explained anew."""
+_Question = tuple[int, tuple[int, int, float | None], int]
+"""A budget, a process on a GPU, and how many grains it holds."""
+
+
+class FollowedRun(Vertical):
+    """A run.
+
+    Args:
+        history: what processes have held.
+        estimate: a quick estimate, for explanations.
+        id: the widget's id in the DOM.
+    """
+
+    DEFAULT_CSS = """
+    FollowedRun { height: 1fr; }
+    FollowedRun #run { padding: 0 1; text-overflow: ellipsis; }
+    FollowedRun #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
+    FollowedRun #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
+    FollowedRun #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
+    FollowedRun #refused { padding: 0 1; height: auto; color: $text-warning; }
+    FollowedRun #memory { width: 3fr; }
+    FollowedRun #doubt { height: auto; padding: 0 1; color: $text-error; display: none; }
+    FollowedRun #doubt.-told { display: block; }
+    """
+
+    @dataclass
+    class Explained(Message):
+        """What would explain that a process holds something else."""
+
+        question: _Question
+        found: Sequence[Explanation]
+
+    def __init__(
+        self,
+        history: History,
+        estimate: Estimate,
+        *,
+        id: str | None = None,  # noqa: A002 - Textual's own name for it
+    ) -> None:
+        super().__init__(id=id)
+        self._history = history
+        self._estimate = estimate
+        self._why = Newest("explain")
+        self._question: _Question | None = None
+        self._again: Callable[[], None] | None = None
+        self._attachment: Attachment | None = None
+        self.rows: tuple[ProcessRow, ...] = ()
+        """Its processes on GPUs."""
+
+    def compose(self) -> ComposeResult:
+        """From the whole run to one of its processes."""
+        yield Lines(id="run")
+        yield Lines(id="warnings")
+        yield RankTable(id="ranks")
+        yield Static(id="doubt", markup=False)
+        with Horizontal(id="halves"):
+            yield Vertical(id="settings")
+            yield RunView(id="memory")
+
+    def show(
+        self, board: Board | None, keys: Sequence[ProcessKey], attachment: Attachment | None, budget: Budget | None
+    ) -> None:
+        """Show how the run stands.
+
+        Args:
+            board: the newest figures.
+            keys: its processes.
+            attachment: what was read of it.
+            budget: of its job, for the time in which it holds nothing on a GPU.
+        """
+        self._attachment = attachment
+        self.rows = run_rows(board, keys)
+        now = board.snapshot.time if board else 0.0
+        header = run_content(attachment, self.rows) if attachment else None
+        if header is None and self.rows:
+            header = process_content(self.rows)
+        if header is not None:
+            self.query_one("#run", Lines).show(header, layout=True)
+        warnings = self.query_one("#warnings", Lines)
+        warnings.display = bool(attachment and attachment.warnings)
+        if attachment:
+            warnings.show(warnings_content(attachment), layout=True)
+        ranks: dict[ProcessKey, int | None] = dict.fromkeys(keys)
+        if attachment:
+            ranks.update({(rank.pid, rank.start_time): rank.rank for rank in attachment.ranks})
+        self.query_one(RankTable).show(self.rows, ranks, width=self.size.width)
+        self._again = lambda: self._draw(budget, now)
+        self._draw(budget, now)
+
+    @property
+    def drawn(self) -> ProcessRow | None:
+        """The process that is drawn."""
+        return self.query_one(RankTable).chosen
+
+    def doubt(self, sentence: str | None) -> None:
+        """Say what keeps the job from being complete; None: nothing does."""
+        doubt = self.query_one("#doubt", Static)
+        doubt.update(f"✗ {sentence}" if sentence else "")
+        doubt.set_class(sentence is not None, "-told")
+
+    @on(RankTable.Chosen)
+    @on(Resize)
+    def _draw_again(self) -> None:
+        if self._again is not None:
+            self._again()
+
+    @on(Explained)
+    def _explained(self, event: Explained) -> None:
+        event.stop()
+        row = self.drawn
+        if event.question == self._question and row is not None:
+            self.query_one(RunView).explain(why_content(row, event.found))
+
+    def _draw(self, budget: Budget | None, now: float) -> None:
+        row, view = self.drawn, self.query_one(RunView)
+        if row is None:
+            view.show_nothing(budget)
+            return
+        view.show(row, history=self._history.life(row.key), now=now)
+        self._ask_why(row)
+
+    def _ask_why(self, row: ProcessRow) -> None:
+        """On a thread of its own, and only when something has changed."""
+        observed, budget = observed_bytes(row), row.budget
+        if observed is None or budget is None:
+            self._question = None
+            self.query_one(RunView).explain(why_content(row, ()))
+            return
+        question = (id(budget), row.key, round(observed / (_GRAIN * budget.peak.device_bytes)))
+        if question == self._question:
+            return
+        self._question = question
+        environ = self._attachment.environ_hf if self._attachment else None
+
+        def answer() -> None:
+            self.post_message(self.Explained(question, _explanations(budget, observed, self._estimate, environ)))
+
+        self._why.submit(answer)
+
+
+def run_of(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
+    """The run that these processes belong to, where it is followed."""
+    runs = board.runs if board else ()
+    return next((run for run in runs if not set(keys).isdisjoint(run.pids)), None)
+
+
+def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRow, ...]:
+    """The processes of a run on their GPUs, those that have ended as well."""
+    run = run_of(board, keys)
+    if run is not None:
+        return run.rows
+    pids = {pid for pid, start in keys if start is None}
+    rows = board.processes if board else ()
+    return tuple(row for row in rows if row.process.key in keys or row.process.pid in pids)
+
+
+def _explanations(
+    budget: Budget, observed: int, estimate: Estimate, environ: Mapping[str, str] | None
+) -> Sequence[Explanation]:
+    def quick(job: Job) -> Budget:
+        return estimate(job, environ=environ)
+
+    try:
+        return explain(budget.job, budget, observed, quick)
+    except VramtopError:
+        return ()

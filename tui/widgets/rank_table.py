@@ -1,0 +1,89 @@
+"""All ranks of a run side by side; the one under the cursor is the one that is drawn."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+from textual.coordinate import Coordinate
+from textual.message import Message
+from textual.widgets import DataTable
+
+from vramtop.monitor.board import ProcessRow
+from vramtop.monitor.snapshot import ProcessKey
+
+from ..rank_rows import RankColumn, RankRow, is_right, rank_columns, rank_rows
+from ..words import severity
+from .table_cell import TableCell, table_cell
+
+
+class RankTable(DataTable[TableCell]):
+    """The ranks; posts ``Chosen`` when another one is to be drawn."""
+
+    DEFAULT_CSS = """
+    RankTable { height: auto; max-height: 9; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
+    RankTable > .datatable--cursor { background: $primary 20%; color: $text; text-style: none; }
+    RankTable:focus > .datatable--cursor { background: $primary 45%; }
+    RankTable > .datatable--header { background: $panel; color: $text; text-style: bold; }
+    """
+
+    class Chosen(Message):
+        """Another rank is under the cursor."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id, cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable")
+        self._shown: list[RankRow] = []
+        self._columns: dict[RankColumn, int] = {}
+
+    @property
+    def chosen(self) -> ProcessRow | None:
+        """The process under the cursor; None where there is none, or it holds nothing on a GPU yet."""
+        at = self.cursor_row
+        return self._shown[at].row if 0 <= at < len(self._shown) else None
+
+    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, int | None], *, width: int) -> None:
+        """Show these processes, and the ranks that are on no GPU yet.
+
+        The cursor stays where it is; at first it is on the rank that needs a look, or holds most.
+        """
+        new, columns = rank_rows(rows, ranks), rank_columns(width - self.scrollbar_size_vertical)
+        same = columns == self._columns and [row.key for row in new] == [row.key for row in self._shown]
+        if same:
+            self._update(new)
+        else:
+            self._fill(new, columns)
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Draw the rank under the cursor."""
+        event.stop()
+        self.post_message(self.Chosen())
+
+    def _update(self, new: Sequence[RankRow]) -> None:
+        for row, old in zip(new, self._shown, strict=True):
+            for name, width in self._columns.items():
+                if row.cells[name] != old.cells[name]:
+                    cell = table_cell(row.cells[name], width, right=is_right(name), dark=self.app.current_theme.dark)
+                    self.update_cell(row.key, name, cell)
+        self._shown = list(new)
+
+    def _fill(self, new: Sequence[RankRow], columns: dict[RankColumn, int]) -> None:
+        at = self._shown[self.cursor_row].key if 0 <= self.cursor_row < len(self._shown) else None
+        self.clear(columns=True)
+        self._columns = columns
+        for name, width in columns.items():
+            self.add_column(Text(f"{name:>{width}}" if is_right(name) else name, no_wrap=True), width=width, key=name)
+        dark = self.app.current_theme.dark
+        for row in new:
+            cells = (
+                table_cell(row.cells[name], width, right=is_right(name), dark=dark) for name, width in columns.items()
+            )
+            self.add_row(*cells, key=row.key)
+        self._shown = list(new)
+        place = next((place for place, row in enumerate(new) if row.key == at), None)
+        self.cursor_coordinate = Coordinate(_first(new) if place is None else place, 0)
+
+
+def _first(rows: Sequence[RankRow]) -> int:
+    def rank(at: int) -> tuple[int, int]:
+        row = rows[at].row
+        return (99, 0) if row is None else (severity(row), -(row.process.used_bytes or 0))
+
+    return min(range(len(rows)), key=rank, default=0)
