@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import psutil
 
@@ -13,6 +13,8 @@ from vramtop.estimator.readers.launchers import Launch, parse_launch, starts_at
 from vramtop.estimator.readers.tools.registry import tool_of
 
 _OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
+_SHOWN = 120
+_SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
@@ -52,7 +54,18 @@ class Seen:
     @property
     def trains(self) -> bool:
         """Whether it runs a Python program itself, rather than launching one."""
-        return self.launch.program is not None and not self.launch.only_starts and not self.is_helper
+        launch = self.launch
+        return launch.program is not None and not (launch.only_starts or self.is_helper or self._is_shell)
+
+    @property
+    def _is_shell(self) -> bool:
+        return bool(self.argv) and PurePath(self.argv[0].lstrip("-")).name in _SHELLS
+
+    @property
+    def words(self) -> str:
+        """Its command line in one line, for people, cut where it is long."""
+        line = " ".join(" ".join(self.argv).replace("\0", " ").split())
+        return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +116,7 @@ def find_family(asked: Seen) -> Family:
     """
     program = _program_of(asked)
     if program is None:
-        line = " ".join(asked.argv)[:120] or "no command line"
-        raise CannotTellError(
-            f"Process {asked.pid} ({line}) runs no Python script or module that can be read, so its job cannot be told."
-        )
+        raise CannotTellError(_no_program(asked))
     launcher = _launcher_of(program)
     if copies := _copies(program):
         program, ranks = _told_by(copies), copies
@@ -134,13 +144,42 @@ def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:
         pid=process.pid,
         parent=parent if isinstance(parent, int) else None,
         start_time=started,
-        argv=tuple(argv),
-        environ=environ if isinstance(environ, dict) and (environ or not hidden) else None,
-        cwd=Path(cwd) if isinstance(cwd, str) and cwd else None,
+        argv=tuple(_text(word) for word in argv),
+        environ=_texts(environ) if isinstance(environ, dict) and (environ or not hidden) else None,
+        cwd=_folder(process.pid, cwd) if isinstance(cwd, str) and cwd else None,
         exe=Path(exe) if isinstance(exe, str) and exe else None,
         user=user if isinstance(user, str) else None,
         hidden=tuple(hidden),
     )
+
+
+def _no_program(asked: Seen) -> str:
+    """Why a process's job cannot be told, in a sentence."""
+    unread = f"Process {asked.pid} ({asked.words or 'no command line'})"
+    if not asked.argv:
+        return (
+            f"{unread} runs no Python program that can be read: it is part of the kernel, or just starting or ending."
+        )
+    is_python = asked.exe is not None and asked.exe.name.startswith("python")
+    if is_python and not PurePath(asked.argv[0]).name.startswith("python"):
+        return f"{unread} has overwritten its own command line, so its job cannot be told; describe it in a job file."
+    if is_python:
+        return f"{unread} runs Python code that no file holds, so its job cannot be told; describe it in a job file."
+    return f"{unread} runs no Python script or module that can be read, so its job cannot be told."
+
+
+def _text(word: str) -> str:
+    """Text that can be written down again; bytes that are no UTF-8 become question marks."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _texts(environ: Mapping[str, str]) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in environ.items()}
+
+
+def _folder(pid: int, cwd: str) -> Path:
+    """A working folder; by way of ``/proc`` where its name is no text."""
+    return Path(cwd if _text(cwd) == cwd else f"/proc/{pid}/cwd")
 
 
 def _program_of(asked: Seen) -> Seen | None:
@@ -205,6 +244,9 @@ def _launcher_of(program: Seen) -> Seen | None:
 
 
 def _ranks(program: Seen, launcher: Seen | None) -> tuple[Seen, ...]:
+    if launcher is not None and program.environ is None:  # whose ranks are hidden: those that the launcher started
+        children = [child for child in _descendants(launcher) if child.launch == program.launch]
+        return tuple(child for child in children if child.parent == launcher.pid) or (program,)
     if launcher is None or not program.is_rank:
         return (program,)
     children = [child for child in _descendants(launcher) if child.is_rank and child.launch == program.launch]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..paths import read_file
 from .data_files import read_table
 from .program import Program
 from .settings import Setting, Settings
@@ -119,8 +120,7 @@ def _since(program: Program, folder: Path, pattern: str) -> list[Path]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_LIMIT_BYTES)
+        return read_file(path, _LIMIT_BYTES)
     except OSError:
         return b""
 

@@ -1,12 +1,12 @@
 """YAML, JSON and TOML files as plain data: nothing in them is imported, constructed or expanded."""
 
 import json
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..paths import read_file
 from .place import Place
 from .settings import Setting
 
@@ -33,12 +33,10 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe or a device might never end
-            raise InputError(f"{path}: not a regular file")
-        if status.st_size > _LIMIT_BYTES:
+        data = read_file(path, _LIMIT_BYTES + 1)
+        if len(data) > _LIMIT_BYTES:
             raise InputError(f"{path}: too large to be a configuration file")
-        return path.read_text(encoding="utf-8-sig")
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:

@@ -35,6 +35,9 @@ _DECIDED_BY = {
     "target_modules": "lora.targets",
 }
 """The job key that depends on an argument which only running the script would tell."""
+_VERSION = re.compile(r"v?\d")
+_LIBRARIES = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
+"""Those that a job's software table has."""
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
 
 
@@ -87,14 +90,25 @@ def read_launch(
 
 
 def _read(program: Program) -> JobReading:
-    workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    if _WORKSPACE.fullmatch(workspace):
-        origin = "CUBLAS_WORKSPACE_CONFIG in the environment"
-        program.notes.put("software.cublas_workspace", workspace, origin)
+    _read_software(program)
     tool = tool_of(program.launch)
     if tool is not None:
         return tool.read(program)
     return _read_script(program)
+
+
+def _read_software(program: Program) -> None:
+    """Versions that are known, and what the environment tells CUDA's libraries."""
+    for name in _LIBRARIES:
+        version = program.versions.get(name, "")
+        if _VERSION.match(version):
+            program.notes.put(f"software.{name}", version, "installed beside its interpreter", written=False)
+    loading = program.environ.get("CUDA_MODULE_LOADING", "").lower()
+    if loading in ("lazy", "eager"):
+        program.notes.put("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
+    workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    if _WORKSPACE.fullmatch(workspace):
+        program.notes.put("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
 
 
 def _read_script(program: Program) -> JobReading:
@@ -129,6 +143,9 @@ def _files(program: Program, flags: Layer, words: Sequence[str]) -> dict[str, Se
 def _script(program: Program, options: Layer) -> Script:
     """The script's text; TRL's own scripts say nothing that their flags do not."""
     if program.launch.script is None or program.launch.trl_command:
+        return Script()
+    if program.launch.script == "-":
+        program.notes.warn("The script came through standard input and is not counted.")
         return Script()
     path = program.place.path(program.launch.script)
     try:

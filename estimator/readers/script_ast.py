@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError
+from ..paths import read_file
 from .script_values import Values, calls
 from .settings import Layer, Setting
 
@@ -98,7 +99,7 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
     try:
         if path.stat().st_size > _LIMIT_BYTES:
             raise InputError(f"{path}: too large to be a script")
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        tree = ast.parse(read_file(path), filename=str(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (SyntaxError, ValueError, RecursionError) as error:

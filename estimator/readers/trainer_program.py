@@ -46,7 +46,7 @@ def read_trainer(
     )
     read_model(arguments, notes)
     read_step(arguments, notes)
-    config = known_config(notes.get("model.id"), program.environ)
+    config = known_config(notes.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
     if config is None and running is not None:
         config = running.value

@@ -50,6 +50,7 @@ _TASKS = {
     "seq_2_seq_lm": "seq2seq-lm",
     "question_ans": "question-answering",
 }
+_TARGETS = ("lora_target_modules", "lora_target", "lora_targets")
 PAIRS = ("dpo", "reward", "orpo", "cpo")
 
 
@@ -146,6 +147,7 @@ def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes)
     if not wanted:
         if rank is not None and rank.written:
             notes.warn(f"{rank.origin} has no effect without use_peft.")
+            find(*_TARGETS)  # nor have they
         if quantized is not None:
             notes.warn(f"{quantized.origin}: quantized weights without LoRA adapters are not counted as quantized.")
             notes.doubt("less", "weights")
@@ -154,7 +156,7 @@ def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes)
     rank = rank or Setting(value=default, origin="the default rank, written nowhere", written=False)
     if (number := as_int(rank)) is not None:
         notes.put("lora.rank", number, rank.origin, written=rank.written)
-    _targets(find("lora_target_modules", "lora_target", "lora_targets"), usual_targets, notes)
+    _targets(find(*_TARGETS), usual_targets, notes)
     if quantized is not None:
         notes.put("lora.quantization", quantized.value, quantized.origin, written=quantized.written)
     return True

@@ -1,5 +1,6 @@
 """Files are data: whatever is in them ends in a table or in one sentence, at once."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
 
 def test_a_device_or_a_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").mkdir()
-    for path in (Path("/dev/zero"), tmp_path / "x.yaml"):
-        with pytest.raises(InputError, match="not a regular file"):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for path in (Path("/dev/zero"), tmp_path / "x.yaml", tmp_path / "pipe.yaml"):
+        with pytest.raises(InputError, match="cannot be read as text"):
             read_table(path)

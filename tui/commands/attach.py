@@ -1,6 +1,7 @@
 """``vramtop attach PID``: a running job, read, estimated, and held against what it takes."""
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -81,9 +82,16 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     )
     if options.json:
         print(json_text(_to_json(found, observed)))
+        if missing:
+            print(f"vramtop: {_asks(missing)}", file=sys.stderr)
     else:
         print("\n".join(_lines(found, look(ascii_only=options.ascii))))
     return 0 if budget else 3
+
+
+def _asks(missing: Sequence[str]) -> str:
+    sets = " ".join(f"--set {key}=VALUE" for key in missing)
+    return f"Process and command line do not tell {', '.join(missing)}; give {sets}"
 
 
 def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, GpuProcess] | None) -> Comparison:
