@@ -314,8 +314,8 @@ def _quantization(arguments: Arguments) -> Setting | None:
     """The storage of frozen weights, or None."""
     find = arguments.settings.find
     four, eight = find("load_in_4bit"), find("load_in_8bit")
+    double = find("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
     if four is not None and as_bool(four):
-        double = find("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
         if as_bool(double):
             origin = "; ".join(dict.fromkeys(setting.origin for setting in (four, double) if setting is not None))
             return Setting(value="nf4-double", origin=origin, written=four.written)

@@ -9,12 +9,13 @@ from .settings import Settings, as_bool
 
 _SUBJECTS: Mapping[str, tuple[Doubt, tuple[Component, ...]]] = {
     r"offload|on_cpu": ("less", (*STATES, "activations")),
+    r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),
     r"quant|gptq|awq|load_in_|float8|fp8|mxfp|nvfp": ("less", ("weights", "activations")),
     r"modules_to_save|additional_target|trainable_token|(?<![a-z])ema(?![a-z])|hpz": ("more", STATES),
     r"frozen|freeze|galore|apollo|badam|lisa|adam_mini": ("less", ("gradients", "optimizer")),
     r"lora|dora|adapter|exclude_modules|layers_to_transform": ("either", ("gradients", "optimizer", "activations")),
     r"fsdp|parallel|zero|shard": ("less", (*STATES, "activations")),
-    r"checkpointing|recompute|remat": ("either", ("activations",)),
+    r"checkpointing|(?<!p)recompute|remat": ("either", ("activations",)),
     r"liger|cross_entropy|tiled|chunked": ("less", ("activations", "logits")),
     r"precision|autocast": ("either", (*STATES, "activations")),
 }
@@ -33,9 +34,11 @@ _NO_MEMORY = {
     *("fsdp_transformer_layer_cls_to_wrap", "fsdp_state_dict_type", "fsdp_min_num_params", "shard_size", "num_shards"),
     *("enable_async_tensor_parallel", "context_parallel_rotate_method", "context_parallel_load_balancer"),
     *("tensor_parallel_plan", "precompute_float8_dynamic_scale_for_fsdp", "zero_allow_untested_optimizer"),
-    *("cpu_offload_pin_memory",),
+    *("cpu_offload_pin_memory", "fsdp_final_state_dict_type", "recompute_method"),
 }
 """By the last part of the name: they change nothing that counts in bytes, or only while the model is loaded."""
+_ABOUT_FILES = re.compile(r"(no_)?(ckpt|checkpoint|dist_ckpt|save|load|dataset|tokenizer|data)[._]")
+"""Beginnings of names that are about what lies on disk."""
 
 
 def warn_of_unread(settings: Settings, notes: Notes) -> None:
@@ -44,7 +47,7 @@ def warn_of_unread(settings: Settings, notes: Notes) -> None:
         said_off = as_bool(setting) is False or setting.value in ([], {}, 0, "0")
         last = name.rpartition(".")[2]
         found = next((what for words, what in _SUBJECTS.items() if re.search(words, name)), None)
-        if found is None or last in _NO_MEMORY or said_off:
+        if found is None or last in _NO_MEMORY or said_off or (_ABOUT_FILES.match(name) and "load_in_" not in name):
             continue
         notes.warn(f"{setting.origin} may change the memory and is not counted.")
         doubt, components = found

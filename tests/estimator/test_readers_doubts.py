@@ -34,6 +34,8 @@ def read(tmp_path: Path) -> Read:
             Unsure(activations="more"),
         ),
         ("--lr_scheduler_type cosine --weight_decay 0.1 --tokenizers_parallelism true", Unsure()),
+        ("--precompute_ref_log_probs true --use_bnb_nested_quant true --use_dora false", Unsure()),
+        ("--use_dora true", Unsure(gradients="either", optimizer="either", activations="either")),
         ("--lora_alpha 3 --some_offload_setting false --dataloader_num_workers 4", Unsure()),
     ],
 )
@@ -80,6 +82,44 @@ def test_keys_of_a_tools_file(tmp_path: Path, text: str, unsure: Unsure) -> None
     reading = read_config_file(tmp_path / "a.yml", environ={})
     assert reading.job().unsure == unsure
     assert bool(reading.warnings) == (unsure != Unsure())
+
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64"
+    " --max-position-embeddings 64 --micro-batch-size 1 --vocab-size 100 --use-distributed-optimizer"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "unsure", "reduce"),
+    [
+        (
+            "--bf16 --ckpt-fully-parallel-save --ckpt-format torch_dist --no-load-optim --tp-comm-overlap",
+            Unsure(),
+            "fp32",
+        ),
+        ("--bf16 --grad-reduce-in-bf16 --recompute-granularity full --recompute-method uniform", Unsure(), "bf16"),
+        ("--fp16", Unsure(), "fp16"),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", Unsure(), "fp32"),
+        ("--bf16 --fp8-format hybrid", Unsure(weights="less", activations="less"), "fp32"),
+        ("--bf16 --cross-entropy-loss-fusion", Unsure(activations="less", logits="less"), "fp32"),
+    ],
+)
+def test_flags_of_megatron(read: Read, flags: str, unsure: Unsure, reduce: str) -> None:
+    job = read(f"{MEGATRON} {flags}").job()
+    assert (job.unsure, job.parallel.reduce_dtype) == (unsure, reduce)
+
+
+def test_units_that_are_not_the_blocks(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: 2, fsdp_auto_wrap_policy: POLICY,"
+        " fsdp_backward_prefetch: BACKWARD_PRE, fsdp_cpu_ram_efficient_loading: true, fsdp_state_dict_type: FULL}\n"
+    )
+    text = (tmp_path / "a.yaml").read_text()
+    line = TRAINER.replace("python", "accelerate launch --config_file a.yaml")
+    for policy, doubt in (("TRANSFORMER_BASED_WRAP", "no"), ("NO_WRAP", "more"), ("SIZE_BASED_WRAP", "more")):
+        (tmp_path / "a.yaml").write_text(text.replace("POLICY", policy))
+        assert read(line).job().unsure == Unsure(weights=doubt)  # type: ignore[arg-type]
 
 
 def test_a_deepspeed_file_that_is_not_here_may_offload(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ def read(program: Program) -> JobReading:
         program.notes.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
         program.notes.doubt("less", "gradients", "optimizer")
     stage = as_word(raw.find("stage"))
+    if stage == "ppo":
+        program.notes.warn("PPO's reference, reward and value models are not counted, nor is the text it generates.")
+        program.notes.doubt("more", "weights", "activations")
     defaults = {
         **transformers_defaults(program.versions),
         **_own_defaults(lora=lora),

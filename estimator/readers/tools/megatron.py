@@ -35,6 +35,7 @@ def read(program: Program) -> JobReading:
     said = settings.find(half) if half else None
     origin = said.origin if said is not None else "neither --bf16 nor --fp16"
     notes.put("training.precision", f"{half}-mixed" if half else "fp32", origin)
+    _reduction(half, settings, notes)
     optimizer = settings.find("optimizer") or Setting(value="adam", origin="Megatron's default", written=False)
     put_word(notes, "training.optimizer", optimizer, {"adam": "adamw-fused", "sgd": "sgd-momentum", "muon": "muon"})
     _recompute(settings, notes)
@@ -43,6 +44,15 @@ def read(program: Program) -> JobReading:
         notes.put_global_batch(as_int(total), total.origin)
     warn_of_unread(settings, notes)
     return notes.reading()
+
+
+def _reduction(half: str | None, settings: Settings, notes: Notes) -> None:
+    """Gradients of bf16 are kept and reduced in fp32 unless told otherwise, those of fp16 only if asked for."""
+    in_bf16, in_fp32 = settings.find("grad_reduce_in_bf16"), settings.find("accumulate_allreduce_grads_in_fp32")
+    if half == "bf16" and in_bf16 is not None and as_bool(in_bf16):
+        notes.put("parallel.reduce_dtype", "bf16", in_bf16.origin)
+    elif half == "fp16" and not as_bool(in_fp32):
+        notes.put("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16", written=False)
 
 
 def _model(settings: Settings, notes: Notes) -> None:
@@ -170,6 +180,9 @@ def _parallel(program: Program, settings: Settings) -> None:
         "expert": find("expert_model_parallel_size"),
     }
     put_bool(notes, "parallel.sequence_parallel", find("sequence_parallel"))
+    offload = find("optimizer_cpu_offload")
+    if offload is not None and as_bool(offload):
+        notes.put("parallel.cpu_offload", "optimizer", offload.origin)
     ranks = as_int(world.ranks)
     if as_bool(fsdp) and fsdp is not None:
         notes.put("parallel.strategy", "megatron-fsdp", fsdp.origin)
@@ -186,9 +199,6 @@ def _parallel(program: Program, settings: Settings) -> None:
     if ranks == 1:
         return
     put_ranks(program, world, sizes, None)
-    offload = find("optimizer_cpu_offload")
-    if offload is not None and as_bool(offload):
-        notes.put("parallel.cpu_offload", "optimizer", offload.origin)
     if find("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank") is not None:
         notes.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
         notes.doubt("more", "activations")

@@ -179,6 +179,10 @@ def _parallel(program: Program, settings: Settings) -> None:
     if (as_int(tensor) or 1) > 1 and tensor is not None:
         origin = f"{tensor.origin}: torchtitan's tensor parallelism splits norms and residuals too"
         notes.put("parallel.sequence_parallel", True, origin, written=False)
+    whole = find("parallelism.disable_loss_parallel")
+    if whole is not None and as_bool(whole) and (as_int(tensor) or 1) > 1:
+        notes.warn(f"{whole.origin}: the loss is counted as split over the tensor-parallel ranks.")
+        notes.doubt("more", "logits")
     _reshard(settings, stages, notes)
     offload = find("training.enable_cpu_offload")
     if offload is not None and as_bool(offload):
