@@ -9,6 +9,7 @@ from .settings import Settings, as_bool
 
 _SUBJECTS: Mapping[str, tuple[Doubt, tuple[Component, ...]]] = {
     r"offload|on_cpu": ("less", (*STATES, "activations")),
+    r"(?<![a-z])qat(?![a-z])": ("more", ("weights", "activations")),
     r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),
     r"quant|gptq|awq|load_in_|float8|fp8|mxfp|nvfp": ("less", ("weights", "activations")),
     r"modules_to_save|additional_target|trainable_token|(?<![a-z])ema(?![a-z])|hpz": ("more", STATES),

@@ -64,6 +64,8 @@ def test_axolotls_batch_size_is_a_whole_step(read: Read) -> None:
     [
         ("adapter: qlora\nload_in_4bit: true\n", "nf4-double"),
         ("adapter: qlora\nload_in_4bit: true\nbnb_config_kwargs: {bnb_4bit_use_double_quant: false}\n", "nf4"),
+        ("adapter: lora\npeft: {backend: torchao, weight_dtype: int4}\n", "nf4-double"),
+        ("adapter: lora\npeft: {backend: bnb, weight_dtype: int8}\n", "int8"),
         ("adapter: lora\nload_in_8bit: true\n", "int8"),
         ("adapter: lora\nload_in_4bit: true\n", "nf4"),
         ("adapter: lora\n", None),
@@ -177,6 +179,26 @@ def test_automodel_with_experts_and_copies(read: Read) -> None:
     reading = read("automodel x.yaml --nproc-per-node 8", text)
     keys = ("expert", "data_shard", "data_replicate", "reshard_after_forward")
     assert found(reading, *(f"parallel.{key}" for key in keys)) == (4, 4, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("distributed", "expected"),
+    [
+        ("{strategy: megatron_fsdp}", ("megatron-fsdp", "optim_grads_params", "bf16", "bf16")),
+        ("{strategy: mfsdp, grad_reduce_in_fp32: true}", ("megatron-fsdp", "optim_grads_params", "fp32", "bf16")),
+        (
+            "{strategy: megatron_fsdp, zero_dp_strategy: 1, preserve_fp32_weights: true}",
+            ("megatron-fsdp", "optim", "bf16", "bf16-mixed"),
+        ),
+        ("{_target_: a.nvfsdp.NVFSDPManager, dp_size: none}", ("megatron-fsdp", "optim_grads_params", "bf16", "bf16")),
+        ("{dp_size: none, tp_size: 1}", ("fsdp2", None, None, "bf16")),
+    ],
+)
+def test_automodels_ways_to_shard(read: Read, distributed: str, expected: tuple[str | None, ...]) -> None:
+    text = AUTOMODEL.replace("DTYPE", "bfloat16") + f"distributed: {distributed}\n"
+    reading = read("automodel x.yaml --nproc-per-node 4", text)
+    keys = ("parallel.strategy", "parallel.sharding", "parallel.reduce_dtype", "training.precision")
+    assert found(reading, *keys) == expected
 
 
 def test_the_accumulation_follows_when_the_user_says_the_ranks(tmp_path: Path) -> None:

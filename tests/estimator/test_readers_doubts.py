@@ -85,8 +85,8 @@ def test_keys_of_a_tools_file(tmp_path: Path, text: str, unsure: Unsure) -> None
 
 
 MEGATRON = (
-    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64"
-    " --max-position-embeddings 64 --micro-batch-size 1 --vocab-size 100 --use-distributed-optimizer"
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
+    " --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 --vocab-size 100 --use-distributed-optimizer"
 )
 
 

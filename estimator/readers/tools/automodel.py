@@ -17,13 +17,13 @@ from .own import put_bool, put_int, put_ranks, put_word
 
 _STRATEGIES = {
     "fsdp2": "fsdp2",
-    "fsdp2manager": "fsdp2",
-    "megatron_fsdp": "megatron-fsdp",
-    "megatronfsdpmanager": "megatron-fsdp",
+    **dict.fromkeys(("fsdp2manager", "fsdp2config"), "fsdp2"),
+    **dict.fromkeys(("megatron_fsdp", "megatron-fsdp", "mfsdp"), "megatron-fsdp"),
+    **dict.fromkeys(("megatronfsdpmanager", "megatronfsdpconfig"), "megatron-fsdp"),
     "nvfsdp": "megatron-fsdp",
     "nvfsdpmanager": "megatron-fsdp",
     "ddp": "ddp",
-    "ddpmanager": "ddp",
+    **dict.fromkeys(("ddpmanager", "ddpconfig"), "ddp"),
 }
 _SHARDING = {
     "0": "none",
@@ -58,7 +58,7 @@ def read(program: Program) -> JobReading:
     notes, settings = program.notes, tool_settings(program, "c", "config")
     find = settings.find
     _model(program, settings)
-    put_int(notes, "training.micro_batch", find("step_scheduler.local_batch_size"))
+    put_int(notes, "training.micro_batch", find("step_scheduler.local_batch_size", "step_scheduler.micro_batch_size"))
     _length(settings, notes)
     _precision(program, settings)
     _optimizer(settings, notes)
@@ -107,12 +107,14 @@ def _precision(program: Program, settings: Settings) -> None:
     if WEIGHT_TYPES.get(as_word(dtype) or "") == "fp32" and low != "fp32" and _shards(program, settings):
         origin = f"{dtype.origin}; FSDP2 gathers in {policy.origin if policy is not None else 'bf16 by default'}"
         notes.put("training.precision", f"{low}-mixed", origin, written=dtype.written)
+    elif (kept := settings.find("distributed.preserve_fp32_weights")) is not None and as_bool(kept):
+        notes.put("training.precision", f"{low}-mixed", kept.origin)
     else:
         put_word(notes, "training.precision", dtype, WEIGHT_TYPES)
 
 
 def _shards(program: Program, settings: Settings) -> bool:
-    named = settings.find("distributed.strategy", "distributed._target_")
+    named = _strategy(settings)
     several = as_int(_world(program, settings).ranks) != 1
     return named is not None and several and _STRATEGIES.get(as_word(named) or "", "fsdp2") == "fsdp2"
 
@@ -176,14 +178,14 @@ def _targets(modules: Setting, notes: Notes) -> None:
 def _parallel(program: Program, settings: Settings) -> None:
     notes, find = program.notes, settings.find
     world = _world(program, settings)
-    named = find("distributed.strategy", "distributed._target_")
+    named = _strategy(settings)
     strategy = _STRATEGIES.get(as_word(named) or "") if named is not None else None
     if named is None or as_int(world.ranks) == 1:
         return
     if strategy is None:
         sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
         notes.unsure("parallel.strategy", sentence, doubt="more")
-    notes.put("parallel.strategy", strategy or "fsdp2", named.origin)
+    notes.put("parallel.strategy", strategy or "fsdp2", named.origin, written=named.written)
     sizes = {
         "tensor": find("distributed.tp_size"),
         "pipeline": find("distributed.pp_size"),
@@ -206,9 +208,20 @@ def _parallel(program: Program, settings: Settings) -> None:
     if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
         notes.put("parallel.cpu_offload", "all", offload.origin)
     reduce = find("distributed.mp_policy.reduce_dtype", "distributed.grad_reduce_in_fp32")
+    if reduce is None and strategy == "megatron-fsdp":
+        reduce = Setting(value=False, origin="Automodel's default grad_reduce_in_fp32", written=False)
     if reduce is not None:
         value = WEIGHT_TYPES.get(as_word(reduce) or "", "fp32" if as_bool(reduce) else "bf16")
-        notes.put("parallel.reduce_dtype", value, reduce.origin)
+        notes.put("parallel.reduce_dtype", value, reduce.origin, written=reduce.written)
+
+
+def _strategy(settings: Settings) -> Setting | None:
+    """FSDP2 where only sizes are given; None where nothing is said of several ranks."""
+    named = settings.find("distributed.strategy", "distributed._target_", "distributed_config._target_")
+    sized = [name for name in ("dp", "tp", "cp", "pp", "ep") if settings.find(f"distributed.{name}_size") is not None]
+    if named is None and sized:
+        return Setting(value="fsdp2", origin="Automodel's default strategy", written=False)
+    return named
 
 
 def _data_shards(settings: Settings) -> Setting | None:

@@ -152,7 +152,10 @@ def _accumulation(raw: Settings) -> dict[str, Setting]:
 
 def _quantization(raw: Settings) -> dict[str, Setting]:
     """QLoRA is in 4 bits, quantized twice (``loaders/model.py``)."""
-    adapter = raw.find("adapter")
+    adapter, kind = raw.find("adapter"), raw.find("peft.weight_dtype")
+    if adapter is not None and kind is not None:  # whichever backend: torchao has scales of 8 or 16 bits
+        bits = "load_in_8bit" if as_word(kind) == "int8" else "load_in_4bit"
+        return {bits: replace(kind, value=True), "bnb_4bit_use_double_quant": replace(kind, value=True)}
     if adapter is None or as_word(adapter) != "qlora":
         return {}
     by_default = Setting(value=True, origin="axolotl's default for qlora", written=False)

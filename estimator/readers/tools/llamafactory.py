@@ -72,6 +72,7 @@ def _translate(layer: Layer, notes: Notes) -> dict[str, Setting]:
         found.put("bf16", False, pure)
     for name in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
         setting = found.take(name)
+        found.drop(*(each for each in list(found.layer) if each.startswith(f"{name.removeprefix('use_')}_")))
         if setting is not None and as_bool(setting):
             sentence = f"{setting.origin}: that optimizer's states are counted as AdamW's."
             notes.unsure("training.optimizer", sentence, doubt="less")
