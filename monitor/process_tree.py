@@ -118,10 +118,10 @@ def find_family(asked: Seen) -> Family:
     if program is None:
         raise CannotTellError(_no_program(asked))
     launcher = _launcher_of(program)
-    if copies := _copies(program):
-        program, ranks = _told_by(copies), copies
-    else:
-        ranks = _ranks(program, launcher)
+    copies = _copies(program)
+    ranks = copies or _ranks(program, launcher)
+    if any(rank.pid == program.pid for rank in ranks):
+        program = _told_by(copies) if copies else ranks[0]  # the first one writes down what they all do
     if asked.is_helper and "spawn_main" in " ".join(asked.argv):
         ranks = (asked,)
     return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)

@@ -13,28 +13,13 @@ from .flags import parse_flags
 from .launchers import parse_launch, words_of
 from .place import Place
 from .program import Program
-from .script_ast import Script, read_script
+from .script_ast import ALL, SIZES, Script, read_script
 from .settings import Layer, Setting
 from .tools.registry import tool_of
 from .trainer_program import read_trainer
 from .versions import transformers_defaults, trl_defaults
 
 _WORKSPACE = re.compile(r"(:\d+:\d+)+")
-_DECIDED_BY = {
-    "per_device_train_batch_size": "training.micro_batch",
-    "gradient_accumulation_steps": "training.gradient_accumulation",
-    "optim": "training.optimizer",
-    **dict.fromkeys(("bf16", "fp16", "dtype", "torch_dtype"), "training.precision"),
-    **dict.fromkeys(("activation_checkpointing", "gradient_checkpointing"), "training.activation_checkpointing"),
-    **dict.fromkeys(("max_length", "max_seq_length"), "training.sequence_length"),
-    **dict.fromkeys(("fsdp", "deepspeed"), "parallel.strategy"),
-    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "lora.quantization"),
-    "attn_implementation": "model.attention",
-    "use_liger_kernel": "training.loss",
-    "r": "lora.rank",
-    "target_modules": "lora.targets",
-}
-"""The job key that depends on an argument which only running the script would tell."""
 _VERSION = re.compile(r"v?\d")
 _LIBRARIES = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
 """Those that a job's software table has."""
@@ -113,17 +98,21 @@ def _read_software(program: Program) -> None:
 
 def _read_script(program: Program) -> JobReading:
     """A script or module of the user's own, or TRL's."""
-    notes = program.notes
     flags, words = parse_flags(program.launch.arguments)
     files = _files(program, flags, words)
     script = _script(program, {**files, **flags})
-    known = {*flags, *files, *program.told}
-    for name, what in script.unread.items():
-        if name not in known:
-            notes.unsure(_DECIDED_BY[name], what)
+    unread = {name: what for name, what in script.unread.items() if name not in {**files, **flags}}
     method = program.launch.trl_command or script.trl_method
-    layers = [flags, files, script.written, script.hints, *_defaults(program, script, method, {**files, **flags})]
-    return read_trainer(program, layers, [*accelerate_layers(program, files), script.accelerate], method=method)
+    defaults = _defaults(program, script, method, {**files, **flags})
+    layers = [flags, files, script.written, script.hints, *(_without(layer, unread) for layer in defaults)]
+    accelerate = [*accelerate_layers(program, files), script.accelerate]
+    return read_trainer(program, layers, accelerate, method=method, unread=unread)
+
+
+def _without(defaults: Layer, unread: Mapping[str, str]) -> Layer:
+    """Without those that the script gives a value of its own, whatever it is."""
+    own = set(SIZES) if ALL in unread else {name for name in SIZES if name in unread}
+    return {name: setting for name, setting in defaults.items() if name not in own}
 
 
 def _files(program: Program, flags: Layer, words: Sequence[str]) -> dict[str, Setting]:

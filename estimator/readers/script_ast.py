@@ -47,6 +47,10 @@ _OPTIMIZERS = {
     "Lion": "lion_32bit",
     "Muon": "muon",
 }
+SIZES = ("per_device_train_batch_size", "max_length")
+"""What a script gives by itself here is hardly the default: it is asked for."""
+ALL = "**"
+"""In place of a name: of arguments that are given as a table."""
 _LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length")
 
 
@@ -192,6 +196,8 @@ class _Reader:
         only: tuple[str, ...] | None = None,
     ) -> None:
         for keyword in node.keywords:
+            if keyword.arg is None:
+                self._table(name, keyword.value, into)
             if keyword.arg is None or (only is not None and keyword.arg not in only):
                 continue
             setting = self._values.setting(keyword.value, f"{name}({keyword.arg}={_short(keyword.value)})")
@@ -199,7 +205,20 @@ class _Reader:
                 into.setdefault((renamed or {}).get(keyword.arg, keyword.arg), setting)
             elif setting is None and keyword.arg in _DECISIVE and into is self.written:
                 what = f"{self._values.place(node)}: {name}({keyword.arg}={_short(keyword.value)})"
-                self.unread[keyword.arg] = f"{what} is only known when the script runs; its default is counted."
+                counted = "." if keyword.arg in SIZES else "; its default is counted."
+                self.unread[keyword.arg] = f"{what} is only known when the script runs{counted}"
+
+    def _table(self, name: str, node: ast.expr, into: dict[str, Setting]) -> None:
+        """``TrainingArguments(**settings)``."""
+        if into is not self.written or not _CONFIGS.fullmatch(name):
+            return
+        setting = self._values.setting(node, f"{name}(**{_short(node)})")
+        if setting is None or not isinstance(setting.value, dict):
+            what = f"{self._values.place(node)}: {name}(**{_short(node)})"
+            self.unread[ALL] = f"{what} is only known when the script runs; defaults are counted."
+            return
+        for key, value in setting.value.items():
+            into.setdefault(key, Setting(value=value, origin=f"{setting.origin}: {key}"))
 
     def _model(self, method: str, node: ast.Call) -> None:
         """``AutoModelForX.from_pretrained("id", dtype=...)``; a tokenizer's or config's id will do."""

@@ -231,6 +231,9 @@ class Values:
         arguments = [self._value(argument, depth=depth + 1) for argument in node.args]
         if name in ("int", "str", "float", "bool", "Path") and len(arguments) == 1:
             return arguments[0]
+        if name == "dict" and not node.args:
+            values = {k.arg: self._value(k.value, depth=depth + 1) for k in node.keywords}
+            return _MISSING if None in values else {key: v for key, v in values.items() if v is not _MISSING}
         if name == "getattr" and len(node.args) > 1 and _is_name(node.args[0], "torch"):
             return arguments[1]
         from_environment = name == "getenv" or (

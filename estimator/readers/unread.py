@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from ..job import Doubt
 from .evidence import STATES, Component, Notes
+from .script_ast import ALL
 from .settings import Settings, as_bool
 
 _SUBJECTS: Mapping[str, tuple[Doubt, tuple[Component, ...]]] = {
@@ -40,6 +41,38 @@ _NO_MEMORY = {
 """By the last part of the name: they change nothing that counts in bytes, or only while the model is loaded."""
 _ABOUT_FILES = re.compile(r"(no_)?(ckpt|checkpoint|dist_ckpt|save|load|dataset|tokenizer|data)[._]")
 """Beginnings of names that are about what lies on disk."""
+
+_DECIDED_BY = {
+    "per_device_train_batch_size": "training.micro_batch",
+    "gradient_accumulation_steps": "training.gradient_accumulation",
+    "optim": "training.optimizer",
+    **dict.fromkeys(("bf16", "fp16", "dtype", "torch_dtype"), "training.precision"),
+    **dict.fromkeys(("activation_checkpointing", "gradient_checkpointing"), "training.activation_checkpointing"),
+    **dict.fromkeys(("max_length", "max_seq_length"), "training.sequence_length"),
+    **dict.fromkeys(("fsdp", "deepspeed"), "parallel.strategy"),
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "lora.quantization"),
+    "attn_implementation": "model.attention",
+    "use_liger_kernel": "training.loss",
+    "r": "lora.rank",
+    "target_modules": "lora.targets",
+}
+"""The job key that depends on an argument which only running the script would tell."""
+
+
+def warn_of_unknown(arguments: Mapping[str, str], told: Mapping[str, object], notes: Notes) -> None:
+    """Say which arguments of a script are only known when it runs, and doubt what they decide.
+
+    Args:
+        arguments: a sentence for each by name; by ``ALL`` where it gives arguments that it names nowhere.
+        told: what the running program says of itself, which is all of them.
+        notes: where it is put.
+    """
+    for name, what in arguments.items():
+        if name != ALL:
+            notes.unsure(_DECIDED_BY[name], what)
+        elif not told:
+            notes.warn(what)
+            notes.doubt("either", *STATES, "activations")
 
 
 def warn_of_unread(settings: Settings, notes: Notes) -> None:

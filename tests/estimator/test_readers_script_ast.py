@@ -86,7 +86,7 @@ def test_what_only_running_could_tell_stays_open(tmp_path: Path) -> None:
     script = "name = pick()\nbatch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\n"
     reading = read(tmp_path, script + "AutoModelForCausalLM.from_pretrained(name)\n")
     assert "model.id" in reading.missing
-    assert not next(finding for finding in reading.findings if finding.key == "training.micro_batch").written
+    assert "training.micro_batch" in reading.missing
 
 
 @pytest.mark.parametrize("script", ["print 'python 2'\n", "\0", "x = (" * 300])
@@ -190,3 +190,14 @@ def test_options_without_a_default_and_the_choices_that_hang_on_them(
     assert (training.precision, training.activation_checkpointing, training.micro_batch) == expected
     assert reading.evidence()["training.sequence_length"] == "train.py line 10: SEQ_LEN"
     assert reading.warnings == ()
+
+
+def test_arguments_given_as_a_table(tmp_path: Path) -> None:
+    table = "settings = dict(per_device_train_batch_size=3, optim='sgd')\nTrainingArguments(**TABLE, bf16=True)\n"
+    reading = read(tmp_path, table.replace("TABLE", "{'per_device_train_batch_size': 3, 'optim': 'sgd'}"))
+    assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (3, "sgd")
+    reading = read(tmp_path, table.replace("TABLE", "settings"))
+    assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (3, "sgd")
+    reading = read(tmp_path, table.replace("TABLE", "json.load(file)"))
+    assert "training.micro_batch" in reading.missing
+    assert reading.warnings[0].startswith("train.py line 2: TrainingArguments(**json.load(file)) is only known when")
