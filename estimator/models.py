@@ -17,8 +17,8 @@ from .job import ModelSpec, Task
 from .jobfile import names_code
 from .paths import expanded, is_file, read_file
 
-_TUNED = re.compile(r"-(instruct|chat|it|pt|hf|unsloth|bnb|4bit)(?=-|$)")
-"""Parts of a name that tell how a model was trained on, not its shape."""
+_TUNED = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
+"""Parts of a name that tell how, or when, a model was trained on, not its shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

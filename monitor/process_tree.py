@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 import psutil
@@ -12,6 +12,7 @@ from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launchers import Launch, parse_launch, starts_at
 from vramtop.estimator.readers.tools.registry import tool_of
 
+_OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
 _SHOWN = 120
 _GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
@@ -37,8 +38,9 @@ class Seen:
 
     @property
     def launch(self) -> Launch:
-        """Its command line, taken apart."""
-        return parse_launch(self.argv)
+        """Its command line, taken apart; without the rank that a launcher writes on it, which differs for each."""
+        launch = parse_launch(self.argv)
+        return replace(launch, arguments=tuple(word for word in launch.arguments if not _OWN_RANK.match(word)))
 
     @property
     def is_helper(self) -> bool:
@@ -128,11 +130,14 @@ def find_family(asked: Seen, *, on_gpu: Collection[int] | None = None) -> Family
     if program is None:
         raise CannotTellError(_no_program(asked))
     launcher = _launcher_of(program)
-    ranks = _ranks(program, launcher)
+    copies = _copies(program)
+    ranks = copies or _ranks(program, launcher)
     workers = _workers(program, on_gpu) if ranks == (program,) else ()
     if workers:
         return Family(asked=asked, program=program, launcher=launcher, ranks=workers, self_started=True)
-    if launcher is not None and any(rank.pid == program.pid for rank in ranks):
+    if copies:
+        program = _told_by(copies)
+    elif launcher is not None and any(rank.pid == program.pid for rank in ranks):
         program = ranks[0]  # the first one writes down what they all do
     elif asked.is_helper and _is_spawned(asked) and not _holds(program.pid, on_gpu):
         ranks = (asked,)
@@ -291,6 +296,29 @@ def _ranks(program: Seen, launcher: Seen | None) -> tuple[Seen, ...]:
     children = [child for child in _descendants(launcher) if child.is_rank and child.launch == program.launch]
     numbers = {_rank_key(child): child for child in reversed(children)}  # a forked worker repeats its parent's rank
     return tuple(numbers[key] for key in sorted(numbers)) or (program,)
+
+
+def _copies(program: Seen) -> tuple[Seen, ...]:
+    """The ranks of a program that starts itself again for each further GPU, as Lightning does; rank 0 is the first.
+
+    That one is told no rank by its environment, the others only their place on this machine.
+    """
+    environ = program.environ or {}
+    first = program
+    if "LOCAL_RANK" in environ and "RANK" not in environ:
+        first = next(_ancestors(program), program)
+    if first.argv != program.argv or "LOCAL_RANK" in (first.environ or {}):
+        return ()
+    copies = [child for child in _descendants(first) if child.parent == first.pid and child.argv == first.argv]
+    others = [copy for copy in copies if "LOCAL_RANK" in (copy.environ or {})]
+    return (first, *sorted(others, key=_rank_key)) if others else ()
+
+
+def _told_by(copies: Sequence[Seen]) -> Seen:
+    """The first rank, with what the others' environments say of how many there are."""
+    first, told = copies[0], copies[-1].environ or {}
+    world = {name: told[name] for name in ("WORLD_SIZE",) if name in told}
+    return replace(first, environ={**(first.environ or {}), **world})
 
 
 def _rank_key(seen: Seen) -> tuple[int, int]:

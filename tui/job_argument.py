@@ -26,7 +26,7 @@ def job_flags() -> dict[str, str]:
     flags = {}
     for key in job_keys():
         table, _, name = key.partition(".")
-        if key not in _NO_FLAG and table != "software":  # rarely said, by --set
+        if key not in _NO_FLAG and table not in ("software", "unsure"):  # rarely said, by --set
             flags[f"--{'lora-' if table == 'lora' else ''}{name.replace('_', '-')}"] = key
     return flags
 
@@ -71,7 +71,16 @@ def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple
     path = Path(options.job)
     if path.suffix in _FILES and not path.is_dir():
         return _from_file(path, changes)
-    return with_changes(_from_model(options.job, changes), changes, where="the command line"), ()
+    try:
+        return with_changes(_from_model(options.job, changes), changes, where="the command line"), ()
+    except InputError as error:
+        raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _not_a_job(error: InputError) -> InputError:
+    return InputError(
+        f"{error.message}; a job is a file that ends in {', '.join(_FILES)}, a model, or a launch line after --"
+    )
 
 
 def _given(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -113,7 +122,10 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 
 def _is_model_config(path: Path) -> bool:
     """The JSON describes a model, rather than how one is trained."""
-    return path.suffix == ".json" and not _MODEL_FIELDS.isdisjoint(read_config(path))
+    try:
+        return path.suffix == ".json" and not _MODEL_FIELDS.isdisjoint(read_config(path))
+    except InputError:  # said where it is read as a tool's configuration
+        return False
 
 
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:

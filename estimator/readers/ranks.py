@@ -57,7 +57,7 @@ def read_world(
         ranks = accelerate.find("num_processes")
         machines = as_int(accelerate.find("num_machines")) or 1
         if ranks is None:
-            ranks = _visible_gpus(environ)
+            ranks = visible_gpus(environ)
         if ranks is None and not _many(accelerate):
             ranks = Setting(value=1, origin="one process unless told otherwise", written=False)
         total = as_int(ranks)
@@ -75,7 +75,7 @@ def _torchrun_world(options: Layer, environ: Mapping[str, str]) -> World:
     per_node = options.get("nproc_per_node", Setting(value=1, origin="torchrun's default", written=False))
     here = as_int(per_node)
     if here is None:  # "gpu", "auto": as many as there are
-        visible = _visible_gpus(environ)
+        visible = visible_gpus(environ)
         here = as_int(visible)
         per_node = visible or per_node
     nodes = str(options["nnodes"].value).rpartition(":")[2] if "nnodes" in options else "1"
@@ -94,16 +94,29 @@ def _deepspeed_world(options: Layer, environ: Mapping[str, str]) -> World:
         hosts = str(options["include"].value).split("@")
         total = sum(len(host.partition(":")[2].split(",")) for host in hosts)
         return World(ranks=Setting(value=total, origin=options["include"].origin))
-    per_node = per_node or _visible_gpus(environ)
+    per_node = per_node or visible_gpus(environ)
     here, nodes = as_int(per_node), as_int(options.get("num_nodes")) or 1
     if per_node is None or here is None:
         return World(ranks=None)
     return World(ranks=Setting(value=here * nodes, origin=per_node.origin, written=per_node.written), here=here)
 
 
-def _visible_gpus(environ: Mapping[str, str]) -> Setting | None:
+def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
     """As many ranks as CUDA_VISIBLE_DEVICES names GPUs."""
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if not visible:
         return None
     return Setting(value=len(visible), origin="the GPUs in CUDA_VISIBLE_DEVICES", written=False)
+
+
+def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
+    """What LLaMA-Factory and ms-swift are told by the environment: how many processes torchrun is to start."""
+    per_node, nodes = environ.get("NPROC_PER_NODE", ""), environ.get("NNODES") or "1"
+    if not per_node.isdigit() or not nodes.isdigit():
+        return {}
+    several = " times NNODES" if nodes != "1" else ""
+    origin = f"NPROC_PER_NODE{several} in the environment"
+    return {
+        "num_processes": Setting(value=int(per_node) * int(nodes), origin=origin),
+        "num_machines": Setting(value=int(nodes), origin=origin),
+    }

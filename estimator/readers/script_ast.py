@@ -269,6 +269,7 @@ class _Reader:
         others = {k.arg for k in node.keywords if not isinstance(k.value, ast.Constant) or k.value.value is True}
         if others.isdisjoint(("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")):
             self._hint("load_in_4bit", True)
+        self._hint("bnb_4bit_use_double_quant", True)
 
     def _unsloth_checkpointing(self, node: ast.Call) -> None:
         """``get_peft_model(use_gradient_checkpointing="unsloth")``, its default: activations go to the host as well."""

@@ -4,23 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .artefacts import trainer_artefacts
-from .evidence import JobReading, Notes
+from .evidence import JobReading
 from .model_facts import known_config, stored_dtype, usual_targets
 from .precision import read_precision
 from .program import Program
 from .ranks import read_world
-from .script_ast import ALL
-from .settings import Layer, Settings, as_bool, as_int
+from .settings import Layer, Settings, as_int
 from .sharding import Sources, deepspeed_settings, fsdp_settings, read_parallel
 from .transformers_args import Arguments, model_init, read_lora, read_model, read_step
-
-_MEMORY_WORDS = ("quant", "offload", "lora", "fsdp", "parallel", "checkpointing", "precision", "zero", "liger")
-_NO_MEMORY = {
-    *("lora_alpha", "lora_dropout", "use_rslora", "lora_task_type", "gradient_checkpointing_kwargs", "parallel_mode"),
-    *("fsdp_transformer_layer_cls_to_wrap", "fsdp_state_dict_type", "fsdp_min_num_params", "zero3_init_flag"),
-    *("activation_checkpointing_kwargs", "bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "tokenizers_parallelism"),
-    *("bnb_4bit_quant_storage",),
-}
+from .unread import warn_of_unknown, warn_of_unread
 
 
 def read_trainer(
@@ -44,7 +36,7 @@ def read_trainer(
     init = model_init(Settings(*layers), program.place, notes)
     written = trainer_artefacts(program, Settings(*layers))
     known = {**program.told, **written}
-    notes.warn(*(what for name, what in (unread or {}).items() if name not in known and not (name == ALL and known)))
+    warn_of_unknown({name: what for name, what in (unread or {}).items() if name not in known}, known, notes)
     settings = Settings(program.told, written, layers[0], init, *layers[1:])
     launcher = Settings(*accelerate)
     started = program.pid is not None and program.outer is not program.launch
@@ -84,12 +76,3 @@ def _is_another(running: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
         running[name] != config[name] and all(type(table[name]) is int for table in (running, config))
         for name in shared
     )
-
-
-def warn_of_unread(settings: Settings, notes: Notes) -> None:
-    """Say what was written, sounds as if memory depends on it, and was not understood."""
-    for name, setting in settings.never_asked():
-        said_off = as_bool(setting) is False or setting.value in ([], {})
-        last = name.rpartition(".")[2]
-        if any(word in name for word in _MEMORY_WORDS) and last not in _NO_MEMORY and not said_off:
-            notes.warn(f"{setting.origin} may change the memory and is not counted.")

@@ -113,7 +113,7 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir
     assert (job.training.loss, job.training.activation_checkpointing) == ("fused-linear", "full")
     assert job.training.activation_offload
     assert job.lora is not None
-    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4")
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4-double")
     unwritten = {finding.key for finding in reading.findings if not finding.written}
     assert {"lora.rank", "lora.targets", "lora.quantization", "training.loss"} <= unwritten
     full = read(tmp_path, script.replace("max_seq_length=512", "max_seq_length=512, full_finetuning=True"))
@@ -140,7 +140,7 @@ SFTTrainer(model=model, args=TrainingArguments(
     job = reading.job()
     assert (job.model.id, job.training.sequence_length) == ("unsloth/Meta-Llama-3.1-8B", 4096)
     assert job.lora is not None
-    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (32, ["q_proj"], "nf4")
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (32, ["q_proj"], "nf4-double")
     assert job.training.activation_checkpointing == "full"
     assert reading.evidence()["training.precision"].startswith("train.py line 11: TrainingArguments(bf16=")
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..evidence import JobReading
 from ..launchers import Launch
 from ..program import Program
-from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune
+from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, unsloth
 
 Table = Mapping[str, Any]
 
@@ -82,6 +82,14 @@ TOOLS = (
             isinstance(table.get("train"), Mapping) and not {"checkpoint_dir", "model_name", "lora_r"}.isdisjoint(table)
         ),
         read=litgpt.read,
+    ),
+    Tool(
+        name="unsloth",
+        runs=re.compile(r"(.*/)?unsloth|unsloth_cli(\.\w+)*"),
+        wrote=lambda table: (
+            isinstance(table.get("training"), Mapping) and "max_seq_length" in table["training"] and "model" in table
+        ),
+        read=unsloth.read,
     ),
     Tool(
         name="Megatron-LM",
