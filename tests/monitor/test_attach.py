@@ -118,6 +118,9 @@ def test_versions_are_those_of_the_processs_interpreter(
     assert attached.reading.value("training.precision") == "fp32"
     assert attached.reading.job().software.transformers == "4.57.1"
     assert attached.reading.evidence()["software.transformers"] == "installed beside its interpreter"
+    (tmp_path / "own" / "transformers-5.1.0.dist-info").mkdir(parents=True)
+    pid = start(["venv/bin/python", "train.py", *flags()], PYTHONPATH=str(tmp_path / "own"))
+    assert attach(pid).versions["transformers"] == "5.1.0"
 
 
 def test_models_are_looked_up_where_the_process_has_them(
