@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -203,8 +202,13 @@ ones = torch.ones(BLOCK_SIZE, dtype=torch.long)
 Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[Tells()]).train()
 """
 TINY = {
-    **{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32},
-    **{"num_hidden_layers": 1, "num_attention_heads": 2, "dtype": "bfloat16"},
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "dtype": "bfloat16",
 }
 WRITTEN = """\
 output_dir: out
