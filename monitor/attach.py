@@ -5,7 +5,7 @@ name); nothing is injected, traced or executed.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,18 +111,19 @@ class Attachment:
         }
 
 
-def attach(pid: int, *, start_time: float | None = None) -> Attachment:
+def attach(pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None) -> Attachment:
     """The job of a running process, whichever of its processes the pid is: a rank, its launcher, a worker of its.
 
     Args:
         pid: of the process.
         start_time: when it started, where it was seen before: pids are reused.
+        on_gpu: pids that hold GPU memory, where the driver says: a program may leave that to processes it starts.
 
     Raises:
         InputError: there is no such process.
         CannotTellError: it is hidden, has ended, or runs no program that can be read.
     """
-    family = find_family(look(pid, start_time=start_time))
+    family = find_family(look(pid, start_time=start_time), on_gpu=on_gpu)
     program = family.program
     root = container_root(program.pid)
     interpreter = find_interpreter(program, root=root)
@@ -130,7 +131,7 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
     environ = _reachable(program.environ or {}, root)
     environ |= _cache_folders(environ)
     cwd = _inside(root, program.cwd)
-    sample = ProbeReader(program.pid).read()
+    sample = ProbeReader(family.first.pid).read()
     reading = read_launch(
         _with_script(program),
         environ=environ,
@@ -139,8 +140,9 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         versions=versions,
         launcher=family.launcher.argv if family.launcher else None,
         told=told_by(sample),
-        pid=own_pid(program.pid),
+        pid=own_pid(family.first.pid),
         started=program.start_time,
+        workers=len(family.ranks) if family.self_started else None,
     )
     reading = _with_model(reading, environ)
     still_there(pid, family.asked.start_time)

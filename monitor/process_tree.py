@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -14,6 +14,7 @@ from vramtop.estimator.readers.tools.registry import tool_of
 
 _OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
 _SHOWN = 120
+_GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
@@ -78,6 +79,13 @@ class Family:
     launcher: Seen | None
     ranks: tuple[Seen, ...]
     """The processes that hold GPU memory, as far as can be told; by rank."""
+    self_started: bool = False
+    """The program has started its ranks itself (``torch.multiprocessing.spawn``), and holds no GPU memory."""
+
+    @property
+    def first(self) -> Seen:
+        """The process that writes down what all of them do."""
+        return self.ranks[0] if self.self_started else self.program
 
 
 def look(pid: int, *, start_time: float | None = None) -> Seen:
@@ -108,8 +116,12 @@ def look(pid: int, *, start_time: float | None = None) -> Seen:
     return _see(process, started, argv)
 
 
-def find_family(asked: Seen) -> Family:
+def find_family(asked: Seen, *, on_gpu: Collection[int] | None = None) -> Family:
     """The job that a process belongs to, whichever of its processes it is.
+
+    Args:
+        asked: the process.
+        on_gpu: pids that hold GPU memory, where the driver says; else those with a GPU's device file open count.
 
     Raises:
         CannotTellError: it runs no Python program, nor do its children or its parents; or its children run several.
@@ -120,11 +132,43 @@ def find_family(asked: Seen) -> Family:
     launcher = _launcher_of(program)
     copies = _copies(program)
     ranks = copies or _ranks(program, launcher)
-    if any(rank.pid == program.pid for rank in ranks):
-        program = _told_by(copies) if copies else ranks[0]  # the first one writes down what they all do
-    if asked.is_helper and "spawn_main" in " ".join(asked.argv):
+    workers = _workers(program, on_gpu) if ranks == (program,) else ()
+    if workers:
+        return Family(asked=asked, program=program, launcher=launcher, ranks=workers, self_started=True)
+    if copies:
+        program = _told_by(copies)
+    elif launcher is not None and any(rank.pid == program.pid for rank in ranks):
+        program = ranks[0]  # the first one writes down what they all do
+    elif asked.is_helper and _is_spawned(asked) and not _holds(program.pid, on_gpu):
         ranks = (asked,)
     return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)
+
+
+def _workers(program: Seen, on_gpu: Collection[int] | None) -> tuple[Seen, ...]:
+    """The processes that a program has started to train for it, while it holds no GPU memory itself."""
+    if _holds(program.pid, on_gpu):
+        return ()
+    children = [child for child in _descendants(program) if child.parent == program.pid]
+    alike = [child for child in children if _is_spawned(child) or child.argv == program.argv]
+    return tuple(child for child in alike if _holds(child.pid, on_gpu))
+
+
+def _holds(pid: int, on_gpu: Collection[int] | None) -> bool:
+    return pid in on_gpu if on_gpu is not None else _has_gpu_open(pid)
+
+
+def _is_spawned(seen: Seen) -> bool:
+    return "spawn_main" in " ".join(seen.argv)
+
+
+def _has_gpu_open(pid: int) -> bool:
+    """A process with a CUDA context has the device file of its GPU open (Linux driver; ``/dev/dxg`` in WSL)."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]  # noqa: PTH115, PTH208 - cheaper
+    except OSError:
+        return False
+    return any(_GPU_FILE.fullmatch(link) for link in links)
 
 
 def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:

@@ -37,6 +37,7 @@ def read_launch(
     told: Layer | None = None,
     pid: int | None = None,
     started: float | None = None,
+    workers: int | None = None,
 ) -> JobReading:
     """The job that a launch line starts. Files it names are read as data, scripts are parsed; nothing is run.
 
@@ -50,6 +51,7 @@ def read_launch(
         told: what the program says of itself, by transformers' names; it wins over everything else.
         pid: of the running program, as it knows itself.
         started: when it started, in Unix seconds: what it has written since tells of its settings.
+        workers: ranks that it has started itself, without a launcher.
 
     Raises:
         InputError: the line starts no Python program.
@@ -70,6 +72,7 @@ def read_launch(
         told=told or {},
         pid=pid,
         started=started,
+        workers=workers,
     )
     return _read(program)
 

@@ -22,7 +22,14 @@ _NUMBER_THEIRS = {"torchrun", "accelerate", "deepspeed", "trl"}
 """Launchers that give every process of several its RANK."""
 
 
-def read_world(launch: Launch, accelerate: Settings, environ: Mapping[str, str], *, started: bool = False) -> World:
+def read_world(
+    launch: Launch,
+    accelerate: Settings,
+    environ: Mapping[str, str],
+    *,
+    started: bool = False,
+    workers: int | None = None,
+) -> World:
     """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start.
 
     Args:
@@ -30,7 +37,11 @@ def read_world(launch: Launch, accelerate: Settings, environ: Mapping[str, str],
         accelerate: settings by accelerate's names, the launcher's own among them.
         environ: of the worker, or of the launch line; empty where it is hidden.
         started: the worker runs already, apart from its launcher: what it was not given, it has not.
+        workers: ranks that the program has started itself.
     """
+    if workers is not None:
+        origin = f"{workers} processes that it started hold GPU memory"
+        return World(ranks=Setting(value=workers, origin=origin, written=False), here=workers)
     environment = environment_layer(environ)
     if "RANK" in environ and "num_processes" in environment:
         return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))

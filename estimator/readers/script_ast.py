@@ -47,6 +47,9 @@ _OPTIMIZERS = {
     "Lion": "lion_32bit",
     "Muon": "muon",
 }
+_SHARDS = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
+_OF_SHARDS = {"reshard_after_forward": "fsdp_reshard_after_forward"}
+_MIXED = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 SIZES = ("per_device_train_batch_size", "max_length")
 """What a script gives by itself here is hardly the default: it is asked for."""
 ALL = "**"
@@ -63,7 +66,7 @@ class Script:
     hints: Layer = field(default_factory=dict)
     """Weaker: defaults of its options, batch size of a DataLoader, length of a tokenizer or constant, optimizer."""
     accelerate: Layer = field(default_factory=dict)
-    """Arguments of ``Accelerator(...)``."""
+    """Arguments of ``Accelerator(...)``; sharding and mixed precision of a loop of its own."""
     called: frozenset[str] = frozenset()
     """Last parts of the names that it calls."""
     loads_model: bool = False
@@ -115,10 +118,11 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
         called.add(name)
         reader.read(name, node)
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    own_loop = not any(name.endswith("Trainer") for name in called)
     return Script(
         written={**reader.models, **reader.written},
         hints={**values.constants(*_LENGTHS), **reader.hints, **_given(values.defaults)},
-        accelerate=reader.accelerate,
+        accelerate={**(reader.loop if own_loop else {}), **reader.accelerate},
         loads_model=reader.loads_model,
         unread={name: what for name, what in reader.unread.items() if name not in reader.written},
         called=frozenset(called | {name for name in imported if _TRL.fullmatch(name) or _CONFIGS.fullmatch(name)}),
@@ -138,6 +142,8 @@ class _Reader:
         self.models: dict[str, Setting] = {}
         self.hints: dict[str, Setting] = {}
         self.accelerate: dict[str, Setting] = {}
+        self.loop: dict[str, Setting] = {}
+        """Of a training loop of the script's own, by accelerate's names."""
         self.unread: dict[str, str] = {}
         self._model_rank = 9
         self._given_by_name = False
@@ -181,6 +187,8 @@ class _Reader:
             self._say("torch_compile", True, node, "torch.compile(...)")
         elif name in ("bfloat16", "half") and isinstance(node.func, ast.Attribute) and not node.args:
             self._say("dtype", "bfloat16" if name == "bfloat16" else "float16", node, f".{name}()")
+        elif name in _SHARDS or name in ("autocast", "MixedPrecisionPolicy", "MixedPrecision"):
+            self._own_loop(name, node)
         elif _task(name):
             self._say("task", _task(name), node, f"{name}(...)")
             self._say("dtype", "float32", node, f"{name}(config), a model made from its config alone")
@@ -290,6 +298,20 @@ class _Reader:
         else:
             origin = f"{self._values.place(node)}: {name}(...)"
             self.hints.setdefault("optim", Setting(value=_OPTIMIZERS[name], origin=origin))
+
+    def _own_loop(self, name: str, node: ast.Call) -> None:
+        """Sharding and mixed precision that no library decides."""
+        origin = f"{self._values.place(node)}: {name}(...)"
+        if name in _SHARDS:
+            self.loop.setdefault("use_fsdp", Setting(value=True, origin=origin))
+            self.loop.setdefault("fsdp_version", Setting(value=_SHARDS[name], origin=origin))
+            self._keywords(name, node, self.loop, renamed=_OF_SHARDS, only=tuple(_OF_SHARDS))
+            return
+        given = [k.value for k in node.keywords if k.arg in ("dtype", "param_dtype")] or list(node.args[1:2])
+        kind = self._values.setting(given[0], f"{name}({_short(given[0])})") if given else None
+        word = str(kind.value) if kind is not None else "float16" if name == "autocast" and not given else ""
+        if word in _MIXED:
+            self.loop.setdefault("mixed_precision", Setting(value=_MIXED[word], origin=origin))
 
     def _say(self, name: str, value: object, node: ast.AST, what: str) -> None:
         self.written.setdefault(name, Setting(value=value, origin=f"{self._values.place(node)}: {what}"))

@@ -40,7 +40,7 @@ def read_trainer(
     settings = Settings(program.told, written, layers[0], init, *layers[1:])
     launcher = Settings(*accelerate)
     started = program.pid is not None and program.outer is not program.launch
-    world = read_world(program.outer, launcher, program.environ, started=started)
+    world = read_world(program.outer, launcher, program.environ, started=started, workers=program.workers)
     sources = Sources(trainer=settings, accelerate=launcher, world=world, place=program.place)
     deepspeed = deepspeed_settings(sources, notes)
     fsdp = None if deepspeed is not None else fsdp_settings(sources, notes)

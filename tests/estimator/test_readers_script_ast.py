@@ -201,3 +201,28 @@ def test_arguments_given_as_a_table(tmp_path: Path) -> None:
     reading = read(tmp_path, table.replace("TABLE", "json.load(file)"))
     assert "training.micro_batch" in reading.missing
     assert reading.warnings[0].startswith("train.py line 2: TrainingArguments(**json.load(file)) is only known when")
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "expected"),
+    [
+        ("model = DDP(model)", ("ddp", 1, 4)),
+        ("model = FSDP(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))", ("fsdp1", 4, 1)),
+        ("fully_shard(model, reshard_after_forward=False)", ("fsdp2", 4, 1)),
+    ],
+)
+def test_sharding_and_autocast_of_a_loop_of_its_own(
+    tmp_path: Path, wrapped: str, expected: tuple[str, int, int]
+) -> None:
+    loop = f"{wrapped}\nwith torch.autocast('cuda', torch.bfloat16):\n    loss = model(x).loss\n"
+    (tmp_path / "train.py").write_text(f"LlamaForCausalLM(LlamaConfig())\n{loop}")
+    ranks = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    job = read_launch(["python", "train.py"], environ=ranks, cwd=tmp_path).job()
+    assert (job.parallel.strategy, job.parallel.data_shard, job.parallel.data_replicate) == expected
+    assert job.training.precision == "bf16-mixed"
+    assert job.parallel.reshard_after_forward == ("False" not in wrapped)
+
+
+def test_autocast_beside_a_trainer_is_for_something_else(tmp_path: Path) -> None:
+    script = "LlamaForCausalLM(LlamaConfig())\nTrainer(args=TrainingArguments()).train()\nwith autocast('cuda'): pass\n"
+    assert read(tmp_path, script).value("training.precision") == "fp32"

@@ -166,6 +166,7 @@ def test_a_child_of_the_program_has_its_settings(start: Start, script: Callable[
     assert attached.reading.value("training.micro_batch") == 4
     assert [rank.pid for rank in attached.ranks] == [children[0].pid if method == "spawn" else parent]
     assert any("multiprocessing" in warning for warning in attached.warnings) == (method == "spawn")
+    assert [rank.pid for rank in attach(children[0].pid, on_gpu={parent}).ranks] == [parent]
 
 
 def test_a_shell_that_waits_for_the_script(start: Start, script: Callable[[str], str]) -> None:
@@ -437,3 +438,39 @@ def test_a_tool_that_starts_a_worker_per_gpu(start: Start, tmp_path: Path) -> No
         assert [rank.local_rank for rank in attachment.ranks] == [0, 1]
         assert attachment.reading.value("training.sequence_length") == 300
         assert attachment.reading.value("parallel.data_replicate") == 2
+
+
+RANKS = """\
+import multiprocessing, time
+def work(rank):
+    if rank == 1:
+        multiprocessing.get_context("METHOD").Process(target=load, daemon=True).start()
+    print("ready", flush=True)
+    time.sleep(120)
+def load():
+    print("ready", flush=True)
+    time.sleep(120)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("METHOD")
+    ranks = [context.Process(target=work, args=(rank,)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_the_program_started_itself(start: Start, script: Callable[[str], str], method: str) -> None:
+    program = start([sys.executable, script(RANKS.replace("METHOD", method)), *flags()], ready=3)
+    ranks = [child for child in psutil.Process(program).children() if "resource_tracker" not in str(child.cmdline())]
+    pids = {rank.pid for rank in ranks}
+    loaders = [loader.pid for rank in ranks for loader in rank.children()]
+    assert loaders
+    for asked in (program, *pids, *loaders):
+        attached = attach(asked, on_gpu=pids)
+        assert {rank.pid for rank in attached.ranks} == pids
+        assert attached.reading.job().parallel.data_replicate == 2
+        assert attached.reading.evidence()["parallel.data_replicate"] == "2 processes that it started hold GPU memory"
+    assert [rank.pid for rank in attach(program, on_gpu={program, *pids}).ranks] == [program]
+    assert attach(program).reading.job().parallel.world_size == 1

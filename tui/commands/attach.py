@@ -54,9 +54,9 @@ class _Run:
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
-    given = dict(parse_assignment(text) for text in options.set)
-    attachment, job, missing = complete_job(options.process, given)
     snapshot = _machine()
+    given = dict(parse_assignment(text) for text in options.set)
+    attachment, job, missing = complete_job(options.process, given, snapshot)
     attachment = attachment.seated(snapshot.gpus if snapshot else None)
     held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
@@ -108,13 +108,16 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
     return compare(tracker, [reading], process=process)
 
 
-def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
+def complete_job(
+    pid: int, changes: Mapping[str, Any], snapshot: Snapshot | None
+) -> tuple[Attachment, Job | None, tuple[str, ...]]:
     """A running process, its job, and what is missing of it; the job is None while something is.
 
     What the user filled in on the attach screen for this command line counts, and ``changes`` more than that; changes
     are not remembered.
     """
-    attachment = recalled(attach(pid), Answers())
+    on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
+    attachment = recalled(attach(pid, on_gpu=on_gpu or None), Answers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
