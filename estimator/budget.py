@@ -88,6 +88,15 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankNeed:
+    """What one rank takes at its peak, as NVML counts the process."""
+
+    device_bytes: int
+    low_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """How large the model is, and how that was found out."""
 
@@ -164,6 +173,16 @@ class Budget:
     """The largest tensors at the peak, where a step was traced."""
     timeline: Timeline | None = None
     """How memory goes over a step, where one was traced; a closed form knows only its phases."""
+    stages: tuple[RankNeed, ...] = ()
+    """A rank of each pipeline stage, in their order; empty: all ranks take the same."""
+
+    @property
+    def ranks(self) -> tuple[RankNeed, ...]:
+        """What each rank takes, those of the first pipeline stage first, as torchtitan and Megatron-LM number them."""
+        peak = self.peak
+        whole = RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+        stages = self.stages or (whole,)
+        return tuple(stage for stage in stages for _ in range(self.job.parallel.world_size // len(stages)))
 
     def phase(self, name: PhaseName) -> Phase | None:
         """The phase of that name, or None where the job has none (inference has no backward)."""

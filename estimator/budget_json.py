@@ -17,6 +17,7 @@ from .budget import (
     Phase,
     PhaseMark,
     PhaseName,
+    RankNeed,
     Timeline,
 )
 from .errors import InputError
@@ -26,12 +27,14 @@ SCHEMA = 1
 
 
 def budget_to_json(budget: Budget) -> dict[str, Any]:
-    """Plain dicts, lists, numbers and strings; ``largest`` and ``timeline`` only where a step was traced."""
-    traced: dict[str, Any] = {}
+    """Plain dicts and lists; only of traced steps ``largest`` and ``timeline``, only of pipelines ``stages``."""
+    more: dict[str, Any] = {}
     if budget.largest:
-        traced["largest"] = [asdict(tensor) for tensor in budget.largest]
+        more["largest"] = [asdict(tensor) for tensor in budget.largest]
+    if budget.stages:
+        more["stages"] = [asdict(stage) for stage in budget.stages]
     if budget.timeline is not None:
-        traced["timeline"] = _timeline_to_json(budget.timeline)
+        more["timeline"] = _timeline_to_json(budget.timeline)
     return {
         "schema": SCHEMA,
         "job": job_to_mapping(budget.job),
@@ -49,7 +52,7 @@ def budget_to_json(budget: Budget) -> dict[str, Any]:
         "steady_device_bytes": budget.steady_device_bytes,
         "assumptions": list(budget.assumptions),
         "warnings": list(budget.warnings),
-        **traced,
+        **more,
     }
 
 
@@ -83,6 +86,7 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
         warnings=read.warnings,
         largest=read.largest,
         timeline=_timeline_from_json(read.timeline) if read.timeline else None,
+        stages=read.stages,
     )
 
 
@@ -112,6 +116,7 @@ class _Budget(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     largest: tuple[LargeTensor, ...] = ()
     timeline: _Timeline | None = None
+    stages: tuple[RankNeed, ...] = ()
 
 
 def _timeline_to_json(timeline: Timeline) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from .activations import key_value_cache_bytes, saved_activations
 from .adapters import adapters_of
 from .architecture import Architecture
 from .assumptions import assumptions, warnings
-from .budget import Budget, Method, ModelFacts, Peak, Phase
+from .budget import Budget, Method, ModelFacts, Peak, Phase, RankNeed
 from .gpus import Gpu
 from .inventory import Inventory
 from .job import Job
@@ -43,8 +43,10 @@ def closed_form(
     """
     widths = read_widths(job)
     ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in stages(job, inventory)]
-    rank, phases = max(((r, phases_of(r)) for r in ranks), key=lambda pair: fullest_of(pair[1]).components.total_bytes)
-    peak = _peak(rank, fullest_of(phases), inventory)
+    by_stage = [phases_of(rank) for rank in ranks]
+    peaks = [_peak(rank, fullest_of(phases), inventory) for rank, phases in zip(ranks, by_stage, strict=True)]
+    fullest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
+    peak, phases = peaks[fullest], by_stage[fullest]
     return Budget(
         job=job,
         model=ModelFacts(
@@ -58,7 +60,12 @@ def closed_form(
         steady_device_bytes=peak.device_bytes,
         assumptions=assumptions(job, arch, gpu),
         warnings=warnings(job, arch, inventory),
+        stages=tuple(_need(each) for each in peaks) if len(peaks) > 1 else (),
     )
+
+
+def _need(peak: Peak) -> RankNeed:
+    return RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
 
 
 def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu | None, *, tied: bool) -> _Rank:

@@ -74,9 +74,7 @@ def estimate(
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
-def variants(
-    job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None
-) -> Callable[[Job], Budget]:
+def variants(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None) -> Callable[[Job], Budget]:
     """A quick estimate of changed jobs, for searches: the model's shape is read once, and the rest is arithmetic.
 
     What is returned takes a job of the same model (its attention may differ) and raises InputError as ``estimate``

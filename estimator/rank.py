@@ -80,7 +80,7 @@ class Stage:
 
 
 def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
-    """The stages that can be the fullest: the first, the last, and where there are more than two, the second.
+    """Every pipeline stage, in order.
 
     Raises:
         InputError: the job is spread over more than the model has, or its adapters fit nothing.
@@ -118,14 +118,13 @@ class _Cut:
 
 @lru_cache(maxsize=256)  # sweeps ask for the same again and again
 def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
-    count = cut.parallel.pipeline
-    candidates = sorted({0, min(1, count - 1), count - 1})
-    return tuple(_stage(cut, inventory, index) for index in candidates)
+    return tuple(_stage(cut, inventory, index) for index in range(cut.parallel.pipeline))
 
 
 def _stage(cut: _Cut, inventory: Inventory, index: int) -> Stage:
     count = cut.parallel.pipeline
-    layers = -(-inventory.layers // count)
+    # as evenly as it goes, the first ones taking what is left over (torchtitan's pipeline_parallel)
+    layers = inventory.layers // count + (index < inventory.layers % count)
     first, last = index == 0, index == count - 1
     held: list[Held] = []
     for group in (*inventory.groups, *(cut.adapters or ())):
@@ -150,12 +149,12 @@ def _stage(cut: _Cut, inventory: Inventory, index: int) -> Stage:
         )
     return Stage(
         index=index,
-        layers=min(layers, inventory.layers - index * layers) if count > 1 else layers,
+        layers=layers,
         first=first,
         last=last,
         in_flight=min(count - index, cut.accumulation) if count > 1 else 1,
         held=tuple(held),
-        buffer_bytes=_buffer_bytes(inventory, layers if count > 1 else inventory.layers),
+        buffer_bytes=_buffer_bytes(inventory, layers),
     )
 
 

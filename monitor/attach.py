@@ -5,8 +5,8 @@ name); nothing is injected, traced or executed.
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from vramtop.estimator.readers.evidence import JobReading
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.launchers import Launch
 
+from .devices import DeviceChoice, Seat, numbered_elsewhere, nvml_mig_parent, seat_of
 from .interpreter import find_interpreter, installed_versions
 from .probe_reader import ProbeReader, ProbeSample
 from .probe_settings import told_by
 from .process_tree import Family, Seen, find_family, look, number
+from .snapshot import GpuReading
 from .whereabouts import whereabouts
 
 _HF = (
@@ -39,6 +41,10 @@ class Rank:
     local_rank: int | None
     gpu_hint: str | None
     """What its environment says of its GPU: an index or a UUID, as CUDA_VISIBLE_DEVICES has it. NVML knows better."""
+    choice: DeviceChoice
+    """All that its environment says of GPUs."""
+    seat: Seat
+    """Its GPU, as far as it was known when the ranks were placed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +77,26 @@ class Attachment:
     warnings: tuple[str, ...]
     """What could not be seen, and what was seen and not understood; one sentence each."""
 
+    def seated(self, gpus: Sequence[GpuReading] | None) -> "Attachment":
+        """The same with every rank on its GPU: where NVML lists it, else where its environment puts it.
+
+        Args:
+            gpus: this machine's GPUs as they are now; None where they cannot be read.
+        """
+        ranks = (
+            replace(
+                rank,
+                seat=seat_of(rank.choice, gpus, pid=rank.pid, start_time=rank.start_time),
+            )
+            for rank in self.ranks
+        )
+        return replace(self, ranks=tuple(ranks))
+
     def to_json(self) -> dict[str, Any]:
         """What can be said without an estimate: pid, ranks, evidence, missing, warnings."""
         return {
             "pid": self.pid,
-            "ranks": [
-                {"pid": each.pid, "rank": each.rank, "local_rank": each.local_rank, "gpu_hint": each.gpu_hint}
-                for each in self.ranks
-            ],
+            "ranks": [_rank_json(each) for each in self.ranks],
             "launcher": self.launcher,
             "inside": list(self.inside),
             "probe": self.probe is not None,
@@ -205,10 +223,26 @@ def _inside(root: Path | None, cwd: Path | None) -> Path | None:
     return cwd if root is None or cwd is None else root / cwd.relative_to("/")
 
 
+def _rank_json(rank: Rank) -> dict[str, Any]:
+    return {
+        "pid": rank.pid,
+        "rank": rank.rank,
+        "local_rank": rank.local_rank,
+        "gpu": rank.seat.gpu,
+        "gpu_from": rank.seat.origin,
+        "gpu_sure": rank.seat.sure,
+        "gpu_hint": rank.gpu_hint,
+    }
+
+
 def _rank(seen: Seen) -> Rank:
     environ = seen.environ or {}
     local = number(environ.get("LOCAL_RANK"))
+    elsewhere = numbered_elsewhere(container_root(seen.pid))
+    choice = DeviceChoice.of(environ, local_rank=local, elsewhere=elsewhere, mig_parent=nvml_mig_parent)
     return Rank(
+        choice=choice,
+        seat=seat_of(choice, None, pid=seen.pid),
         pid=seen.pid,
         start_time=seen.start_time,
         rank=number(environ.get("RANK")),

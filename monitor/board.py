@@ -8,6 +8,7 @@ from vramtop.estimator.job import Job
 
 from .compare import Comparison
 from .fit import Fit
+from .oddity import Oddity
 from .phases import RunMark
 from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot
 
@@ -112,6 +113,8 @@ class Board:
     gpus: tuple[GpuRow, ...]
     pending: tuple[PendingRow, ...]
     runs: tuple[RunRow, ...] = ()
+    oddities: tuple[Oddity, ...] = ()
+    """What is odd, by GPU: helpers with a context, ranks on one GPU, forgotten processes."""
 
     @property
     def ended(self) -> tuple[ProcessRow, ...]:

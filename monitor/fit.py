@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.sizes import format_gib
 
-from .snapshot import Snapshot
+from .snapshot import GpuReading, Snapshot
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
@@ -26,10 +26,14 @@ class Room:
     """What NVML calls free: never total less used, which would count the driver's reserve in."""
     committed_bytes: int = 0
     """What running jobs have not yet taken of their budgets, and what earlier pending jobs were promised."""
+    closed: str | None = None
+    """Why no program can be started there at all, whatever is free: ``is in exclusive-process mode and in use``."""
 
     @property
     def available_bytes(self) -> int | None:
-        """Free less committed, not below zero; None when free is unknown."""
+        """Free less committed, not below zero, and 0 where it is closed; None when free is unknown."""
+        if self.closed:
+            return 0
         return None if self.free_bytes is None else max(0, self.free_bytes - self.committed_bytes)
 
 
@@ -39,8 +43,19 @@ class GpuVerdict:
 
     room: Room
     verdict: Verdict
-    short_bytes: int
-    """How much the expected peak lacks; 0 where it fits or nothing is known."""
+    need_bytes: int
+    """The rank's expected peak."""
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """What is left beyond the expected peak; negative where it does not fit; None where nothing is known."""
+        available = self.room.available_bytes
+        return None if available is None else available - self.need_bytes
+
+    @property
+    def short_bytes(self) -> int:
+        """How much the expected peak lacks; 0 where it fits or nothing is known."""
+        return max(0, -(self.margin_bytes or 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +66,7 @@ class Fit:
     gpus: tuple[GpuVerdict, ...]
     """Every GPU that was considered, in the order given."""
     placement: tuple[int, ...]
-    """Indices of the GPUs for its ranks, the roomiest first; the best there is when it does not fit."""
+    """Indices of the GPUs for its ranks, in the order of the ranks; the best there is when it does not fit."""
     margin_bytes: int | None
     """Room left beyond the expected peak on the fullest chosen GPU; negative when it does not fit.
 
@@ -72,6 +87,7 @@ class Fit:
                     "committed_bytes": gpu.room.committed_bytes,
                     "available_bytes": gpu.room.available_bytes,
                     "verdict": gpu.verdict,
+                    "closed": gpu.room.closed,
                 }
                 for gpu in self.gpus
             ],
@@ -81,26 +97,27 @@ class Fit:
 
 
 def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
-    """Place every rank of the budget's job on a GPU of its own, the roomiest first.
+    """Place every rank of the budget's job on a GPU of its own: the one that needs most on the roomiest.
 
-    The budget is the fullest rank's, so a job whose ranks differ (pipeline stages) is judged on the safe side.
+    Where all ranks fit somehow, they fit so. A GPU that gets no rank is judged by the neediest one.
     """
-    ranks = budget.job.parallel.world_size
-    verdicts = tuple(_judge(budget, room) for room in rooms)
-    roomiest = sorted(verdicts, key=lambda v: (_BEST_FIRST.index(v.verdict), -(v.room.available_bytes or 0)))
-    chosen = roomiest[:ranks]
-    if len(chosen) < ranks:
+    needs = budget.ranks
+    neediest = max(needs, key=lambda need: need.device_bytes)
+    judged = _place(needs, rooms)
+    verdicts = {room.index: _judge(neediest, room) for room in rooms} | {v.room.index: v for v in judged.values()}
+    chosen = [judged[rank] for rank in sorted(judged)]
+    if len(chosen) < len(needs):
         verdict: Verdict = "does_not_fit"
     else:
         verdict = max((v.verdict for v in chosen), key=_BEST_FIRST.index)
-    rooms_left = [v.room.available_bytes for v in chosen]
-    known = [available for available in rooms_left if available is not None]
+    margins = [v.margin_bytes for v in chosen]
+    known = [margin for margin in margins if margin is not None]
     return Fit(
         verdict=verdict,
-        gpus=verdicts,
+        gpus=tuple(verdicts[room.index] for room in rooms),
         placement=tuple(v.room.index for v in chosen),
-        margin_bytes=min(known) - budget.peak.device_bytes if known and len(known) == len(chosen) else None,
-        sentence=_sentence(verdict, budget, chosen, ranks),
+        margin_bytes=min(known) if known and len(known) == len(chosen) else None,
+        sentence=_sentence(verdict, needs, chosen),
     )
 
 
@@ -121,25 +138,53 @@ def rooms_of(snapshot: Snapshot, committed: Mapping[int, int], only: Iterable[in
             total_bytes=gpu.total_bytes,
             free_bytes=gpu.free_bytes,
             committed_bytes=committed.get(gpu.index, 0),
+            closed=_closed(gpu),
         )
         for gpu in snapshot.gpus
         if wanted is None or gpu.index in wanted
     )
 
 
-def _judge(budget: Budget, room: Room) -> GpuVerdict:
+def _closed(gpu: GpuReading) -> str | None:
+    if gpu.compute_mode == "prohibited":
+        return "takes no compute programs (compute mode prohibited)"
+    if gpu.compute_mode == "exclusive_process" and any(
+        kind != "graphics" for p in gpu.processes or () for kind in p.kinds
+    ):
+        return "takes one program at a time (compute mode exclusive-process) and has one"
+    return None
+
+
+def _place(needs: Sequence[RankNeed], rooms: Sequence[Room]) -> dict[int, GpuVerdict]:
+    """A GPU for each rank, as far as there are any; those of unknown room only where the others do not do."""
+    by_need = sorted(range(len(needs)), key=lambda rank: -needs[rank].device_bytes)
+    known = sorted((r for r in rooms if r.available_bytes is not None), key=lambda r: -(r.available_bytes or 0))
+    unknown = [room for room in rooms if room.available_bytes is None]
+    first: dict[int, GpuVerdict] = {}
+    for count in range(len(unknown) + 1):
+        chosen = [*unknown[:count], *known, *unknown[count:]]
+        placed = {rank: _judge(needs[rank], room) for rank, room in zip(by_need, chosen, strict=False)}
+        if all(verdict.verdict != "does_not_fit" for verdict in placed.values()):
+            return placed
+        first = first or placed
+    return first
+
+
+def _judge(need: RankNeed, room: Room) -> GpuVerdict:
     available = room.available_bytes
     if available is None:
-        return GpuVerdict(room=room, verdict="unknown", short_bytes=0)
-    short = max(0, budget.peak.device_bytes - available)
-    if short:
-        return GpuVerdict(room=room, verdict="does_not_fit", short_bytes=short)
-    fits = budget.peak.high_bytes <= available
-    return GpuVerdict(room=room, verdict="fits" if fits else "tight", short_bytes=0)
+        return GpuVerdict(room=room, verdict="unknown", need_bytes=need.device_bytes)
+    if need.device_bytes > available:
+        return GpuVerdict(room=room, verdict="does_not_fit", need_bytes=need.device_bytes)
+    fits = need.high_bytes <= available
+    return GpuVerdict(room=room, verdict="fits" if fits else "tight", need_bytes=need.device_bytes)
 
 
-def _sentence(verdict: Verdict, budget: Budget, chosen: Sequence[GpuVerdict], ranks: int) -> str:
-    need = f"{format_gib(budget.peak.device_bytes)} GiB"
+def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuVerdict]) -> str:
+    ranks, sizes = len(needs), sorted({need.device_bytes for need in needs})
+    need = (
+        f"{format_gib(sizes[-1])} GiB" if len(sizes) == 1 else f"{format_gib(sizes[0])} to {format_gib(sizes[-1])} GiB"
+    )
     each = f"{ranks} × {need}" if ranks > 1 else need
     if len(chosen) < ranks:
         return f"needs {ranks} GPUs ({each}), and there {_are(len(chosen))} here"
@@ -148,9 +193,12 @@ def _sentence(verdict: Verdict, budget: Budget, chosen: Sequence[GpuVerdict], ra
         case "fits":
             return f"needs {each} and fits on {where}"
         case "tight":
-            return f"needs {each}: expected to fit on {where}, but may take {format_gib(budget.peak.high_bytes)} GiB"
+            most = max(need.high_bytes for need in needs)
+            return f"needs {each}: expected to fit on {where}, but may take {format_gib(most)} GiB"
         case "does_not_fit":
             worst = max(chosen, key=lambda v: v.short_bytes)
+            if worst.room.closed:
+                return f"needs {each}; GPU {worst.room.index} {worst.room.closed}"
             return f"needs {each}; GPU {worst.room.index} is short of {format_gib(worst.short_bytes)} GiB"
         case "unknown":
             return f"needs {each}; how much {where} can give is not known"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .counters import ProbeDirectory
 from .nvml_device import NvmlDevice
 from .nvml_errors import OF_MACHINE, code_of, no_driver
 from .processes import ProcessDirectory
@@ -26,6 +27,7 @@ class NvmlSource:
         self._clock = clock
         self._now = now
         self._directory = ProcessDirectory()
+        self._probes = ProbeDirectory(clock=clock, now=now)
         self._nvml: Any = None
         self._source = Source(kind="nvml", host=socket.gethostname())
         self._devices: list[NvmlDevice] = []
@@ -70,6 +72,7 @@ class NvmlSource:
 
     def close(self) -> None:
         """Shut NVML down."""
+        self._probes.close()
         if self._nvml is None:
             return
         nvml, self._nvml = self._nvml, None
@@ -86,7 +89,10 @@ class NvmlSource:
         self._directory.end_tick()
         rows += [row for row in self._gone if row.index >= len(self._devices)]
         rows.sort(key=lambda row: row.index)
-        return Snapshot(time=self._now(), source=self._source, gpus=tuple(rows), faults=self._faults())
+        rows, last_words = self._probes.fill(rows)
+        return Snapshot(
+            time=self._now(), source=self._source, gpus=tuple(rows), faults=self._faults(), last_words=last_words
+        )
 
     def _read_device(self, device: NvmlDevice) -> GpuReading:
         was_there = device.lost is None

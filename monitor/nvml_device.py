@@ -1,7 +1,7 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vramtop.estimator.sizes import format_gib
@@ -10,7 +10,7 @@ from .nvml_ask import Asker, DeviceLostError, RefusedError
 from .nvml_errors import UNSUPPORTED, device_fault, field_fault
 from .nvml_processes import process_rows
 from .processes import ProcessFacts, one_line
-from .snapshot import Fault, GpuProcess, GpuReading, ProcessKind
+from .snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
 
 LOST_AGAIN_SECONDS = 5.0
 """A lost device is asked for again after this."""
@@ -25,6 +25,9 @@ _MEMORY = {
 }
 _TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
+_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
+"""By NVML's number; 1 is one thread at a time, which CUDA has taken for one process since version 8."""
+MODE_AGAIN_SECONDS = 30.0
 _LISTS: tuple[tuple[ProcessKind, str], ...] = (("compute", "Compute"), ("graphics", "Graphics"), ("mps", "MPSCompute"))
 
 
@@ -64,6 +67,11 @@ class NvmlDevice:
         self._faults: list[Fault] = []
         self._knows_v2 = False
         """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
+        self._mode: ComputeMode | None = None
+        self._mode_at = 0.0
+        """When to ask for it again: only an administrator changes it."""
+        self._accounts = False
+        """Accounting mode is on, which only root can bring about."""
 
     def connect(self) -> None:
         """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
@@ -73,6 +81,8 @@ class NvmlDevice:
             self._handle = self._asker.call("nvmlDeviceGetHandleByIndex", self.index)
             self.uuid = self._text("nvmlDeviceGetUUID")
             self._name = self._text("nvmlDeviceGetName")
+            self._accounts = self._accounting_is_on()
+            self._mode_at = 0.0
         except (RefusedError, DeviceLostError) as error:
             self.lost = error.code
 
@@ -105,6 +115,21 @@ class NvmlDevice:
                 return None
             raise
 
+    def _accounting_is_on(self) -> bool:
+        try:
+            return bool(self._asker.call("nvmlDeviceGetAccountingMode", self._handle))
+        except RefusedError:
+            return False
+
+    def _compute_mode(self) -> ComputeMode | None:
+        if self._clock() >= self._mode_at:
+            self._mode_at = self._clock() + MODE_AGAIN_SECONDS
+            try:
+                self._mode = _MODES.get(int(self._asker.call("nvmlDeviceGetComputeMode", self._handle)))
+            except RefusedError:
+                self._mode = None
+        return self._mode
+
     def _read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
         self._faults = []
         memory = self._memory()
@@ -125,6 +150,7 @@ class NvmlDevice:
             temperature_c=temperature,
             power_w=None if power is None else power / 1000,  # NVML counts milliwatts
             power_limit_w=None if limit is None else limit / 1000,
+            compute_mode=self._compute_mode(),
             processes=processes,
             faults=tuple(self._faults),
             read_at=self._read_at,
@@ -175,7 +201,27 @@ class NvmlDevice:
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
-        return process_rows(lists, total_bytes=total_bytes, describe=describe)
+        rows = process_rows(lists, total_bytes=total_bytes, describe=describe)
+        return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
+
+    def _with_peak(self, row: GpuProcess, total_bytes: int | None) -> GpuProcess:
+        """With the most that the process ever held, as the driver accounts it."""
+        peak = self._peak_of(row.pid)
+        if peak is None or peak > (total_bytes or peak):
+            return row
+        return replace(row, peak_bytes=max(peak, row.used_bytes or 0))
+
+    def _peak_of(self, pid: int) -> int | None:
+        if not self._accounts:
+            return None
+        try:
+            stats = self._asker.call("nvmlDeviceGetAccountingStats", self._handle, pid)
+        except RefusedError as refused:
+            self._accounts = refused.code not in UNSUPPORTED and refused.code != "NO_PERMISSION"
+            return None
+        except TypeError:  # pynvml's own, where the driver's answer is "not available"
+            return None
+        return stats.maxMemoryUsage or None if stats.isRunning else None  # else of another one, under the same pid
 
     def _ask(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
         """The answer, or None and a fault of ``field``."""

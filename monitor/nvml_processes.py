@@ -58,6 +58,8 @@ def _row(
         name=facts.name,
         command=facts.command,
         note=note,
+        parent=facts.parent,
+        cpu_seconds=facts.cpu_seconds,
     )
 
 

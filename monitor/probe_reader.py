@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 _MAGIC = b"VRAMTOP1"
-_HEADER = struct.Struct("<8sQQ")
+_HEADER = struct.Struct("<8sQII")
 _LIMIT_BYTES = 1 << 20
+_USUAL_BYTES = 4096
+"""Header and figures of a process with a dozen devices."""
 _LINK = "/memfd:vramtop-probe (deleted)"
 _TRIES = 5
 STALE_SECONDS = 5.0
@@ -23,34 +25,47 @@ class DeviceCounters:
 
     index: int
     """As the process numbers its visible devices."""
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    active_bytes: int | None
-    allocated_peak_bytes: int | None
-    reserved_peak_bytes: int | None
-    retries: int | None
+    uuid: str | None = None
+    """As CUDA has it, without ``GPU-``; None: its torch is older than 2.4."""
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    active_bytes: int | None = None
+    allocated_peak_bytes: int | None = None
+    """The highest that was seen, also where the program resets torch's own."""
+    reserved_peak_bytes: int | None = None
+    retries: int | None = None
     """How often the cache was flushed because an allocation failed."""
-    out_of_memory: int | None
+    out_of_memory: int | None = None
     """How often an allocation failed for good."""
+    out_of_memory_time: float | None = None
+    """Unix seconds of the first sample after the last of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSample:
     """What a process says of itself."""
 
+    pid: int
+    """As the process knows itself."""
     time: float
     """Unix seconds."""
     torch: str | None
     devices: tuple[DeviceCounters, ...]
-    """Those that the process has allocated on."""
+    """Those that the process has allocated on, where it uses torch's own allocator."""
     steps: int
     """Training steps that have ended."""
     step_began: float | None
     step_ended: float | None
-    trainer: Mapping[str, Any] | None
+    step_seconds: float | None
+    """How long the last one took."""
+    trainer: Mapping[str, Any] | None = None
     """The trainer's arguments, once training has begun."""
-    model: Mapping[str, Any] | None
+    model: Mapping[str, Any] | None = None
     """Class, parameters by dtype and whether they are trained, config, adapters."""
+    ended: float | None = None
+    """When its interpreter came to its end; None: it has not, or was killed."""
+    error: str | None = None
+    """The kind of exception that nobody caught, such as ``OutOfMemoryError``."""
 
     def age_seconds(self, now: float) -> float | None:
         """How old the sample is, where it is older than a running process would leave it; None for a fresh one."""
@@ -69,17 +84,68 @@ class ProbeReader:
         """The newest sample; None where there is no probe, it may not be read, or the process has ended."""
         if self._path is None:
             self._path = find_probe(self.pid)
-        if self._path is None:
-            return None
-        payload = _payload(self._path)
-        if payload is None:
+        probe = None if self._path is None else open_probe(self._path)
+        if probe is None:
             self._path = None
             return None
-        return _sample(payload)
+        try:
+            return probe.read()
+        finally:
+            probe.close()
+
+
+class OpenProbe:
+    """A probe's memory file, held open: what a process said last can be read when it has ended.
+
+    Args:
+        descriptor: of the file; ``close`` gives it back.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, *, facts: bool = True) -> ProbeSample | None:
+        """The newest sample; None before the first one, and where it is not understood.
+
+        Args:
+            facts: also what rarely changes (trainer, model), which takes longer.
+        """
+        for _ in range(_TRIES):
+            try:
+                data = os.pread(self._descriptor, _USUAL_BYTES, 0)
+                if len(data) < _HEADER.size:
+                    return None
+                magic, sequence, figures, others = _HEADER.unpack_from(data)
+                wanted = _HEADER.size + figures + (others if facts else 0)
+                if magic != _MAGIC or not 0 < wanted <= _LIMIT_BYTES:
+                    return None
+                if wanted > len(data):
+                    data = os.pread(self._descriptor, wanted, 0)
+                after = _HEADER.unpack_from(os.pread(self._descriptor, _HEADER.size, 0))[1]
+            except OSError:
+                return None
+            if sequence == after and sequence % 2 == 0:
+                middle = _HEADER.size + figures
+                return _sample(data[_HEADER.size : middle], data[middle:wanted] if facts else b"{}")
+        return None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def open_probe(path: Path) -> OpenProbe | None:
+    """Open what ``find_probe`` found; None where it has gone, or may not be read."""
+    try:
+        return OpenProbe(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return None
 
 
 def find_probe(pid: int) -> Path | None:
-    """The probe's memory file among the open files of a process."""
+    """The probe's memory file among the open files of a process. 4 microseconds for each of them."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)  # noqa: PTH208
@@ -94,48 +160,47 @@ def find_probe(pid: int) -> Path | None:
     return None
 
 
-def _payload(path: Path) -> bytes | None:
-    """A whole sample: its sequence is even, and the same before and after."""
+def _sample(figures: bytes, facts: bytes) -> ProbeSample | None:
     try:
-        with path.open("rb", buffering=0) as file:
-            for _ in range(_TRIES):
-                data = os.pread(file.fileno(), _LIMIT_BYTES, 0)
-                if len(data) < _HEADER.size:
-                    return None
-                magic, sequence, length = _HEADER.unpack_from(data)
-                after = _HEADER.unpack_from(os.pread(file.fileno(), _HEADER.size, 0))[1]
-                if magic != _MAGIC or not 0 < length <= _LIMIT_BYTES - _HEADER.size:
-                    return None
-                if sequence == after and sequence % 2 == 0:
-                    return data[_HEADER.size : _HEADER.size + length]
-    except OSError:
-        return None
-    return None
-
-
-def _sample(payload: bytes) -> ProbeSample | None:
-    try:
-        data = json.loads(payload)
+        data = {**json.loads(facts), **json.loads(figures)}
         steps = data.get("steps") or {}
         return ProbeSample(
-            time=float(data["time"]),
+            pid=int(data["pid"]),
+            time=_seconds(data["time"]) or 0.0,
             torch=data.get("torch") or None,
             devices=tuple(_counters(device) for device in data.get("devices", ())),
             steps=int(steps.get("count") or 0),
-            step_began=steps.get("began"),
-            step_ended=steps.get("ended"),
+            step_began=_seconds(steps.get("began")),
+            step_ended=_seconds(steps.get("ended")),
+            step_seconds=_seconds(steps.get("seconds")),
             trainer=data.get("trainer"),
             model=data.get("model"),
+            ended=_seconds(data.get("ended")),
+            error=_name(data.get("error")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):  # written by another version, or not by us
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # of another version, or not by us
         return None
 
 
 def _counters(device: Mapping[str, Any]) -> DeviceCounters:
     names = ("allocated_bytes", "reserved_bytes", "active_bytes", "allocated_peak_bytes", "reserved_peak_bytes")
     counted = {name: _number(device.get(name)) for name in (*names, "retries", "out_of_memory")}
-    return DeviceCounters(index=int(device["index"]), **counted)
+    return DeviceCounters(
+        index=int(device["index"]),
+        uuid=str(device["uuid"]) if device.get("uuid") else None,
+        out_of_memory_time=_seconds(device.get("out_of_memory_time")),
+        **counted,
+    )
 
 
 def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _seconds(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and 0 <= value < 2**63 else None
+
+
+def _name(value: Any) -> str | None:
+    """An exception's class, and nothing that could do harm to a terminal."""
+    return value if isinstance(value, str) and value.isidentifier() else None

@@ -18,6 +18,8 @@ _LONGEST = 2000
 STATE_EVERY = 5
 """Ticks after which a process is looked at closely again: a zombie keeps its pid and all else."""
 
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
 GONE = "not visible from here"
 ENDED = "ended, its memory is still held"
 ZOMBIE = "zombie: ended, not yet reaped"
@@ -35,6 +37,10 @@ class ProcessFacts:
     """One line, without control characters."""
     note: str | None = None
     """Why something is not known, or what is odd, in a few words."""
+    parent: int | None = None
+    """Its parent's pid; None also where that is in another pid namespace."""
+    cpu_seconds: float | None = None
+    """Processor time used so far, as of the last close look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,9 @@ class _Sight:
     thread_name: bytes
     """Changes when the process runs another program or gives itself another title."""
     zombie: bool
+    parent: int | None
+    cpu_ticks: int
+    """Clock ticks in user and in kernel mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ class ProcessDirectory:
         facts = _still_true(known, inode, sight) or self._read(pid)
         if facts is None or _inode(pid) != inode:
             return ProcessFacts(note=GONE)  # it ended, or its pid was reused, while it was read
-        known = self._known[pid] = _Known(inode, sight, facts)
+        known = self._known[pid] = _Known(inode, sight, _as_seen(facts, sight))
         return known.answer()
 
     def _read(self, pid: int) -> ProcessFacts | None:
@@ -149,6 +158,14 @@ def _still_true(known: _Known | None, inode: int, sight: _Sight) -> ProcessFacts
     return known.facts if known.sight.thread_name == sight.thread_name else None
 
 
+def _as_seen(facts: ProcessFacts, sight: _Sight) -> ProcessFacts:
+    """The facts with those of them that change while a process runs."""
+    cpu_seconds = sight.cpu_ticks / _TICKS_PER_SECOND
+    if facts.cpu_seconds == cpu_seconds and facts.parent == sight.parent:
+        return facts
+    return replace(facts, parent=sight.parent, cpu_seconds=cpu_seconds)
+
+
 def _inode(pid: int) -> int | None:
     try:
         return os.stat(f"/proc/{pid}").st_ino  # noqa: PTH116 - Path costs more than the call itself, 500 times a tick
@@ -157,7 +174,7 @@ def _inode(pid: int) -> int | None:
 
 
 def _sight(pid: int) -> _Sight | None:
-    """Fields 2, 3 and 22 of ``stat`` in proc(5); None where the process is not to be seen (gone, or hidden)."""
+    """Fields 2, 3, 4, 14, 15 and 22 of ``stat`` in proc(5); None where the process is gone or hidden."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -170,4 +187,5 @@ def _sight(pid: int) -> _Sight | None:
         os.close(descriptor)
     name, _, others = line.rpartition(b")")  # the name may itself hold blanks and parentheses
     fields = others.split(None, 20)
-    return _Sight(int(fields[19]), name, fields[0] in b"ZX")
+    parent = int(fields[1]) or None
+    return _Sight(int(fields[19]), name, fields[0] in b"ZX", parent, int(fields[11]) + int(fields[12]))

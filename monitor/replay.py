@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from .recording import read_recording
-from .snapshot import GpuProcess, GpuReading, Snapshot
+from .snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
 from .source import EndOfRecording
 
 _SHORTEST_GAP = 0.1
@@ -134,6 +134,14 @@ def shifted(snapshot: Snapshot, seconds: float) -> Snapshot:
             replace(job, pids=tuple((pid, _moved(start, seconds)) for pid, start in job.pids))
             for job in snapshot.watched
         ),
+        last_words=tuple(
+            replace(
+                words,
+                start_time=_moved(words.start_time, seconds),
+                counters=_shifted_counters(words.counters, seconds),
+            )
+            for words in snapshot.last_words
+        ),
     )
 
 
@@ -144,8 +152,17 @@ def _shifted_gpu(gpu: GpuReading, seconds: float) -> GpuReading:
 
 
 def _shifted_process(process: GpuProcess, seconds: float) -> GpuProcess:
-    counters = process.counters and replace(process.counters, time=process.counters.time + seconds)
+    counters = process.counters and _shifted_counters(process.counters, seconds)
     return replace(process, start_time=_moved(process.start_time, seconds), counters=counters)
+
+
+def _shifted_counters(counters: ProcessCounters, seconds: float) -> ProcessCounters:
+    return replace(
+        counters,
+        time=counters.time + seconds,
+        out_of_memory_time=_moved(counters.out_of_memory_time, seconds),
+        ended=_moved(counters.ended, seconds),
+    )
 
 
 def _moved(time: float | None, seconds: float) -> float | None:

@@ -1,7 +1,9 @@
 """Follows the processes of known jobs: through their phases, against their budgets, and beyond their end."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psutil
 
@@ -10,11 +12,14 @@ from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import MIB, format_gib
 
 from .board import GpuRow, ProcessRow, RunRow
-from .compare import Comparison, HighWater, Status, compare
+from .compare import Comparison, HighWater, Status, compare, high_water
 from .history import History
 from .phases import PhaseTracker
-from .snapshot import ProcessKey, Snapshot, WatchedJob
+from .snapshot import LastWords, ProcessKey, Snapshot, WatchedJob
 
+_NO_MEMORY = "OutOfMemoryError"
+_RECENT_SECONDS = 30.0
+"""A failed allocation and the end of its process belong together; other ranks may have to be waited for."""
 _FULL = 0.02
 """Of a card: with less left than this, and than _FULL_BYTES, the next block may not be had."""
 _FULL_BYTES = 512 * MIB
@@ -33,6 +38,17 @@ def is_running(key: ProcessKey) -> bool:
         return False
 
 
+def kernel_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
+    """How many processes the kernel has killed for want of host memory since it booted; None: it does not say."""
+    try:
+        lines = vmstat.read_bytes().splitlines()
+    except OSError:
+        return None
+    counted = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
+    found = next(counted, None)
+    return None if found is None else int(found)
+
+
 @dataclass(slots=True)
 class _Followed:
     """A process on a GPU."""
@@ -42,6 +58,8 @@ class _Followed:
     tracker: PhaseTracker
     gone_at: float | None = None
     """When it was first seen to be there no more."""
+    killed: bool = False
+    """The kernel killed something for want of host memory at that time."""
 
 
 class Follower:
@@ -50,11 +68,22 @@ class Follower:
     Args:
         history: of all processes; takes each snapshot in before the follower sees its rows.
         is_running: whether a process of this machine still runs.
+        kernel_kills: how many processes the kernel has killed for want of host memory.
     """
 
-    def __init__(self, history: History, is_running: Callable[[ProcessKey], bool] = is_running) -> None:
+    def __init__(
+        self,
+        history: History,
+        is_running: Callable[[ProcessKey], bool] = is_running,
+        kernel_kills: Callable[[], int | None] = kernel_kills,
+    ) -> None:
         self._history = history
         self._is_running = is_running
+        self._kernel_kills = kernel_kills
+        self._kills: int | None = None
+        """At the last reading, while processes are followed."""
+        self._killed = False
+        """More were killed since the reading before."""
         self._followed: dict[tuple[int, int, float | None], _Followed] = {}
         self._ended: dict[tuple[ProcessKey, ...], float] = {}
         """When runs were first seen to have ended, by their pids."""
@@ -97,11 +126,27 @@ class Follower:
         present = {row.key: row for gpu in gpus for row in gpu.rows}
         readable = {gpu.reading.index for gpu in gpus if gpu.reading.processes is not None}
         live = snapshot.source.kind == "nvml"
+        for words in snapshot.last_words:
+            self._hear(words)
+        if live and self._followed:
+            before, self._kills = self._kills, self._kernel_kills()
+            self._killed = None not in (before, self._kills) and self._kills != before
         found = tuple(self._run(each, snapshot, present, readable, budget_of, live=live) for each in watched)
         mine = {row.key for run in found for row in run.rows}
         self._followed = {key: followed for key, followed in self._followed.items() if key in mine}
         self._ended = {run.pids: run.ended_at for run in found if run.ended_at is not None}
         return found
+
+    def _hear(self, words: LastWords) -> None:
+        """What a process said at its end is known only when it is gone."""
+        followed = self._followed.get((words.gpu, words.pid, words.start_time))
+        if followed is not None:
+            process = replace(followed.row.process, counters=words.counters)
+            comparison = followed.row.comparison
+            if comparison is not None:
+                high = high_water(followed.tracker.peak_bytes, (), process) or comparison.high_water
+                comparison = replace(comparison, high_water=high)
+            followed.row = replace(followed.row, process=process, comparison=comparison)
 
     def _run(
         self,
@@ -149,8 +194,8 @@ class Follower:
             unseen = replace(last, status="unknown", observed_bytes=None, trend=None, sentence="its GPU cannot be read")
             return replace(row, comparison=unseen)
         if followed.gone_at is None:
-            followed.gone_at = snapshot.time
-        status, how = _end(row, last, followed.tracker)
+            followed.gone_at, followed.killed = snapshot.time, live and self._killed
+        status, how = _end(followed, last)
         if live and self._is_running(row.process.key):
             status, how = "ended", f"holds no memory on GPU {row.gpu.index} any more, and still runs"
         sentence = f"{how}; {_held(last.high_water, followed.tracker.budget)}"
@@ -167,13 +212,18 @@ class Follower:
         return tracker
 
 
-def _end(row: ProcessRow, last: Comparison, tracker: PhaseTracker) -> tuple[Status, str]:
-    """How a process ended, as far as its last figures tell: nobody but its parent is told its exit code."""
-    counters, free, total = row.process.counters, row.gpu.free_bytes, row.gpu.total_bytes
-    if counters and counters.out_of_memory:
-        return "out_of_memory", "has run out of memory: torch itself counted an allocation that failed"
+def _end(followed: _Followed, last: Comparison) -> tuple[Status, str]:
+    """How a process ended: by its last words, else by its last figures; only its parent is told its exit code."""
+    row, tracker, gone_at = followed.row, followed.tracker, followed.gone_at or 0.0
+    said, free, total = row.process.counters, row.gpu.free_bytes, row.gpu.total_bytes
+    if said and (said.error == _NO_MEMORY or gone_at - (said.out_of_memory_time or -math.inf) < _RECENT_SECONDS):
+        return "out_of_memory", "has run out of memory, as torch itself says"
+    if said and (said.ended is not None or said.error):
+        return "ended", f"was ended by {said.error}" if said.error else "has come to its end"
+    if followed.killed:
+        return "out_of_memory", "has ended when the kernel killed a process for want of host memory: probably this one"
     if free is None or free >= max(_FULL_BYTES, round(_FULL * (total or 0))):
-        return "ended", "has ended"
+        return "ended", "was killed, or crashed" if said else "has ended"
     nearly = f"its GPU was nearly full then ({format_gib(free)} GiB free)"
     if tracker.phase == "steady" and last.status not in ("over", "growing"):
         return "ended", f"has ended; {nearly}"

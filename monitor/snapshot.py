@@ -11,6 +11,8 @@ from vramtop.estimator.job import Job
 
 ProcessKey = tuple[int, float | None]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
+ComputeMode = Literal["default", "exclusive_process", "prohibited"]
+"""Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
 ProcessKind = Literal["compute", "graphics", "mps"]
 
 
@@ -41,10 +43,16 @@ class ProcessCounters:
     """How often the cache was flushed because an allocation failed."""
     out_of_memory: int | None = None
     """How often an allocation failed for good."""
+    out_of_memory_time: float | None = None
+    """Unix seconds of the last of them, to a second."""
     steps: int | None = None
     """Training steps that have ended; None: it does not tell its steps."""
     step_seconds: float | None = None
     """How long the last step took."""
+    ended: float | None = None
+    """Unix seconds when its interpreter came to its end; None: it has not, or was killed."""
+    error: str | None = None
+    """The kind of exception that ended it, such as ``OutOfMemoryError``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +88,17 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastWords:
+    """What a process with the probe said last, given once, in the first snapshot in which it is on no GPU any more."""
+
+    gpu: int
+    """Index of the GPU that it was on."""
+    pid: int
+    start_time: float | None
+    counters: ProcessCounters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
     """One GPU at one moment. ``total = reserved + used + free`` where all four are known."""
 
@@ -97,6 +116,8 @@ class GpuReading:
     temperature_c: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    compute_mode: ComputeMode | None = None
+    """None: not known."""
     processes: tuple[GpuProcess, ...] | None = None
     """One row per pid, largest first. None: the list could not be read."""
     faults: tuple[Fault, ...] = ()
@@ -170,6 +191,8 @@ class Snapshot:
     gpus: tuple[GpuReading, ...]
     faults: tuple[Fault, ...] = ()
     """Of the machine as a whole: no driver, no permission."""
+    last_words: tuple[LastWords, ...] = ()
+    """Of the processes that have gone since the snapshot before."""
     watched: tuple[WatchedJob, ...] = ()
     """Jobs that were known when a recording was made; a live source leaves this empty."""
     pending: tuple[Job, ...] = ()

@@ -18,6 +18,7 @@ from vramtop.estimator.job import Job
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
 from .fit import fit, rooms_of
 from .history import History
+from .oddities import Oddities
 from .runs import Follower, is_running
 from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
 
@@ -30,12 +31,14 @@ class Watchlist:
         estimate: a quick estimate of a job; may raise VramtopError. Called once per job.
         history: what was seen of all processes.
         is_running: whether a process of this machine still runs.
+        oddities: finds what is odd on the GPUs.
     """
 
     estimate: Callable[[Job], Budget]
     history: History = field(default_factory=History)
     is_running: Callable[[ProcessKey], bool] = is_running
     """Whether a process of this machine still runs."""
+    oddities: Oddities = field(default_factory=Oddities)
     card: Gpu | None = None
     """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
     _runs: list[WatchedJob] = field(default_factory=list)
@@ -109,6 +112,7 @@ class Watchlist:
                 gpus=gpus,
                 pending=self._pending_rows(snapshot, gpus, waiting),
                 runs=self._follower.runs(snapshot, gpus, watched, self._budget),
+                oddities=self.oddities.update(snapshot),
             )
 
     def again(self) -> Board | None:
@@ -154,8 +158,8 @@ class Watchlist:
             found = fit(budget, rooms_of(snapshot, committed))
             rows.append(PendingRow(job=job, budget=budget, fit=found))
             if found.verdict in ("fits", "tight"):
-                for index in found.placement:
-                    committed[index] = committed.get(index, 0) + budget.peak.device_bytes
+                for index, need in zip(found.placement, budget.ranks, strict=True):
+                    committed[index] = committed.get(index, 0) + need.device_bytes
         return tuple(rows)
 
     def _budget(self, job: Job) -> Budget | str:

@@ -18,6 +18,8 @@ STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""
 _GIVING_WAY = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
 """In which order words about running jobs and about those that wait are left out where there is little room."""
+_MOST_ODD = 2
+"""Lines for what is odd: the GPUs below need the room."""
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
@@ -81,7 +83,22 @@ def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
         lines += [Content.assemble((" ! ", ALARM), f" {clean(fault.message)}") for fault in faults]
         if not board.gpus and not faults:
             lines.append(Content.assemble((" ! ", ALARM), " no GPU is seen here"))
+        lines += _odd_lines(board)
     return [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _odd_lines(board: Board) -> list[Content]:
+    """What is odd on the GPUs, the largest first; the details of its processes say what to do."""
+    odd = sorted(board.oddities, key=lambda oddity: -oddity.held_bytes)
+    shown = odd if len(odd) <= _MOST_ODD else odd[: _MOST_ODD - 1]
+    lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {clean(each.sentence)}") for each in shown]
+    if len(odd) > len(shown):
+        rest = odd[len(shown) :]
+        gpus = ", ".join(map(str, sorted({each.gpu_index for each in rest})))
+        lines.append(
+            Content.assemble((" ! ", ALARM), f" {len(rest)} more on GPU {gpus}: vramtop --once says all of them")
+        )
+    return lines
 
 
 def summary_line(board: Board, width: int) -> Content:

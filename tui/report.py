@@ -82,6 +82,9 @@ def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) 
     room, mark = gpu.room, VERDICTS[gpu.verdict]
     chosen = "*" if room.index in found.placement else " "
     short = f", short of {format_gib(gpu.short_bytes)} GiB" if gpu.short_bytes else ""
+    if room.closed:
+        yield terminal.text(f"{chosen}GPU {room.index} {room.name or 'unknown card'} {room.closed}")
+        return
     size = f"{format_gib(room.available_bytes)} GiB available of {format_gib(room.total_bytes)}"
     verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
     yield terminal.text(f"{chosen}GPU {room.index} {room.name or 'unknown card'}: {size}: ") + verdict + short

@@ -16,6 +16,7 @@ JOBS = {
         lora=Lora(rank=8),
         parallel=Parallel(strategy="fsdp2", data_shard=8),
     ),
+    "in pipeline stages": Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=3)),
 }
 TENSOR = LargeTensor(module="lm_head", shape=(7, 11), dtype="float32", bytes=512, component="logits")
 LINE = Timeline(

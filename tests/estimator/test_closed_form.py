@@ -13,6 +13,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.closed_form import closed_form
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.jobfile import job_from_mapping
+from vramtop.estimator.rank import stages
 from vramtop.estimator.shape_inventory import inventory_of
 
 Estimate = Callable[..., Budget]
@@ -289,3 +290,21 @@ def test_a_longer_sequence_never_takes_less(chosen: dict[str, Any]) -> None:
     short = quick(SMALL, chosen | {"training.sequence_length": 512})
     long = quick(SMALL, chosen | {"training.sequence_length": 1024})
     assert long.peak.device_bytes >= short.peak.device_bytes
+
+
+def test_every_pipeline_stage_has_its_own_need_and_all_layers_are_somewhere(tiny_llama: dict[str, Any]) -> None:
+    arch = read_architecture({**tiny_llama, "num_hidden_layers": 8})
+    tables = {"model": {"config": {}}, "training": {"gradient_accumulation": 8, "sequence_length": 4096}}
+    spread = {"pipeline": 5, "data_shard": 2, "strategy": "fsdp2"}
+    job = job_from_mapping({**tables, "parallel": spread}, where="test")
+    budget = closed_form(job, arch, inventory_of(arch))
+    assert [stage.layers for stage in stages(job, inventory_of(arch))] == [2, 2, 2, 1, 1]
+    needs = [stage.device_bytes for stage in budget.stages]
+    assert max(needs) == budget.peak.device_bytes
+    assert needs[1] > needs[2] > needs[3]  # fewer micro-batches in flight, then fewer layers
+    assert [need.device_bytes for need in budget.ranks] == [need for need in needs for _ in range(2)]
+    alone = closed_form(
+        job_from_mapping({**tables, "parallel": {"data_shard": 2}}, where="test"), arch, inventory_of(arch)
+    )
+    assert alone.stages == ()
+    assert [need.device_bytes for need in alone.ranks] == [alone.peak.device_bytes] * 2

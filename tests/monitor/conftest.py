@@ -18,6 +18,10 @@ class FakeProcess:
     pid: int
     used_bytes: int | None
     lists: tuple[str, ...] = ("Compute",)
+    peak_bytes: int | None = None
+    """As accounted."""
+    running: bool = True
+    """False: what is accounted is of an earlier process with this pid."""
 
 
 @dataclass
@@ -33,7 +37,9 @@ class FakeGpu:
     temperature: int = 55
     milliwatts: int = 300_000
     limit_milliwatts: int = 400_000
+    compute_mode: int = 0
     processes: list[FakeProcess] = field(default_factory=list)
+    accounting: bool = False
 
     @property
     def free(self) -> int:
@@ -49,6 +55,8 @@ class FakeDriver:
         """(function, GPU or None for all) -> code."""
         self.missing: set[str] = set()
         """Functions that this driver's library does not have."""
+        self.mig: dict[str, int] = {}
+        """The GPU of each MIG device, by its uuid."""
         self.calls: Counter[str] = Counter()
         self.initialised = 0
 
@@ -77,7 +85,7 @@ class FakeDriver:
         gpu = None
         if name.startswith("nvmlDeviceGetHandleByIndex"):
             gpu = args[0].value
-        elif name.startswith("nvmlDeviceGet") and not name.startswith("nvmlDeviceGetCount"):
+        elif name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
             gpu = number_of(args[0])
         for key in ((name, gpu), (name, None), ("*", gpu)):
             if key in self.errors and (key[0] != "*" or gpu is not None):
@@ -112,6 +120,15 @@ class FakeDriver:
         pointer = ctypes.c_void_p(index.value + 1)
         ctypes.memmove(ctypes.addressof(handle._obj), ctypes.addressof(pointer), ctypes.sizeof(pointer))
         return SUCCESS
+
+    def _nvmlDeviceGetHandleByUUID(self, name: str, uuid: Any, handle: Any) -> int:  # noqa: N802
+        gpu = self.mig.get(uuid.value.decode())
+        if gpu is None:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(gpu), handle)
+
+    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, name: str, mig: Any, handle: Any) -> int:  # noqa: N802
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(number_of(mig)), handle)
 
     def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
         text.value = self.gpus[number_of(handle)].name.encode()
@@ -150,6 +167,10 @@ class FakeDriver:
         number._obj.value = self.gpus[number_of(handle)].limit_milliwatts
         return SUCCESS
 
+    def _nvmlDeviceGetComputeMode(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = self.gpus[number_of(handle)].compute_mode
+        return SUCCESS
+
     def _nvmlDeviceGetComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
         return self._processes("Compute", *args)
 
@@ -158,6 +179,19 @@ class FakeDriver:
 
     def _nvmlDeviceGetMPSComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
         return self._processes("MPSCompute", *args)
+
+    def _nvmlDeviceGetAccountingMode(self, name: str, handle: Any, mode: Any) -> int:  # noqa: N802
+        mode._obj.value = self.gpus[number_of(handle)].accounting
+        return SUCCESS
+
+    def _nvmlDeviceGetAccountingStats(self, name: str, handle: Any, pid: Any, stats: Any) -> int:  # noqa: N802
+        found = [process for process in self.gpus[number_of(handle)].processes if process.pid == pid.value]
+        if not found:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+        stats._obj.maxMemoryUsage = unknown if found[0].peak_bytes is None else found[0].peak_bytes
+        stats._obj.isRunning = found[0].running
+        return SUCCESS
 
     def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
         listed = [process for process in self.gpus[number_of(handle)].processes if which in process.lists]

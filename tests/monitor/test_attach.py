@@ -16,6 +16,7 @@ import pytest
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.monitor.attach import attach
 from vramtop.monitor.probe.launch import probed_environment
+from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
 SPAWNS = """\
@@ -134,11 +135,19 @@ def test_models_are_looked_up_where_the_process_has_them(
 
 
 @needs_torch
-def test_every_rank_of_torchrun_from_any_of_its_processes(start: Start, script: Callable[[str], str]) -> None:
+def test_every_rank_of_torchrun_from_any_of_its_processes(
+    start: Start,
+    script: Callable[[str], str],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
     attached = attach(launcher)
     assert [(rank.rank, rank.local_rank, rank.gpu_hint) for rank in attached.ranks] == [(0, 0, "5"), (1, 1, "6")]
+    assert [(rank.seat.gpu, rank.seat.sure) for rank in attached.ranks] == [(5, "likely"), (6, "likely")]
+    gpus = [make_gpu(7, [make_process(attached.ranks[1].pid, 20, start_time=attached.ranks[1].start_time)])]
+    assert [each["gpu"] for each in attached.seated(gpus).to_json()["ranks"]] == [None, 7]
     assert attached.launcher == "torchrun"
     assert attached.reading.value("parallel.strategy") == "ddp"
     assert attached.reading.value("parallel.data_replicate") == 2

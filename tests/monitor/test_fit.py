@@ -1,14 +1,15 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.job import Job, ModelSpec, Parallel
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.fit import Room, fit, rooms_of
-from vramtop.monitor.snapshot import GpuReading, Snapshot
+from vramtop.monitor.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessKind, Snapshot
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
@@ -66,6 +67,36 @@ def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -
     assert fit(budget, [room(0, 70), room(1, 70), room(2, 70), room(3, None)]).verdict == "unknown"
 
 
+def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
+    """Of a pipeline whose stages need so many GiB."""
+    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs)))
+    each = [RankNeed(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
+    return replace(make_budget(job, device=max(needs)), stages=tuple(each))
+
+
+@pytest.mark.parametrize(
+    ("needs", "free", "verdict", "placement"),
+    [
+        ((30, 20, 10), (12, 32, 22), "fits", (1, 2, 0)),
+        ((30, 20, 10), (12, 32, 20), "tight", (1, 2, 0)),
+        ((30, 20, 10), (70, 70, 5), "does_not_fit", (0, 1, 2)),
+        ((30, 10), (50, None, 20), "fits", (0, 2)),
+        ((30, 10), (None, 20), "unknown", (0, 1)),
+        ((30, 10), (None, 5), "does_not_fit", (1, 0)),
+    ],
+)
+def test_stages_that_differ_are_placed_by_what_they_need(
+    make_budget: Callable[..., Budget],
+    needs: tuple[int, ...],
+    free: tuple[int | None, ...],
+    verdict: str,
+    placement: tuple[int, ...],
+) -> None:
+    found = fit(stages(make_budget, *needs), [room(n, size) for n, size in enumerate(free)])
+    assert (found.verdict, found.placement) == (verdict, placement)
+    assert f"needs {len(needs)} × {min(needs)}.0 to {max(needs)}.0 GiB" in found.sentence
+
+
 def test_rooms_are_what_nvml_calls_free(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
@@ -73,6 +104,32 @@ def test_rooms_are_what_nvml_calls_free(
     rooms = rooms_of(snapshot, {0: GIB}, only=[0])
     assert [(r.index, r.free_bytes, r.committed_bytes) for r in rooms] == [(0, snapshot.gpus[0].free_bytes, GIB)]
     assert rooms_of(snapshot, {})[1].available_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds", "words"),
+    [
+        ("default", ("compute",), None),
+        (None, ("compute",), None),
+        ("exclusive_process", ("graphics",), None),
+        ("exclusive_process", ("compute",), "takes one program at a time"),
+        ("prohibited", None, "takes no compute programs"),
+    ],
+)
+def test_a_gpu_that_takes_no_program_has_no_room(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+    mode: ComputeMode | None,
+    kinds: tuple[ProcessKind, ...] | None,
+    words: str | None,
+) -> None:
+    held = [make_process(used=1, kinds=kinds)] if kinds else []
+    found = fit(make_budget(), rooms_of(make_snapshot([make_gpu(0, held, compute_mode=mode)]), {}))
+    assert found.verdict == ("fits" if words is None else "does_not_fit")
+    assert words is None or f"GPU 0 {words}" in found.sentence
+    assert (found.to_json()["gpus"][0]["closed"] is None) == (words is None)
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vramtop.monitor import nvml_errors
 from vramtop.monitor.nvml import COUNT_AGAIN_SECONDS, NvmlSource
 from vramtop.monitor.nvml_ask import ASK_AGAIN_SECONDS
-from vramtop.monitor.nvml_device import LOST_AGAIN_SECONDS
+from vramtop.monitor.nvml_device import LOST_AGAIN_SECONDS, MODE_AGAIN_SECONDS
 from vramtop.monitor.nvml_errors import NoDriverError
 
 GIB = 2**30
@@ -338,3 +338,69 @@ def test_a_passing_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source,
     assert gpu.used_bytes is None
     assert gpu.reason("used_bytes")
     assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
+
+
+def test_peaks_are_the_drivers_where_accounting_is_on(driver, source, fake_gpu, fake_process):
+    rows = [
+        fake_process(ME, 12 * GIB, peak_bytes=30 * GIB),
+        fake_process(4_000_000, 8 * GIB, peak_bytes=7 * GIB),
+        fake_process(4_000_001, 6 * GIB, peak_bytes=40 * GIB, running=False),
+        fake_process(4_000_002, 5 * GIB),
+        fake_process(4_000_003, 4 * GIB, peak_bytes=81 * GIB),
+    ]
+    driver.gpus = [fake_gpu(processes=rows, accounting=True)]
+    peaks = {row.pid: row.peak_bytes for row in read_one(source).processes}
+    assert peaks == {
+        ME: 30 * GIB,
+        4_000_000: 8 * GIB,
+        4_000_001: None,
+        4_000_002: None,
+        4_000_003: None,
+    }
+
+
+def test_nothing_is_asked_of_a_process_where_accounting_is_off(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)])]
+    gpu = read_one(source)
+    source.read()
+    assert gpu.processes[0].peak_bytes is None
+    assert gpu.faults == ()
+    assert driver.calls["nvmlDeviceGetAccountingMode"] == 1
+    assert driver.calls["nvmlDeviceGetAccountingStats"] == 0
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingStats"])
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_refused_accounting_is_silent_and_not_asked_again(driver, source, fake_gpu, fake_process, call, code):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)], accounting=True)]
+    driver.fail(call, code)
+    gpu = read_one(source)
+    source.read()
+    assert gpu.processes[0].peak_bytes is None
+    assert gpu.faults == ()
+    assert driver.calls[call] == 1
+
+
+def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=2 * GIB)], accounting=True)]
+    driver.fail("nvmlDeviceGetAccountingStats", pynvml.NVML_ERROR_NOT_FOUND)
+    source.open()
+    assert source.read().gpus[0].processes[0].peak_bytes is None
+    driver.errors.clear()
+    assert source.read().gpus[0].processes[0].peak_bytes == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"), [(0, "default"), (1, "exclusive_process"), (2, "prohibited"), (3, "exclusive_process"), (9, None)]
+)
+def test_who_may_start_programs_is_read_and_looked_up_again(driver, source, clock, fake_gpu, mode, word):
+    driver.gpus = [fake_gpu(compute_mode=mode)]
+    assert read_one(source).compute_mode == word
+    driver.gpus[0].compute_mode = 2
+    assert source.read().gpus[0].compute_mode == word
+    clock.time += MODE_AGAIN_SECONDS
+    assert source.read().gpus[0].compute_mode == "prohibited"
+    driver.fail("nvmlDeviceGetComputeMode", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    clock.time += MODE_AGAIN_SECONDS
+    gpu = source.read().gpus[0]
+    assert (gpu.compute_mode, gpu.faults) == (None, ())

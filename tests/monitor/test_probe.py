@@ -23,12 +23,13 @@ CUDA = """
         is_initialized = staticmethod(lambda: True)
         device_count = staticmethod(lambda: 2)
         @staticmethod
-        def memory_stats(index):
+        def memory_stats_as_nested_dict(index):
             if index:
                 return {}
-            return {"allocated_bytes.all.current": allocated, "reserved_bytes.all.current": 7 << 20,
-                    "active_bytes.all.current": 6 << 20, "allocated_bytes.all.peak": 8 << 20,
-                    "reserved_bytes.all.peak": 9 << 20, "num_alloc_retries": 1, "num_ooms": 0}
+            return {"allocated_bytes": {"all": {"current": allocated, "peak": 8 << 20}},
+                    "reserved_bytes": {"all": {"current": 7 << 20, "peak": 9 << 20}},
+                    "active_bytes": {"all": {"current": 6 << 20}}, "num_alloc_retries": 1, "num_ooms": 0}
+        get_device_properties = staticmethod(lambda index: object())
     __version__ = "2.99"
 """
 

@@ -170,3 +170,30 @@ def test_a_very_long_command_line_is_shortened():
     shown = one_line("x" * 10_000)
     assert len(shown) == 2000
     assert shown.endswith("…")
+
+
+def test_the_parent_and_the_processor_time_are_those_of_the_last_close_look():
+    code = "import os\nwhile sum(os.times()[:2]) < 0.3: pass\nprint('worked', flush=True)\ninput()"
+    directory = ProcessDirectory()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        first = directory.describe(process.pid)
+        process.stdout.readline()
+        for _ in range(STATE_EVERY):
+            directory.end_tick()
+            facts = directory.describe(process.pid)
+        used = psutil.Process(process.pid).cpu_times()
+        process.stdin.close()
+    assert first.parent == facts.parent == os.getpid()
+    assert first.cpu_seconds < 0.3 <= facts.cpu_seconds + 0.02
+    assert facts.cpu_seconds == pytest.approx(used.user + used.system, abs=0.05)
+
+
+def test_a_process_whose_parent_ended_has_another_one():
+    code = "import os, time\nif os.fork():\n os._exit(0)\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        orphan = int(process.stdout.readline())
+        process.wait()
+        try:
+            assert ProcessDirectory().describe(orphan).parent == psutil.Process(orphan).ppid() != process.pid
+        finally:
+            os.kill(orphan, signal.SIGKILL)

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,8 +12,16 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.board import Board, ProcessRow, RunRow
-from vramtop.monitor.runs import is_running
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, ProcessCounters, ProcessKey, Snapshot, WatchedJob
+from vramtop.monitor.runs import Follower, is_running, kernel_kills
+from vramtop.monitor.snapshot import (
+    GpuProcess,
+    GpuReading,
+    LastWords,
+    ProcessCounters,
+    ProcessKey,
+    Snapshot,
+    WatchedJob,
+)
 from vramtop.monitor.watch import Watchlist
 
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
@@ -26,6 +35,7 @@ class Machine:
         self.alive = {KEY}
         self.time = 2_000.0
         self.kind = "nvml"
+        self.last_words: tuple[LastWords, ...] = ()
         self._snapshot, self._gpu, self._process = make
         self.watchlist = Watchlist(make_budget, is_running=lambda key: key in self.alive)
         self.watchlist.watch(WatchedJob(job=JOB, pids=(KEY,)))
@@ -36,7 +46,8 @@ class Machine:
         rows = [] if used is None else [self._process(7, used, **of)]
         gpu = self._gpu(0, rows, **gpu_facts)
         gpu = gpu if readable else replace(gpu, processes=None)  # type: ignore[type-var]
-        snapshot = self._snapshot([gpu], time=self.time)
+        snapshot = self._snapshot([gpu], time=self.time, last_words=self.last_words)
+        self.last_words = ()
         snapshot = replace(snapshot, source=replace(snapshot.source, kind=self.kind))  # type: ignore[attr-defined,type-var]
         self.time += 1
         return self.watchlist.update(snapshot)
@@ -137,14 +148,27 @@ def test_a_gpu_that_cannot_be_read_has_not_ended_its_processes(machine: Machine)
     assert status(only(machine.tick(41))[1]) == "on_budget"
 
 
-def test_out_of_memory_is_told_by_torch_itself(machine: Machine) -> None:
-    machine.tick(41, counters=ProcessCounters(time=2_000.0, out_of_memory=1))
+@pytest.mark.parametrize(
+    ("said", "expected", "words"),
+    [
+        ({"error": "OutOfMemoryError", "ended": 2_000.5}, "out_of_memory", "has run out of memory, as torch itself"),
+        ({"out_of_memory": 1, "out_of_memory_time": 1_990.0}, "out_of_memory", "has run out of memory"),
+        ({"out_of_memory": 1, "out_of_memory_time": 1_200.0, "ended": 2_000.5}, "ended", "has come to its end"),
+        ({"error": "KeyError", "ended": 2_000.5}, "ended", "was ended by KeyError"),
+        ({}, "ended", "was killed, or crashed"),
+    ],
+)
+def test_how_a_run_ended_is_told_by_its_last_words(
+    machine: Machine, said: dict[str, object], expected: str, words: str
+) -> None:
+    machine.tick(41, counters=ProcessCounters(time=2_000.0))
     machine.alive.clear()
-    row = only(machine.tick(None))[1]
-    assert status(row) == "out_of_memory"
-    assert "torch itself counted an allocation that failed" in sentence(row)
-    assert row.comparison is not None
-    assert row.comparison.diverges
+    figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]
+    machine.last_words = (LastWords(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
+    assert (status(only(machine.tick(None))[1]), machine.last_words) == (expected, ())
+    row = only(machine.tick(None))[1]  # they are said once
+    assert status(row) == expected
+    assert sentence(row).startswith(words)
 
 
 def test_a_full_card_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
@@ -162,6 +186,28 @@ def test_a_steady_job_on_a_full_card_has_just_ended(machine: Machine) -> None:
     row = only(machine.tick(None, free_bytes=79 * GIB))[1]
     assert status(row) == "ended"
     assert "its GPU was nearly full then (0.2 GiB free)" in sentence(row)
+
+
+def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
+    kills = iter([4, 4, 5, 5, 5])
+    machine.watchlist._follower = Follower(
+        machine.watchlist.history, lambda _: bool(machine.alive), lambda: next(kills)
+    )
+    for _ in range(2):
+        machine.tick(41)
+    machine.alive.clear()
+    for _ in range(2):
+        row = only(machine.tick(None))[1]
+        assert status(row) == "out_of_memory"
+        assert "for want of host memory: probably this one" in sentence(row)
+
+
+def test_the_kernels_kills_are_read_where_it_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 3\nunevictable_pgs_scanned 0\n")
+    assert kernel_kills(tmp_path / "vmstat") == 3
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\n")
+    assert kernel_kills(tmp_path / "vmstat") is None
+    assert kernel_kills(tmp_path / "nothing") is None
 
 
 def test_in_a_recording_who_is_gone_has_ended(machine: Machine) -> None:

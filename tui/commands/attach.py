@@ -18,10 +18,13 @@ from vramtop.monitor.answers import Answers, recalled
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.oddities import Oddities
+from vramtop.monitor.oddity import Oddity
 from vramtop.monitor.phases import PhaseTracker
-from vramtop.monitor.snapshot import GpuProcess, GpuReading
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
 
 from ..json_text import json_text
+from ..odd_text import ODD_COLOUR
 from ..palette import STATUSES
 from ..progress import Progress
 from ..report import budget_lines
@@ -38,14 +41,21 @@ class _Run:
     missing: tuple[str, ...]
     budget: Budget | None
     comparison: Comparison | None
+    snapshot: Snapshot | None
+    """The GPUs now; None without a driver."""
+    odd: tuple[Oddity, ...]
+    """What is odd about its processes."""
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
     attachment, job, missing = complete_job(options.process, dict(parse_assignment(text) for text in options.set))
-    held = observe(attachment)
+    snapshot = _machine()
+    attachment = attachment.seated(snapshot.gpus if snapshot else None)
+    held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
+    odd = Oddities(after_seconds=0).update(snapshot) if snapshot else ()
     budget = None
     if job is not None:
         gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
@@ -59,7 +69,16 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
                 progress=progress,
             )
     comparison = _compare(attachment, budget, held) if budget else None
-    found = _Run(attachment=attachment, job=job, missing=missing, budget=budget, comparison=comparison)
+    pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
+    found = _Run(
+        attachment=attachment,
+        job=job,
+        missing=missing,
+        budget=budget,
+        comparison=comparison,
+        snapshot=snapshot,
+        odd=tuple(oddity for oddity in odd if oddity.concerns(pids)),
+    )
     if options.json:
         print(json_text(_to_json(found, observed)))
     else:
@@ -87,19 +106,23 @@ def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job 
     return attachment, None if missing else attachment.reading.job(changes), missing
 
 
-def observe(attachment: Attachment) -> tuple[GpuReading, GpuProcess] | None:
-    """The rank that holds most, and its GPU; None where NVML cannot say."""
+def _machine() -> Snapshot | None:
+    """The GPUs as they are now; None where NVML cannot say."""
     source = NvmlSource()
     try:
         source.open()
+        return source.read()
     except CannotTellError:
         return None
-    try:
-        snapshot = source.read()
     finally:
         source.close()
+
+
+def observe(attachment: Attachment, snapshot: Snapshot | None) -> tuple[GpuReading, GpuProcess] | None:
+    """The rank that holds most, and its GPU; None where NVML cannot say."""
     keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
-    found = [pair for pair in snapshot.processes() if pair[1].key in keys]
+    pairs = snapshot.processes() if snapshot else ()
+    found = [pair for pair in pairs if pair[1].key in keys]
     return max(found, key=lambda pair: pair[1].used_bytes or 0, default=None)
 
 
@@ -109,6 +132,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "job": job_to_mapping(run.job) if run.job else None,
         "budget": run.budget.to_json() if run.budget else None,
         "observed_bytes": observed,
+        "oddities": [oddity.to_json() for oddity in run.odd],
         "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
         "explanation": [
@@ -135,11 +159,12 @@ def _explanation(run: _Run) -> tuple[Explanation, ...]:
 
 def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     attachment, budget, comparison = run.attachment, run.budget, run.comparison
-    ranks = ", ".join(f"{rank.pid}" for rank in attachment.ranks)
     how = f" through {attachment.launcher}" if attachment.launcher else ""
     inside = f"; in {', '.join(attachment.inside)}" if attachment.inside else ""
-    yield terminal.text(f"pid {attachment.pid}{how}; ranks here: {ranks}{inside}")
+    yield terminal.text(f"pid {attachment.pid}{how}{inside}")
     yield terminal.text(f"{attachment.command}"[: terminal.width])
+    yield ""
+    yield from (terminal.text(line) for line in _rank_lines(run))
     yield ""
     rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
     yield from (terminal.text(line) for line in table(rows, "<<<"))
@@ -147,6 +172,8 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
         yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#f59e0b")
     for warning in attachment.warnings:
         yield terminal.text(f"warning: {warning}")
+    for oddity in run.odd:
+        yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ODD_COLOUR)
     if budget and comparison:
         mark = STATUSES[comparison.status]
         yield ""
@@ -159,6 +186,23 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     if budget and comparison:
         yield ""
         yield from budget_lines(budget, terminal)
+
+
+def _rank_lines(run: _Run) -> list[str]:
+    """Every rank of this machine with its GPU; a question mark where that is not sure."""
+    held = (
+        {(process.pid, gpu.index): process.used_bytes for gpu, process in run.snapshot.processes()}
+        if run.snapshot
+        else {}
+    )
+    rows = [("RANK", "PID", "GPU", "VRAM GiB", "GPU FROM")]
+    for rank in run.attachment.ranks:
+        seat = rank.seat
+        gpu = "n/a" if seat.gpu is None else f"{seat.gpu}{'?' if seat.sure == 'unsure' else ''}"
+        size = format_gib(None if seat.gpu is None else held.get((rank.pid, seat.gpu)))
+        number = "-" if rank.rank is None else str(rank.rank)
+        rows.append((number, str(rank.pid), gpu, size, f"{seat.origin}{f': {seat.note}' if seat.note else ''}"))
+    return table(rows, ">>>><")
 
 
 def _short(value: Any) -> str:

@@ -13,9 +13,11 @@ from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.oddities import Oddities
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Watchlist
 
+from ..odd_text import odd_lines
 from ..palette import STATUSES, VERDICTS, rest_words
 from ..terminal import Terminal, look, table
 
@@ -31,7 +33,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> Board:
-    watchlist = Watchlist(lambda job: estimate(job, gpu=None if job.target.gpu else watchlist.card))
+    watchlist = Watchlist(
+        lambda job: estimate(job, gpu=None if job.target.gpu else watchlist.card), oddities=Oddities(after_seconds=0)
+    )
     for path in options.job:
         watchlist.pend(load_job(Path(path)))
     if options.pid is not None:
@@ -76,6 +80,7 @@ def _to_json(board: Board) -> dict[str, Any]:
             }
             for row in board.pending
         ],
+        "oddities": [oddity.to_json() for oddity in board.oddities],
     }
 
 
@@ -119,7 +124,11 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
     facts = [f"driver {source.driver_version}", f"CUDA {source.cuda_version}", f"{count} GPU{'s' * (count != 1)}"]
     yield terminal.text(f"{source.host or os.uname().nodename} · " + " · ".join(facts))
     rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(r) for r in board.gpus)]
-    yield from (terminal.text(line) for line in table(rows, "><>>>>>>"))
+    header, *lines = table(rows, "><>>>>>>")
+    yield terminal.text(header)
+    for gpu, line in zip(board.gpus, lines, strict=True):
+        yield terminal.text(line)
+        yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
     yield ""
     yield from _process_lines(board, terminal)
     for row in board.pending:

@@ -128,7 +128,7 @@ def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> C
     room_for_bar = max(8, width - _LABEL - _TAIL - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(
-        (f"{label:<{_LABEL}}", "bold" if placed else ""), bar_content(cells), f"{_EDGE} ", _gpu_tail(gpu, budget)
+        (f"{label:<{_LABEL}}", "bold" if placed else ""), bar_content(cells), f"{_EDGE} ", _gpu_tail(gpu)
     )
 
 
@@ -150,13 +150,12 @@ def _gpu_bar(gpu: GpuVerdict, budget: Budget, width: int, *, placed: bool) -> li
     return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=room.total_bytes)
 
 
-def _gpu_tail(gpu: GpuVerdict, budget: Budget) -> Content:
+def _gpu_tail(gpu: GpuVerdict) -> Content:
     mark = VERDICTS[gpu.verdict]
-    left = (gpu.room.available_bytes or 0) - budget.peak.device_bytes
     words = {
-        "fits": f"{format_gib(left)} left",
-        "tight": f"{format_gib(left)} left, tight",
-        "does_not_fit": f"short {format_gib(gpu.short_bytes)}",
+        "fits": f"{format_gib(gpu.margin_bytes)} left",
+        "tight": f"{format_gib(gpu.margin_bytes)} left, tight",
+        "does_not_fit": "closed to programs" if gpu.room.closed else f"short {format_gib(gpu.short_bytes)}",
         "unknown": "cannot tell",
     }
     return Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), words[gpu.verdict])

@@ -40,11 +40,10 @@ def _with_hook(name: str) -> object:
     def exec_module(module):  # type: ignore[no-untyped-def]
         run(module)
         try:
-            publisher = _publisher()  # type: ignore[no-untyped-call]
             if name == "torch":
-                publisher.start()
+                _part("publisher").start()  # type: ignore[no-untyped-call]
             else:
-                publisher.add_callback(module)
+                _part("trainer").add_callback(module)  # type: ignore[no-untyped-call]
         except Exception:  # nothing of ours may reach the user's program
             pass
 
@@ -52,17 +51,21 @@ def _with_hook(name: str) -> object:
     return spec
 
 
-def _publisher():  # type: ignore[no-untyped-def]
-    """The module beside this folder, under a name of its own."""
-    name = "_vramtop_probe"
-    if name not in sys.modules:
-        module = type(sys)(name)
-        module.__file__ = os.path.join(os.path.dirname(_HERE), "publisher.py")
-        with open(module.__file__, encoding="utf-8") as file:
-            code = compile(file.read(), module.__file__, "exec")
-        sys.modules[name] = module
-        exec(code, module.__dict__)
-    return sys.modules[name]
+def _part(name):  # type: ignore[no-untyped-def]
+    """A module beside this folder: the one that the program itself has imported, else under a name of its own."""
+    from importlib import import_module
+
+    package = "vramtop.monitor.probe"
+    if package + ".publisher" not in sys.modules:
+        package = "_vramtop_probe"
+        if package not in sys.modules:
+            sys.modules[package] = type(sys)(package)
+            sys.modules[package].__path__ = [os.path.dirname(_HERE)]
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is left behind
+    try:
+        return import_module(package + "." + name)
+    finally:
+        sys.dont_write_bytecode = writes
 
 
 def _hand_on() -> None:
