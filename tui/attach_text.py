@@ -1,11 +1,9 @@
-"""What runs are, in a few lines: all of them beside each other, the one that is shown, and why it diverges."""
+"""What runs are, in a few lines: all of them beside each other, and the one that is shown."""
 
 from collections.abc import Sequence
 
 from textual.content import Content
 
-from vramtop.estimator.explain import Explanation
-from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import ProcessRow, RunRow
 from vramtop.monitor.snapshot import ProcessKey
@@ -64,34 +62,6 @@ def process_content(rows: Sequence[ProcessRow]) -> Content:
 def warnings_content(attachment: Attachment) -> Content:
     """What could not be seen or understood."""
     return Content("\n").join(Content.assemble(("! ", "bold #f59e0b"), clean(text)) for text in attachment.warnings)
-
-
-def why_content(row: ProcessRow, found: Sequence[Explanation]) -> Content:
-    """Settings that would predict what a diverging process holds, the likeliest first."""
-    held = observed_bytes(row)
-    if held is None or row.budget is None:
-        return Content()
-    off = signed_gib(held - row.budget.steady_device_bytes)
-    head = f"Why {format_gib(held)} GiB ({off})?"
-    if not found:
-        return Content.assemble((head, "bold"), " No setting one or two changes away from this job explains it.")
-    lines = [Content.assemble((head, "bold"), (" The budget would be", MUTED))]
-    for each in found:
-        lines.append(Content.assemble((f"{format_gib(each.device_bytes):>8} ", "bold"), f"if {clean(each.words)}"))
-        fix = getattr(each, "fix", "")
-        if fix:
-            lines.append(Content.styled(f"{'':9}→ {clean(fix)}", MUTED))
-    return Content("\n").join(lines)
-
-
-def observed_bytes(row: ProcessRow) -> int | None:
-    """What is to be explained of a process: what it holds, or held at most before it ended."""
-    comparison = row.comparison
-    if comparison is None or not comparison.diverges:
-        return None
-    if comparison.observed_bytes is not None:
-        return comparison.observed_bytes
-    return comparison.high_water.size_bytes if comparison.high_water else None
 
 
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:

@@ -6,30 +6,31 @@ from dataclasses import dataclass
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.explain import Explanation, explain
+from vramtop.estimator.divergence import Divergence, Observation, diverge
 from vramtop.estimator.job import Job
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import Board, ProcessRow, RunRow
 from vramtop.monitor.history import History
 from vramtop.monitor.snapshot import ProcessKey
 
-from ..attach_text import observed_bytes, process_content, run_content, warnings_content, why_content
+from ..attach_text import process_content, run_content, warnings_content
 from ..estimates import Estimate
 from ..newest import Newest
+from ..why import observation_of, why_content
 from .lines import Lines
 from .rank_table import RankTable
 from .run_view import RunView
 
 _GRAIN = 0.02
 """What is held must change by so much of the budget before it is explained anew."""
-_Question = tuple[int, tuple[int, int, float | None], int]
-"""A budget, a process on a GPU, and how many grains it holds."""
+_Question = tuple[int, tuple[int, int, float | None], int, bool]
+"""A budget, a process on a GPU, how many grains it holds, and whether torch's counters are known."""
 
 
 class FollowedRun(Vertical):
@@ -58,7 +59,7 @@ class FollowedRun(Vertical):
         """What would explain that a process holds something else."""
 
         question: _Question
-        found: Sequence[Explanation]
+        answer: Divergence
 
     def __init__(
         self,
@@ -137,9 +138,8 @@ class FollowedRun(Vertical):
     @on(Explained)
     def _explained(self, event: Explained) -> None:
         event.stop()
-        row = self.drawn
-        if event.question == self._question and row is not None:
-            self.query_one(RunView).explain(why_content(row, event.found))
+        if event.question == self._question:
+            self.query_one(RunView).explain(why_content(event.answer))
 
     def _draw(self, budget: Budget | None, now: float) -> None:
         row, view = self.drawn, self.query_one(RunView)
@@ -151,21 +151,28 @@ class FollowedRun(Vertical):
 
     def _ask_why(self, row: ProcessRow) -> None:
         """On a thread of its own, and only when something has changed."""
-        observed, budget = observed_bytes(row), row.budget
-        if observed is None or budget is None:
+        read = self._attachment
+        assumed = [finding.key for finding in read.reading.findings if not finding.written] if read else []
+        seen, budget = observation_of(row, assumed), row.budget
+        if seen is None or seen.device_bytes is None or budget is None:
             self._question = None
-            self.query_one(RunView).explain(why_content(row, ()))
+            self.query_one(RunView).explain(Content())
             return
-        question = (id(budget), row.key, round(observed / (_GRAIN * budget.peak.device_bytes)))
-        if question == self._question:
-            return
-        self._question = question
-        environ = self._attachment.environ_hf if self._attachment else None
+        grain = max(1.0, _GRAIN * budget.peak.device_bytes)
+        question = (id(budget), row.key, round(seen.device_bytes / grain), seen.counters is not None)
+        if question != self._question:
+            self._question = question
+            self._why.submit(lambda: self._answer_why(question, budget, seen, read.environ_hf if read else None))
 
-        def answer() -> None:
-            self.post_message(self.Explained(question, _explanations(budget, observed, self._estimate, environ)))
+    def _answer_why(
+        self, question: _Question, budget: Budget, seen: Observation, environ: Mapping[str, str] | None
+    ) -> None:
+        """Runs on a thread of its own."""
 
-        self._why.submit(answer)
+        def quick(job: Job) -> Budget:
+            return self._estimate(job, environ=environ)
+
+        self.post_message(self.Explained(question, diverge(budget, seen, quick)))
 
 
 def run_of(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
@@ -182,15 +189,3 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
     pids = {pid for pid, start in keys if start is None}
     rows = board.processes if board else ()
     return tuple(row for row in rows if row.process.key in keys or row.process.pid in pids)
-
-
-def _explanations(
-    budget: Budget, observed: int, estimate: Estimate, environ: Mapping[str, str] | None
-) -> Sequence[Explanation]:
-    def quick(job: Job) -> Budget:
-        return estimate(job, environ=environ)
-
-    try:
-        return explain(budget.job, budget, observed, quick)
-    except VramtopError:
-        return ()
