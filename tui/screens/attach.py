@@ -29,7 +29,7 @@ from ..given import Given
 from ..job_fields import TUNING, model_names
 from ..newest import Newest
 from ..widgets.budget_view import deeper
-from ..widgets.followed_run import FollowedRun, run_of
+from ..widgets.followed_run import FollowedRun, identified, run_of
 from ..widgets.job_form import JobForm
 from ..widgets.lines import Lines
 from ..widgets.pid_chooser import PidChooser
@@ -420,6 +420,7 @@ class AttachScreen(Screen[None]):
     def _show_run(self) -> None:
         """Draw the runs' names, and how the one that is shown stands."""
         board = self._board
+        self._keys = identified(board, self._keys)
         title = runs_content(board.runs if board else (), self._keys, self.size.width - 2)
         self.query_one("#title", Lines).show(title)
         if self._keys:

@@ -22,6 +22,7 @@ from vramtop.monitor.snapshot import ProcessKey
 from ..attach_text import process_content, run_content, warnings_content
 from ..estimates import Estimate
 from ..newest import Newest
+from ..rank_rows import Place
 from ..why import observation_of, why_content
 from .lines import Lines
 from .rank_table import RankTable
@@ -111,10 +112,8 @@ class FollowedRun(Vertical):
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
             warnings.show(warnings_content(attachment), layout=True)
-        ranks: dict[ProcessKey, int | None] = dict.fromkeys(keys)
-        if attachment:
-            ranks.update({(rank.pid, rank.start_time): rank.rank for rank in attachment.ranks})
-        self.query_one(RankTable).show(self.rows, ranks, width=self.size.width)
+        places = _places(board, attachment, self.rows) or dict.fromkeys(keys, Place())
+        self.query_one(RankTable).show(self.rows, places, width=self.size.width)
         self._again = lambda: self._draw(budget, now)
         self._draw(budget, now)
 
@@ -175,6 +174,19 @@ class FollowedRun(Vertical):
         self.post_message(self.Explained(question, diverge(budget, seen, quick)))
 
 
+def _places(board: Board | None, attachment: Attachment | None, rows: Sequence[ProcessRow]) -> dict[ProcessKey, Place]:
+    """The ranks that were read; those that hold nothing yet with the GPU that they will take."""
+    if attachment is None:
+        return {}
+    present = {row.process.key for row in rows}
+    if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
+        attachment = attachment.seated([gpu.reading for gpu in board.gpus])
+    return {
+        (rank.pid, rank.start_time): Place(rank.rank, "-" if rank.seat.gpu is None else str(rank.seat.gpu))
+        for rank in attachment.ranks
+    }
+
+
 def run_of(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
     """The run that these processes belong to, where it is followed."""
     runs = board.runs if board else ()
@@ -186,6 +198,12 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
     run = run_of(board, keys)
     if run is not None:
         return run.rows
-    pids = {pid for pid, start in keys if start is None}
-    rows = board.processes if board else ()
-    return tuple(row for row in rows if row.process.key in keys or row.process.pid in pids)
+    return tuple(row for row in (board.processes if board else ()) if row.process.key in keys)
+
+
+def identified(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:
+    """The processes, with the start of one of which only the pid is known, as soon as it is on a GPU or in a run."""
+    if board is None or all(start is not None for _, start in keys):
+        return keys
+    seen = [*(row.process.key for row in board.processes), *(key for run in board.runs for key in run.pids)]
+    return tuple(next((other for other in seen if key[1] is None and other[0] == key[0]), key) for key in keys)

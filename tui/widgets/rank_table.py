@@ -10,7 +10,7 @@ from textual.widgets import DataTable
 from vramtop.monitor.board import ProcessRow
 from vramtop.monitor.snapshot import ProcessKey
 
-from ..rank_rows import RankColumn, RankRow, is_right, rank_columns, rank_rows
+from ..rank_rows import Place, RankColumn, RankRow, is_right, rank_columns, rank_rows
 from ..words import severity
 from .table_cell import TableCell, table_cell
 
@@ -41,7 +41,7 @@ class RankTable(DataTable[TableCell]):
         at = self.cursor_row
         return self._shown[at].row if 0 <= at < len(self._shown) else None
 
-    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, int | None], *, width: int) -> None:
+    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place], *, width: int) -> None:
         """Show these processes, and the ranks that are on no GPU yet.
 
         The cursor is on the rank that needs a look most, or holds most, until the user moves it.
