@@ -21,6 +21,8 @@ def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int
     if not runs:
         return Content("Attach: what does a running job take?")
     at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
+    if len(runs) == 1:  # its status stands below
+        return Content(_name(runs[0])).truncate(width)
     tabs = [_tab(number, run, shown=number == at) for number, run in enumerate(runs)]
     first = 0
     while at is not None and first < at and sum(tab.cell_length + 2 for tab in tabs[first : at + 1]) > width:
@@ -66,8 +68,7 @@ def warnings_content(attachment: Attachment) -> Content:
 
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     row = worst(run.rows)
-    name = run.job.name or " ".join(_named_by(run))
-    words = Content.styled(f" {number + 1} {shorten(clean(name), _NAME)}", "bold reverse" if shown else "")
+    words = Content.styled(f" {number + 1} {shorten(_name(run), _NAME)}", "bold reverse" if shown else "")
     if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
         return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
     if row is None or row.comparison is None:
@@ -75,9 +76,12 @@ def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
 
 
-def _named_by(run: RunRow) -> list[str]:
-    """Its program and its model: of two runs of one script the model tells them apart."""
-    return [*(process_name(row.process) for row in run.rows[:1]), (run.job.model.id or "").rpartition("/")[2]]
+def _name(run: RunRow) -> str:
+    """Its job's name, else its program and model: of two runs of one script the model tells them apart."""
+    if run.job.name:
+        return clean(run.job.name)
+    program = [process_name(row.process) for row in run.rows[:1]]
+    return clean(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]]))
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:

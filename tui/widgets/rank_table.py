@@ -32,6 +32,7 @@ class RankTable(DataTable[TableCell]):
         super().__init__(id=id, cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable")
         self._shown: list[RankRow] = []
         self._columns: dict[RankColumn, int] = {}
+        self._dark = True
         self._placed: str | None = None
         """Key of the row that the cursor was put on by itself."""
 
@@ -47,7 +48,12 @@ class RankTable(DataTable[TableCell]):
         The cursor is on the rank that needs a look most, or holds most, until the user moves it.
         """
         new, columns = rank_rows(rows, ranks), rank_columns(width - self.scrollbar_size_vertical)
-        same = columns == self._columns and [row.key for row in new] == [row.key for row in self._shown]
+        dark = self.app.current_theme.dark
+        same = (
+            columns == self._columns
+            and dark == self._dark
+            and [row.key for row in new] == [row.key for row in self._shown]
+        )
         if same:
             self._update(new)
         else:
@@ -71,7 +77,7 @@ class RankTable(DataTable[TableCell]):
     def _fill(self, new: Sequence[RankRow], columns: dict[RankColumn, int]) -> None:
         at = self._shown[self.cursor_row].key if 0 <= self.cursor_row < len(self._shown) else None
         self.clear(columns=True)
-        self._columns = columns
+        self._columns, self._dark = columns, self.app.current_theme.dark
         for name, width in columns.items():
             self.add_column(Text(f"{name:>{width}}" if is_right(name) else name, no_wrap=True), width=width, key=name)
         dark = self.app.current_theme.dark
