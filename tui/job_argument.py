@@ -18,6 +18,16 @@ _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
 _SWITCH = "model.trust_remote_code"
 """Said by its flag alone, as transformers' own scripts take it."""
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
+_EXAMPLES = {
+    "model.id": "meta-llama/Llama-3.1-8B",
+    "training.micro_batch": "1",
+    "training.sequence_length": "2048",
+    "lora.targets": "all-linear",
+    "parallel.strategy": "zero3",
+    "parallel.data_shard": "8",
+    "parallel.data_replicate": "8",
+}
+"""A value for each key that a configuration may leave open."""
 _FILES = (".toml", ".yaml", ".yml", ".json")
 
 
@@ -139,8 +149,9 @@ def _from_reading(
 ) -> tuple[Job, tuple[str, ...]]:
     missing = reading.still_missing(changes)
     if missing:
-        example = "meta-llama/Llama-3.1-8B" if missing[0] == "model.id" else "1"
-        raise InputError(f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={example}")
+        raise InputError(
+            f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={_EXAMPLES[missing[0]]}"
+        )
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
     notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
     return reading.job(changes), (*reading.warnings, *notes)

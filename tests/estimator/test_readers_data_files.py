@@ -71,3 +71,18 @@ def test_a_device_or_a_folder_is_not_read(tmp_path: Path) -> None:
     for path in (Path("/dev/zero"), tmp_path / "x.yaml", tmp_path / "pipe.yaml"):
         with pytest.raises(InputError, match="cannot be read as text"):
             read_table(path)
+
+
+TUNE = "model: {_component_: torchtune.models.llama3_1.lora_llama3_1_8b, lora_rank: 8, lora_attn_modules: VALUE}\n"
+
+
+@pytest.mark.parametrize("value", ["true", "7", "{a: b}", "q_proj", "[]"])
+def test_a_value_of_another_kind_is_asked_for(tmp_path: Path, value: str) -> None:
+    (tmp_path / "x.yaml").write_text(TUNE.replace("VALUE", value))
+    assert "lora.targets" in read_config_file(tmp_path / "x.yaml", environ={}).missing
+
+
+def test_a_path_that_no_file_can_have(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text('base_model: "a\\0b"\ndeepspeed: "c\\0d.json"\n')
+    reading = read_config_file(tmp_path / "x.yaml", environ={})
+    assert any("cd.json: no such file" in warning for warning in reading.warnings)

@@ -138,3 +138,14 @@ def test_a_preference_trainer_without_adapters_holds_the_weights_twice(read: Rea
     line = "trl dpo --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 512"
     assert read(line).job().unsure == Unsure(weights="more")
     assert read(f"{line} --use_peft").job().unsure == Unsure()
+
+
+def test_every_argument_that_decides_may_be_unknown(read: Read, tmp_path: Path) -> None:
+    names = ["optim", "bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "fsdp", "deepspeed"]
+    names.append("use_liger_kernel")
+    (tmp_path / "t.py").write_text(f"TrainingArguments({', '.join(f'{name}=find_out()' for name in names)})\n")
+    reading = read(TRAINER)
+    assert reading.job().unsure == Unsure(
+        weights="either", gradients="either", optimizer="either", activations="either", logits="either"
+    )
+    assert len([warning for warning in reading.warnings if "only known when the script runs" in warning]) == len(names)

@@ -213,7 +213,8 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
             f"  holds {format_gib(comparison.observed_bytes)} GiB, expected {format_gib(comparison.expected_bytes)}: "
             f"{comparison.sentence}"
         )
-        yield from (terminal.text(line) for line in _explanation_lines(run))
+        for line in _explanation_lines(run):
+            yield from terminal.wrapped(line, indent="  ", further="    ")
     yield from (terminal.text(line) for line in _counter_lines(run))
     if budget and comparison:
         yield ""
@@ -265,5 +266,5 @@ def _counter_lines(run: _Run) -> Iterator[str]:
 def _explanation_lines(run: _Run) -> Iterator[str]:
     if run.divergence is None:
         return
-    yield f"  {run.divergence.sentence}"
-    yield from (f"  {line}" for line in run.divergence.lines if line not in run.divergence.sentence)
+    yield run.divergence.sentence
+    yield from (line for line in run.divergence.lines if line not in run.divergence.sentence)

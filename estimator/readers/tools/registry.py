@@ -104,7 +104,8 @@ TOOLS = (
 
 def tool_of(launch: Launch) -> Tool | None:
     """The tool whose program the line starts; None for scripts of the user's own and TRL's."""
-    program = launch.module or str(PurePath(launch.script or "").with_suffix("") if launch.script else "")
+    script = PurePath(launch.script or "")
+    program = launch.module or (str(script.with_suffix("")) if script.name else "")
     if (launch.script or "").endswith(".sh"):
         program = launch.script or ""
     found = next((tool for tool in TOOLS if tool.runs.fullmatch(program)), None)

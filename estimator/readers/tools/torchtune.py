@@ -122,7 +122,8 @@ def _adapters(settings: Settings, notes: Notes) -> None:
         return
     put_int(notes, "lora.rank", settings.find("model.lora_rank"))
     modules = settings.find("model.lora_attn_modules")
-    targets = ["o_proj" if m == "output_proj" else str(m) for m in modules.value] if modules is not None else []
+    named = modules.value if modules is not None and isinstance(modules.value, list) else []
+    targets = ["o_proj" if name == "output_proj" else str(name) for name in named]
     mlp = settings.find("model.apply_lora_to_mlp")
     if as_bool(mlp):
         targets += ["gate_proj", "up_proj", "down_proj"]
@@ -132,6 +133,8 @@ def _adapters(settings: Settings, notes: Notes) -> None:
     if targets and modules is not None:
         origin = modules.origin if not as_bool(mlp) or mlp is None else f"{modules.origin}; {mlp.origin}"
         notes.put("lora.targets", targets, origin)
+    else:
+        notes.need("lora.targets")
     if name.startswith("qlora"):
         # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
         notes.put("lora.quantization", "nf4-double", component.origin)
