@@ -30,6 +30,7 @@ def observation_of(row: ProcessRow, assumed: Collection[str] = ()) -> Observatio
         device_bytes=most,
         now_bytes=row.process.used_bytes,
         counters=None if counters is None else _told(counters),
+        at_least=comparison.status == "out_of_memory",
         assumed=assumed,
     )
 
@@ -47,7 +48,6 @@ def why_content(divergence: Divergence) -> Content:
 
 def _told(counters: ProcessCounters) -> Counters:
     return Counters(
-        allocated_bytes=counters.allocated_bytes,
         reserved_bytes=counters.reserved_bytes,
         allocated_peak_bytes=counters.allocated_peak_bytes,
         reserved_peak_bytes=counters.reserved_peak_bytes,
