@@ -54,8 +54,7 @@ class AttachScreen(Screen[None]):
         answers: remembers what the user fills in.
         attached: what was read of processes before: of one that has ended nothing more can be read.
         board: the newest figures, until ``show_board`` brings newer ones.
-        pid: the process; None: the user is asked.
-        start_time: of that process, where it is known: pids are reused.
+        pid: the process; None: the user is asked. With its start time, where that is known: pids are reused.
     """
 
     AUTO_FOCUS = ""
@@ -63,10 +62,9 @@ class AttachScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
         Binding("f3", "choose", "Process", key_display="F3"),
-        Binding("f5", "step", "Step", key_display="F5"),
+        Binding("f5,t", "step", "Step", key_display="F5"),
         Binding("f6", "other_pane", "Settings", key_display="F6"),
         Binding("f8", "forget", "Forget", key_display="F8", show=False),
-        Binding("t", "step", "Step", show=False),
         Binding("plus,equals_sign", "zoom(-1)", "Zoom", key_display="+/-"),
         Binding("minus,underscore", "zoom(1)", "Zoom out", show=False),
         Binding("right_square_bracket", "run(1)", "Runs", key_display="[/]"),
