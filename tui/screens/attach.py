@@ -11,8 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
-from textual.widget import Widget
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Input
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
@@ -76,6 +75,7 @@ class AttachScreen(Screen[None]):
     AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
     AttachScreen.-narrow.-asking #settings { display: block; }
     AttachScreen.-narrow.-asking #memory { display: none; }
+    AttachScreen.-refused #settings { display: none; }
     """
 
     @dataclass
@@ -179,21 +179,24 @@ class AttachScreen(Screen[None]):
         answer = event.answer
         attachment = self._reader.before(self._keys) if isinstance(answer, str) else answer
         if attachment is None:
-            await self._refuse(str(answer))
+            self._refuse(str(answer))
             return
         keys = self._reader.keep(attachment)
         known = next((run.job for run in self._watchlist.watched() if set(keys) & set(run.pids)), None)
         try:
             base = known or attachment.reading.job()
         except VramtopError as error:
-            await self._refuse(error.message)
+            self._refuse(error.message)
             return
         self._keys = keys
         self._attachment, self._budget = attachment, None
         self._given.begin(run_key(attachment))
         missing = () if known else attachment.reading.missing
         form = JobForm(base, origins=attachment.reading.evidence(), missing=missing, models=model_names())
-        await self._fill_settings(form)
+        settings = self.query_one("#settings")
+        await settings.remove_children()
+        await settings.mount(form)
+        self.remove_class("-refused")
         self._show_run()
         self._focus_on(form if missing else None)
         self._ask()
@@ -250,7 +253,8 @@ class AttachScreen(Screen[None]):
         if action in ("zoom", "run", "dismiss_run") and isinstance(self.focused, Input):
             return False  # they are typed into the field
         if action == "run":
-            return self._board is not None and len(self._board.runs) > 1
+            runs, run = self._board.runs if self._board else (), run_of(self._board, self._keys)
+            return len(runs) > (run is not None)
         if action == "dismiss_run":
             return run_of(self._board, self._keys) is not None
         if action in ("other_pane", "forget"):
@@ -331,20 +335,14 @@ class AttachScreen(Screen[None]):
         chooser.query_one(Input).focus()
         self.refresh_bindings()
 
-    async def _refuse(self, sentence: str) -> None:
+    def _refuse(self, sentence: str) -> None:
         """The process cannot be read: what is seen of it from outside is shown, or another one asked for."""
         if not self.query_one(FollowedRun).rows:
             self.action_choose(sentence)
             return
-        await self._fill_settings(Static(f"✗ {sentence}", id="refused", markup=False))
-        self._doubt(sentence if self.has_class("-narrow") else None)
+        self.add_class("-refused")
+        self._doubt(sentence)
         self._focus_on(None)
-
-    async def _fill_settings(self, widget: Widget) -> None:
-        settings = self.query_one("#settings")
-        await settings.remove_children()
-        await settings.mount(widget)
-        self._ask_for_process(asked=False)
 
     def _ask_for_process(self, *, asked: bool) -> None:
         self.query_one(PidChooser).display = asked
@@ -363,7 +361,6 @@ class AttachScreen(Screen[None]):
             sentence = f"Process {pid} is in the recording that is played, not on this machine."
             self.post_message(self.Attached(pid, sentence))
             return
-        self.query_one(PidChooser).wait(pid)
         self._reader.read(pid, start_time, recall=recall)
 
     def _ask(self) -> None:

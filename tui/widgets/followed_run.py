@@ -52,7 +52,6 @@ class FollowedRun(Vertical):
     FollowedRun #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
     FollowedRun #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
     FollowedRun #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
-    FollowedRun #refused { padding: 0 1; height: auto; color: $text-warning; }
     FollowedRun #memory { width: 3fr; }
     FollowedRun #doubt { height: auto; padding: 0 1; color: $text-error; display: none; }
     FollowedRun #doubt.-told { display: block; }
