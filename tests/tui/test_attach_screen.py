@@ -162,7 +162,7 @@ async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimat
     Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("#row-training-micro_batch Input")))
+        await until(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
         assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u")
