@@ -1,9 +1,13 @@
 import pytest
 
+from vramtop.estimator.divergence import Divergence
+from vramtop.estimator.explain import Explanation
 from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.sizes import GIB
 from vramtop.monitor.snapshot import WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.attach_text import runs_content
+from vramtop.tui.why import why_content
 
 
 @pytest.fixture
@@ -45,3 +49,10 @@ def test_a_run_without_a_name_is_known_by_its_program_and_model(make_budget, mak
     watchlist.watch(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs
     assert runs_content(runs, ((4711, 1_000.0),), 80).plain == "train.py Llama-3.1-8B"
+
+
+def test_an_explanation_is_said_once():
+    found = Explanation(changes={}, words="checkpointing is off", device_bytes=GIB, predicted_bytes=GIB, off_bytes=0)
+    line = "1.0 GiB if checkpointing is off"
+    whole = Divergence(sentence=f"observed 1.1 GiB, expected 0.5; {line}", parts=(), explanations=(found,))
+    assert why_content(whole).plain.splitlines() == ["Why? observed 1.1 GiB, expected 0.5", f"  · {line}"]
