@@ -29,7 +29,7 @@ _ATTACH_KEYS = (
     ("+ -", "a shorter or a longer stretch of time: 1, 5, 15, 60 minutes, the whole run"),
     ("[ ]", "the run before, the next run; ↑ ↓ choose the rank that is drawn"),
     ("F6", "to the settings and back; Tab goes from field to field"),
-    ("F8", "forget what you have filled in for this command line; an emptied field is forgotten by itself"),
+    ("F8", "forget what you filled in for this command line; an emptied field is forgotten too"),
     ("F5", "the training step of this job"),
     ("F3", "attach to another process as well"),
     ("x", "dismiss this run: an ended one stays until then"),
@@ -37,13 +37,13 @@ _ATTACH_KEYS = (
 _GRAPH = (
     (
         "colours",
-        "the budget by component, from the floor: faint is still to come, full is held; capitals without colour",
+        "the budget by component: faint is to come, full is held (without colour: capitals)",
     ),
     ("━ ┄ ═", "the budget, its lower and upper bound, the card"),
     ("S C L F =", "start, CUDA context, loading weights, first step, steady"),
     (
         "KNOWN BY",
-        "who says what the peak was: the probe, the driver's accounting, or what was seen every so many seconds",
+        "who says what the peak was: the probe, the driver, or readings so far apart",
     ),
 )
 _BARS = (
@@ -99,8 +99,8 @@ class HelpScreen(ModalScreen[None]):
 def help_text() -> Content:
     """The whole help."""
     lines = [_head("Keys"), *(_entry(key, text) for key, text in _KEYS)]
-    lines += [_head("On the attach screen"), *(_entry(key, text) for key, text in (*_ATTACH_KEYS, *_GRAPH))]
     lines += [_head("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
+    lines += [_head("On the attach screen"), *(_entry(key, text) for key, text in (*_ATTACH_KEYS, *_GRAPH))]
     lines += [_head("Components of a budget")]
     lines += [_marked(f" {mark.letter} ", mark, mark.word) for mark in COMPONENTS.values()]
     lines += [_head("A running job is")]
