@@ -1,6 +1,6 @@
 """Reads running processes off the UI thread, and keeps what it read: once they have ended, nothing more can be."""
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Protocol
 
 from vramtop.estimator.errors import VramtopError
@@ -14,7 +14,9 @@ from .newest import Newest
 class Attach(Protocol):
     """Reads a running process."""
 
-    def __call__(self, pid: int, *, start_time: float | None = None) -> Attachment:
+    def __call__(
+        self, pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None
+    ) -> Attachment:
         """Its job; may raise VramtopError."""
 
 
@@ -41,15 +43,18 @@ class RunReader:
         self._take = take
         self._work = Newest("attach")
 
-    def read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
+    def read(
+        self, pid: int, start_time: float | None, *, on_gpu: Collection[int] | None = None, recall: bool = True
+    ) -> None:
         """Read a process.
 
         Args:
             pid: of the process.
             start_time: when it started, where that is known: pids are reused.
+            on_gpu: pids that hold GPU memory, where that is known.
             recall: what the user has filled in for its command line counts.
         """
-        self._work.submit(lambda: self._answer(pid, start_time, recall=recall))
+        self._work.submit(lambda: self._answer(pid, start_time, on_gpu, recall=recall))
 
     def keep(self, attachment: Attachment) -> tuple[ProcessKey, ...]:
         """Keep what was read of a run; returns its processes."""
@@ -66,11 +71,11 @@ class RunReader:
         for key in keys:
             self._known.pop(key, None)
 
-    def _answer(self, pid: int, start_time: float | None, *, recall: bool) -> None:
+    def _answer(self, pid: int, start_time: float | None, on_gpu: Collection[int] | None, *, recall: bool) -> None:
         """Runs on a thread of its own."""
         answer: Attachment | str
         try:
-            answer = self._attach(pid, start_time=start_time)
+            answer = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
             answer = recalled(answer, self._answers) if recall else answer
         except VramtopError as error:
             answer = error.message

@@ -376,7 +376,7 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
 
 
 async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimate_forty):
-    def attach(pid: int, *, start_time: float | None = None) -> Attachment:
+    def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
     screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)

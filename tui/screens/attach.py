@@ -361,7 +361,8 @@ class AttachScreen(Screen[None]):
             sentence = f"Process {pid} is in the recording that is played, not on this machine."
             self.post_message(self.Attached(pid, sentence))
             return
-        self._reader.read(pid, start_time, recall=recall)
+        on_gpu = {row.process.pid for row in self._board.processes} if self._board else None
+        self._reader.read(pid, start_time, on_gpu=on_gpu or None, recall=recall)
 
     def _ask(self) -> None:
         attachment = self._attachment
