@@ -9,6 +9,7 @@ from .allocator import allocator_settings
 from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
+from .doubts import with_doubts
 from .errors import CannotTellError, InputError
 from .gpus import Gpu, find_gpu
 from .host import host_need
@@ -66,7 +67,7 @@ def estimate(
             traced = traced_budget(
                 job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
             )
-            return _with_host(traced, arch)
+            return with_doubts(_with_host(traced, arch))
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -76,7 +77,7 @@ def estimate(
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
-    budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    budget = with_doubts(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
@@ -94,7 +95,7 @@ class Variants:
         Raises:
             InputError: as ``estimate`` does.
         """
-        return closed_form(changed, self.arch, self.inventory, gpu=self.gpu)
+        return with_doubts(closed_form(changed, self.arch, self.inventory, gpu=self.gpu))
 
     @property
     def max_positions(self) -> int | None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from vramtop.estimator.budget import Budget
@@ -165,15 +164,7 @@ def _suggestion_lines(suggestion: Suggestion, source: JobSource, terminal: Termi
     verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
     yield f"  {verdict}" + terminal.text(f" {need}{traced}: {suggestion.why}")
     words = ", ".join(edit.words for edit in edits_of(source, suggestion))
-    indent = 6 * " "
-    yield from wrap(
-        terminal.text(words),
-        terminal.width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    yield from terminal.wrapped(words, indent=6 * " ")
 
 
 def _largest_words(grown: Largest, job: Job) -> str:

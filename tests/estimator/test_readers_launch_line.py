@@ -302,3 +302,9 @@ def test_options_of_checkpointing(read: Read) -> None:
     assert found(reading, "training.activation_checkpointing", "training.activation_offload") == ("full", True)
     assert any("only every 2th layer" in warning for warning in reading.warnings)
     assert not any("layer" in warning for warning in read(f"""{line} '{{"use_reentrant": false}}'""").warnings)
+
+
+def test_a_script_without_a_name(read: Read) -> None:
+    reading = read("accelerate launch / --model_name_or_path gpt2 --per_device_train_batch_size 3")
+    assert found(reading, "model.id", "training.micro_batch") == ("gpt2", 3)
+    assert any("The script is not counted" in warning for warning in reading.warnings)

@@ -1,6 +1,7 @@
 """``vramtop attach PID``: a running job, read, estimated, and held against what it takes."""
 
 import argparse
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,14 +9,14 @@ from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.divergence import Divergence
-from vramtop.estimator.errors import CannotTellError
-from vramtop.estimator.gpus import match_nvml_name
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.answers import Answers, recalled
-from vramtop.monitor.attach import Attachment, attach
+from vramtop.monitor.attach import Attachment, attach, still_there
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
@@ -53,9 +54,9 @@ class _Run:
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
-    given = dict(parse_assignment(text) for text in options.set)
-    attachment, job, missing = complete_job(options.process, given)
     snapshot = _machine()
+    given = dict(parse_assignment(text) for text in options.set)
+    attachment, job, missing = complete_job(options.process, given, snapshot)
     attachment = attachment.seated(snapshot.gpus if snapshot else None)
     held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
@@ -63,15 +64,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     budget = None
     if job is not None:
         gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
-        with Progress(quiet=options.json) as progress:
-            budget = estimate(
-                job,
-                method=method(options),
-                gpu=None if job.target.gpu else gpu,
-                python=options.python or attachment.worker_python,
-                environ=attachment.environ_hf,
-                progress=progress,
-            )
+        budget = _estimate(options, attachment, job, gpu)
     comparison = _compare(attachment, budget, held) if budget else None
     pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
     found = _Run(
@@ -86,9 +79,33 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     )
     if options.json:
         print(json_text(_to_json(found, observed)))
+        if missing:
+            print(f"vramtop: {_asks(missing)}", file=sys.stderr)
     else:
         print("\n".join(_lines(found, look(ascii_only=options.ascii))))
     return 0 if budget else 3
+
+
+def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu: Gpu | None) -> Budget:
+    """What the job should take; its files may go with its container while they are read."""
+    try:
+        with Progress(quiet=options.json) as progress:
+            return estimate(
+                job,
+                method=method(options),
+                gpu=None if job.target.gpu else gpu,
+                python=options.python or attachment.worker_python,
+                environ=attachment.environ_hf,
+                progress=progress,
+            )
+    except InputError:
+        still_there(attachment.pid, attachment.start_time)
+        raise
+
+
+def _asks(missing: Sequence[str]) -> str:
+    sets = " ".join(f"--set {key}=VALUE" for key in missing)
+    return f"Process and command line do not tell {', '.join(missing)}; give {sets}"
 
 
 def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, GpuProcess] | None) -> Comparison:
@@ -100,13 +117,16 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
     return compare(tracker, [reading], process=process)
 
 
-def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
+def complete_job(
+    pid: int, changes: Mapping[str, Any], snapshot: Snapshot | None
+) -> tuple[Attachment, Job | None, tuple[str, ...]]:
     """A running process, its job, and what is missing of it; the job is None while something is.
 
     What the user filled in on the attach screen for this command line counts, and ``changes`` more than that; changes
     are not remembered.
     """
-    attachment = recalled(attach(pid), Answers())
+    on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
+    attachment = recalled(attach(pid, on_gpu=on_gpu or None), Answers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
@@ -140,6 +160,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "oddities": [oddity.to_json() for oddity in run.odd],
         "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
+        "divergence": run.divergence.sentence if run.divergence else None,
         "explanation": [
             {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
             for each in (run.divergence.explanations if run.divergence else ())
@@ -192,7 +213,8 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
             f"  holds {format_gib(comparison.observed_bytes)} GiB, expected {format_gib(comparison.expected_bytes)}: "
             f"{comparison.sentence}"
         )
-        yield from (terminal.text(line) for line in _explanation_lines(run))
+        for line in _explanation_lines(run):
+            yield from terminal.wrapped(line, indent="  ", further="    ")
     yield from (terminal.text(line) for line in _counter_lines(run))
     if budget and comparison:
         yield ""
@@ -244,5 +266,5 @@ def _counter_lines(run: _Run) -> Iterator[str]:
 def _explanation_lines(run: _Run) -> Iterator[str]:
     if run.divergence is None:
         return
-    yield f"  {run.divergence.sentence}"
-    yield from (f"  {line}" for line in run.divergence.lines if line not in run.divergence.sentence)
+    yield run.divergence.sentence
+    yield from (line for line in run.divergence.lines if line not in run.divergence.sentence)

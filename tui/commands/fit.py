@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import parse_size
+from vramtop.monitor.devices import DeviceChoice, nvml_mig_parent, visible_gpus
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of, with_host
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
@@ -48,7 +50,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     else:
         with _source_here() as source:
             snapshot = _read_here(source)
-        rooms = rooms_of(snapshot, Reservations().committed(snapshot), _chosen(options.gpu, snapshot))
+        chosen, seen = _chosen(options.gpu, snapshot)
+        rooms = rooms_of(snapshot, Reservations().committed(snapshot), chosen)
+        given = replace(given, notes=(*given.notes, *seen))
         gpu, memory = _card(rooms)
     budget = _estimate(options, job, gpu, memory)
     judge = _judge(rooms, _host_room(options, here=here), here=here)
@@ -63,7 +67,8 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
     with _source_here() as source:
         snapshot = _read_here(source)
-        chosen = _chosen(options.gpu, snapshot)
+        chosen, seen = _chosen(options.gpu, snapshot)
+        given = replace(given, notes=(*given.notes, *seen))
         gpu, memory = _card(rooms_of(snapshot, {}, chosen))
         asked = Wait(
             budget=_estimate(options, job, gpu, memory),
@@ -167,9 +172,10 @@ def _read_here(source: NvmlSource) -> Snapshot:
     return snapshot
 
 
-def _chosen(text: str | None, snapshot: Snapshot) -> list[int] | None:
+def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    """The GPUs that are asked for: by ``--gpu``, else by CUDA_VISIBLE_DEVICES, else all; and what to know of that."""
     if text is None:
-        return None
+        return _visible(snapshot)
     known = [gpu.index for gpu in snapshot.gpus]
     try:
         chosen = [int(part) for part in text.split(",")]
@@ -178,7 +184,20 @@ def _chosen(text: str | None, snapshot: Snapshot) -> list[int] | None:
     absent = [index for index in chosen if index not in known]
     if absent:
         raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {', '.join(map(str, known))}")
-    return chosen
+    return chosen, ()
+
+
+def _visible(snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    choice = DeviceChoice.of(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
+    if choice.visible is None:
+        return None, ()
+    indices, doubt = visible_gpus(choice, snapshot.gpus)
+    if not indices:
+        raise InputError(
+            f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here; unset it, or give --gpu INDEX"
+        )
+    said = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.visible!r}."
+    return indices, (said, f"They may be others: {doubt}.") if doubt else (said,)
 
 
 def _rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:
