@@ -358,8 +358,9 @@ class AttachScreen(Screen[None]):
         self._pid = pid
         self._estimates.renew()
         if is_recorded(self._board, pid):
+            known = run_of(self._board, self._keys) is not None  # the recording says what it runs
             sentence = f"Process {pid} is in the recording that is played, not on this machine."
-            self.post_message(self.Attached(pid, sentence))
+            self.post_message(self.Attached(pid, "" if known else sentence))
             return
         on_gpu = {row.process.pid for row in self._board.processes} if self._board else None
         self._reader.read(pid, start_time, on_gpu=on_gpu or None, recall=recall)
