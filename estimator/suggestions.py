@@ -6,7 +6,8 @@ from itertools import combinations
 from typing import Any, Literal
 
 from .budget import Budget
-from .changes import LOADING, Change, changes_of
+from .change import LOADING, Change
+from .changes import changes_of
 from .errors import CannotTellError, VramtopError
 from .job import Job
 from .jobfile import with_changes
