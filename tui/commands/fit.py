@@ -12,12 +12,14 @@ from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import parse_size
+from vramtop.monitor.attach import Attachment
 from vramtop.monitor.devices import DeviceChoice, nvml_mig_parent, visible_gpus
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of, with_host
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.young_jobs import by_gpu, growing_jobs
 
 from ..fit_advice import Advice, Machine, advice_json, advice_lines, advise
 from ..job_argument import JobSource, read_source
@@ -51,8 +53,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         with _source_here() as source:
             snapshot = _read_here(source)
         chosen, seen = _chosen(options.gpu, snapshot)
-        rooms = rooms_of(snapshot, Reservations().committed(snapshot), chosen)
-        given = replace(given, notes=(*given.notes, *seen))
+        committed, growing = _committed(snapshot, chosen)
+        rooms = rooms_of(snapshot, committed, chosen)
+        given = replace(given, notes=(*given.notes, *seen, *growing))
         gpu, memory = _card(rooms)
     budget = _estimate(options, job, gpu, memory)
     judge = _judge(rooms, _host_room(options, here=here), here=here)
@@ -73,7 +76,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         asked = Wait(
             budget=_estimate(options, job, gpu, memory),
             read=lambda: _read_here(source),
-            rooms=lambda now, committed: rooms_of(now, committed, chosen),
+            rooms=lambda now: rooms_of(now, _committed(now, chosen)[0], chosen),
             interval=options.interval,
             timeout=options.timeout,
             program=program,
@@ -170,6 +173,21 @@ def _read_here(source: NvmlSource) -> Snapshot:
     if not snapshot.gpus:
         raise CannotTellError("NVML sees no GPU here; name the machine with --gpu-type or --gpu-memory")
     return snapshot
+
+
+def _committed(snapshot: Snapshot, chosen: Sequence[int] | None) -> tuple[dict[int, int], tuple[str, ...]]:
+    """What is free and spoken for: by promises, and by jobs that have just started; and who these are."""
+    reservations = Reservations()
+    committed = reservations.committed(snapshot)
+    promised = reservations.families(snapshot)
+    growing = growing_jobs(snapshot, _quick, only=chosen, apart_from=promised)
+    for index, size in by_gpu(growing).items():
+        committed[index] = committed.get(index, 0) + size
+    return committed, tuple(each.sentence for each in growing)
+
+
+def _quick(attachment: Attachment) -> Budget:
+    return estimate(attachment.reading.job(), environ=attachment.environ_hf)
 
 
 def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:

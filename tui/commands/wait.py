@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget
@@ -28,7 +28,7 @@ class Wait:
     Args:
         budget: of the job.
         read: this machine's GPUs, as they are now.
-        rooms: what they can give, by a snapshot and what is committed.
+        rooms: what they can give, by a snapshot; what is promised and committed is taken off.
         interval: seconds between two looks.
         timeout: seconds after which to give up; None: never.
         program: the command to become; empty: say so and end.
@@ -37,7 +37,7 @@ class Wait:
 
     budget: Budget
     read: Callable[[], Snapshot]
-    rooms: Callable[[Snapshot, Mapping[int, int]], Sequence[Room]]
+    rooms: Callable[[Snapshot], Sequence[Room]]
     interval: float
     timeout: float | None
     program: Sequence[str]
@@ -79,7 +79,7 @@ def wait(
     while True:
         with reservations.exclusive():
             snapshot = asked.read()
-            found = asked.judge(asked.budget, asked.rooms(snapshot, reservations.committed(snapshot)))
+            found = asked.judge(asked.budget, asked.rooms(snapshot))
             if found.verdict == "fits":
                 reservations.promise(_promise(asked, found, snapshot))
                 return found
