@@ -40,13 +40,15 @@ def _fewer_at_once(job: Job, slowdown: float) -> Iterator[Change]:
 def for_vllm(job: Job, gpus: int) -> Iterator[Change]:
     """What makes a model that vLLM serves start, on so many GPUs at most."""
     inference = job.inference or Inference()
-    for share in (0.95, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3):
+    for share in (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3):
         lower = inference.gpu_memory_utilization - share
+        if not lower:
+            continue
         yield Change(
             kind="utilization",
             changes={"inference.gpu_memory_utilization": share},
             why="less room beside vLLM" if lower < 0 else "less cache: fewer sequences at once",
-            slowdown=0.05 if lower < 0 else round(0.5 * lower, 3),
+            slowdown=round(-0.1 * lower if lower < 0 else 0.5 * lower, 3),
             quality=0.0,
             source="the share is taken at the start, and what weights leave of it is cache",
         )

@@ -195,3 +195,11 @@ def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Vari
         return quick(job)
 
     assert found[0].changes not in [s.changes for s in confirm(found, refuses, judge)]
+
+
+def test_the_smallest_raise_of_vllms_share_is_taken() -> None:
+    tables = {"training.mode": "inference", "inference.engine": "vllm", "inference.gpu_memory_utilization": 0.3}
+    shares = [c for c in changes_of(with_changes(JOB, tables)) if c.kind == "utilization"]
+    raises = [c.changes["inference.gpu_memory_utilization"] for c in shares]
+    assert raises == sorted(raises)
+    assert 0.3 not in raises
