@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.readers.evidence import JobReading
 
 _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
+_BY_SET_ALONE = ("software", "run")
+"""Tables whose settings are rarely said outside of a job file."""
 _SWITCH = "model.trust_remote_code"
 """Said by its flag alone, as transformers' own scripts take it."""
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
@@ -26,7 +28,7 @@ def job_flags() -> dict[str, str]:
     flags = {}
     for key in job_keys():
         table, _, name = key.partition(".")
-        if key not in _NO_FLAG and table != "software":  # rarely said, by --set
+        if key not in _NO_FLAG and table not in _BY_SET_ALONE:
             flags[f"--{'lora-' if table == 'lora' else ''}{name.replace('_', '-')}"] = key
     return flags
 

@@ -86,7 +86,7 @@ class Notes:
 
     def reading(self) -> JobReading:
         """All of it; what is needed and was not noted is missing."""
-        tables = ("name", "model", "training", "lora", "parallel", "target", "software")
+        tables = ("name", "model", "training", "lora", "parallel", "target", "software", "run")
         findings = sorted(self._findings.values(), key=lambda finding: tables.index(finding.key.partition(".")[0]))
         known = {*self._findings, *(["model.id"] if "model.config" in self._findings else [])}
         return JobReading(
