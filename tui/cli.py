@@ -14,6 +14,7 @@ from .terminal import clean
 _COMMANDS = {
     "estimate": "what a training job will take, by phase and component",
     "fit": "whether a job fits on these GPUs as they are now (exit code 0 yes, 1 no, 3 cannot tell, 4 tight)",
+    "preflight": "whether all that a job needs is there (exit code 0 nothing fails, 1 something does, 3 cannot tell)",
     "attach": "read a running training process and hold it against its budget",
     "run": "start a command unchanged, with a probe in its Python processes that import torch",
     "record": "record the GPUs to a file that --replay plays",
@@ -110,6 +111,19 @@ def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _fit_arguments = _estimate_arguments
+
+
+def _preflight_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Exit codes: 0 nothing fails, though there may be warnings, a tight fit among them; 1 a check fails: the job "
+        "would not run; 2 wrong input; 3 nothing fails, but the driver, the memory or the model's files, without "
+        "which nobody can say that the job may start, could not be told. A check of anything else that could not be "
+        "told, or not in time, is a warning. What only preflight asks stands in the job file's [run] table: "
+        "output_dir, save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment."
+    )
+    _estimate_arguments(parser)
+    words = "so long each check may take at most (else its own limit, 30 to 120 s)"
+    parser.add_argument("--timeout", type=_seconds, default=None, metavar="SECONDS", help=words)
 
 
 def _attach_arguments(parser: argparse.ArgumentParser) -> None:

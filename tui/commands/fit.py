@@ -29,10 +29,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     job, notes = read_job(options, launch)
     gpu, memory = elsewhere(options, job)
     if memory:
-        rooms = _rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
+        rooms = rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
     else:
         snapshot = _snapshot_here()
-        rooms = rooms_of(snapshot, {}, _chosen(options.gpu, snapshot))
+        rooms = rooms_of(snapshot, {}, chosen_gpus(options.gpu, snapshot))
         gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
         memory = max((room.total_bytes for room in rooms if room.total_bytes), default=None)
     with Progress(quiet=options.json) as progress:
@@ -90,7 +90,12 @@ def _snapshot_here() -> Snapshot:
     return snapshot
 
 
-def _chosen(text: str | None, snapshot: Snapshot) -> list[int] | None:
+def chosen_gpus(text: str | None, snapshot: Snapshot) -> list[int] | None:
+    """The indices that ``--gpu`` names; None: all.
+
+    Raises:
+        InputError: there is no such GPU.
+    """
     if text is None:
         return None
     known = [gpu.index for gpu in snapshot.gpus]
@@ -104,7 +109,8 @@ def _chosen(text: str | None, snapshot: Snapshot) -> list[int] | None:
     return chosen
 
 
-def _rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:
+def rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:
+    """So many empty cards of a kind, or of a size, that are not in this machine."""
     reserved = gpu.reserved_bytes or 0 if gpu and memory == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
     return tuple(
