@@ -3,6 +3,7 @@
 # make check   lint, types, import contracts
 # make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
 # make bench   how fast the command is, beside accelerate's estimator, and whether its targets are met
+# make bench-probe  what the probe costs the program that it watches (CPU only; some two minutes)
 # make picture draw the pictures in docs/ anew, from the demo recording
 # make demo    make the demo recording anew
 
@@ -11,7 +12,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 
-.PHONY: run test check lint types imports accuracy bench picture demo clean
+.PHONY: run test check lint types imports accuracy bench bench-probe picture demo clean
 
 run: $(VENV)/installed
 	$(BIN)/vramtop $(ARGS)
@@ -36,6 +37,9 @@ accuracy: $(VENV)/installed-for-tests
 
 bench: $(VENV)/installed-for-tests
 	$(BIN)/python tests/bench/bench.py $(ARGS)
+
+bench-probe: $(VENV)/installed-for-tests
+	$(BIN)/python tests/bench/probe_cost.py $(ARGS)
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/make_pictures.py

@@ -7,7 +7,6 @@ files; a probe that was found stays open, and is read at every tick.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from .probe_reader import DeviceCounters, OpenProbe, ProbeSample, find_probe, open_probe
 from .snapshot import GpuProcess, GpuReading, LastWords, ProcessCounters, ProcessKey
@@ -17,6 +16,8 @@ SEARCH_AFTER_SECONDS = (10.0, 60.0, 600.0)
 first; the last one goes on."""
 SEARCH_SECONDS_A_TICK = 0.005
 """Time for searches in one tick; what is left over comes in the next one."""
+SEARCH_SECONDS_AT_FIRST = 0.05
+"""The same in the first one, which may be the only one."""
 
 
 @dataclass(slots=True)
@@ -95,7 +96,8 @@ class ProbeDirectory:
 
     def _told(self, readings: Sequence[GpuReading]) -> dict[ProcessKey, dict[int, ProcessCounters]]:
         """What each process says now, by GPU index. Those that were seen first, the largest, are searched first."""
-        now, until = self._clock(), time.perf_counter() + SEARCH_SECONDS_A_TICK
+        seconds = SEARCH_SECONDS_AT_FIRST if self._tick == 1 else SEARCH_SECONDS_A_TICK
+        now, until = self._clock(), time.perf_counter() + seconds
         told: dict[ProcessKey, dict[int, ProcessCounters]] = {}
         for key, known in self._known.items():
             if known.search_at <= now and time.perf_counter() < until and self._is_silent(known):
@@ -120,7 +122,7 @@ class ProbeDirectory:
     def _read(self, pid: int, known: _Known) -> bool:
         """Whether there is a sample; the newest one stays where none can be read any more."""
         sample = None if known.probe is None else known.probe.read(facts=False)
-        if sample is not None and known.sample is None and not _is_own(pid, sample):
+        if sample is not None and known.sample is None and not sample.is_of(pid):
             _close(known)
         elif sample is not None:
             known.sample = sample
@@ -188,16 +190,6 @@ def _counted(sample: ProbeSample, device: DeviceCounters | None) -> ProcessCount
         ended=sample.ended,
         error=sample.error,
     )
-
-
-def _is_own(pid: int, sample: ProbeSample) -> bool:
-    """The process itself says so; a child that inherited its parent's probe has it open as well."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True  # it has just ended, or hides; nothing speaks against it
-    numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
-    return str(sample.pid) in numbers
 
 
 def _close(known: _Known) -> None:

@@ -17,7 +17,7 @@ Sureness = Literal["certain", "likely", "unsure"]
 MigParent = Callable[[str], str | None]
 """From a MIG device's uuid to the uuid of its GPU; None: not to be had."""
 
-_NUMBER = re.compile(r"\+?\d+")
+_NUMBER = re.compile(r"\+?\d{1,9}(?!\d)")
 _OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
 """Before driver R470: the GPU's uuid, the GPU instance and the compute instance."""
 _DEVICE_FILE = re.compile(r"nvidia\d+")
@@ -104,13 +104,17 @@ def seat_of(
     said = _from_environment(choice, gpus)
     if not held:
         return said
-    own = said.gpu if said.gpu in held and None in held.values() else max(held, key=lambda index: held[index] or 0)
-    several = len(held) > 1
+    known = None not in held.values()
+    own = said.gpu if said.gpu in held and not known else max(held, key=lambda index: held[index] or 0)
+    if len(held) == 1:
+        return Seat(gpu=own, origin="NVML", sure="certain")
+    most = "it holds memory on several GPUs; the one where it holds the most counts"
+    unknown = "it holds memory on several GPUs, and the driver does not say how much on each"
     return Seat(
         gpu=own,
         origin="NVML",
-        sure="likely" if several else "certain",
-        note="it holds memory on several GPUs; the one where it holds the most counts" if several else None,
+        sure="likely" if known else "unsure",
+        note=most if known else unknown,
         also=tuple(index for index in held if index != own),
     )
 

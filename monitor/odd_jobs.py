@@ -17,10 +17,17 @@ _GROWN_SECONDS = 120.0
 """A younger process may only have begun to load what it will hold."""
 _DATA_WORKER = "pt_data_worker"
 """What torch names its data loader's workers (torch/utils/data/_utils/worker.py)."""
-_HELPER_LINES = ("multiprocessing.spawn", "multiprocessing.forkserver", "loky.backend.popen_loky")
+_HELPER_LINES = (
+    "multiprocessing.spawn",
+    "multiprocessing.forkserver",
+    "loky.backend.popen_loky",
+    "_inductor/compile_worker",
+)
+"""What is in the command lines of children that Python's, joblib's and torch.compile's pools start."""
 _KEEP_OUT = (
-    "keep CUDA out of the dataset, collate_fn and worker_init_fn (CPU tensors only) and, with spawn or forkserver, out "
-    "of what the script does outside of 'if __name__ == \"__main__\"'"
+    "unless they work on the GPU on purpose, keep CUDA out of what they run (of a data loader: dataset, collate_fn, "
+    "worker_init_fn) and, with spawn or forkserver, out of what the script does outside of "
+    "'if __name__ == \"__main__\"'"
 )
 _OWN_GPU = (
     "call torch.cuda.set_device(local_rank) before anything else touches CUDA, load checkpoints with map_location, "
@@ -77,7 +84,7 @@ def _helpers(gpu_index: int, owner: GpuProcess, members: list[GpuProcess]) -> Od
         about=(owner.pid,),
         held_bytes=held,
         sentence=f"{len(pids)} {what} of process {owner.pid} ({pids_words(pids)}) {hold}: {format_gib(held)} GiB",
-        advice=f"unless they work on the GPU on purpose, {_KEEP_OUT}",
+        advice=_KEEP_OUT,
     )
 
 
@@ -124,7 +131,8 @@ def _jobs(sight: Sight, helping: Collection[int]) -> list[dict[int, int]]:
 
 
 def _shared(sight: Sight, job: dict[int, int], by_home: dict[int, list[int]]) -> Iterator[Oddity]:
-    for gpu_index, pids in by_home.items():
+    for gpu_index, listed in by_home.items():
+        pids = [pid for pid in listed if (sight.processes[pid].used_bytes or 0) >= _LEAST_BYTES]  # known to be there
         numbers = sorted({job[pid] for pid in pids})
         if len(numbers) < 2:
             continue

@@ -87,8 +87,8 @@ def _forgotten(sight: Sight, process: GpuProcess, newer: GpuProcess | None) -> O
         if idle >= _IDLE_SECONDS
         else f"has used {span(process.cpu_seconds or 0.0)} of processor time in all"
     )
-    why = f"you have started {newer.pid} here since" if newer else "whatever started it has ended"
-    kill = f"kill {process.pid} would free them"
+    why = f"you have started {newer.pid} on this GPU since" if newer else "whatever started it has ended"
+    kill = f"'kill {process.pid}' frees its memory"
     return Oddity(
         kind="forgotten",
         gpu_index=sight.homes[process.pid],
@@ -96,7 +96,7 @@ def _forgotten(sight: Sight, process: GpuProcess, newer: GpuProcess | None) -> O
         about=() if newer is None else (newer.pid,),
         held_bytes=held,
         sentence=f"your {what} {process.pid}, started {age} ago, holds {format_gib(held)} GiB and {does}; {why}",
-        advice=f"if it is no longer needed, {'shut it down in Jupyter, or ' if what != 'process' else ''}{kill}",
+        advice=f"if it is no longer needed, {'shutting it down in Jupyter or ' if _is_notebook(process) else ''}{kill}",
     )
 
 

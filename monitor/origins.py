@@ -1,10 +1,12 @@
 """How a process came to be, as far as its odd behaviour on a GPU can be understood by that."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
 """What launchers call a process's number; the first that is there counts (Lightning's children have the last alone)."""
 _INIT = ("systemd", "init")
@@ -46,7 +48,7 @@ def read_origin(pid: int, start_time: float | None) -> Origin | None:
     facts = environ or {}
     return Origin(
         ancestors=_ancestors(pid),
-        rank=next((int(facts[name]) for name in _RANKS if facts.get(name, "").isdigit()), None),
+        rank=next((int(facts[name]) for name in _RANKS if _NUMBER.fullmatch(facts.get(name, ""))), None),
         environment=block,
         on_mig=facts.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-"),
         orphan=_is_orphan(pid),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class DeviceCounters:
     index: int
     """As the process numbers its visible devices."""
     uuid: str | None = None
-    """As CUDA has it, without ``GPU-``; None: its torch is older than 2.4."""
+    """As CUDA has it, without ``GPU-``; None: its torch is too old to tell (before 2.5)."""
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     active_bytes: int | None = None
@@ -55,6 +56,7 @@ class ProbeSample:
     steps: int
     """Training steps that have ended."""
     step_began: float | None
+    """Of the step that is under way, where the program says so."""
     step_ended: float | None
     step_seconds: float | None
     """How long the last one took."""
@@ -71,6 +73,19 @@ class ProbeSample:
         """How old the sample is, where it is older than a running process would leave it; None for a fresh one."""
         age = now - self.time
         return age if age > STALE_SECONDS else None
+
+    def is_of(self, pid: int) -> bool:
+        """Whether the process itself says so: a child may have inherited its parent's probe.
+
+        Args:
+            pid: as it is seen from here; in a container, the process may know itself by another one.
+        """
+        try:
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return True  # it has just ended, or hides; nothing speaks against it
+        numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
+        return str(self.pid) in numbers
 
 
 @dataclass(slots=True)
@@ -89,9 +104,10 @@ class ProbeReader:
             self._path = None
             return None
         try:
-            return probe.read()
+            sample = probe.read()
         finally:
             probe.close()
+        return sample if sample is not None and sample.is_of(self.pid) else None
 
 
 class OpenProbe:
@@ -126,7 +142,7 @@ class OpenProbe:
                 return None
             if sequence == after and sequence % 2 == 0:
                 middle = _HEADER.size + figures
-                return _sample(data[_HEADER.size : middle], data[middle:wanted] if facts else b"{}")
+                return _sample(data[_HEADER.size : middle], (facts and data[middle:wanted]) or b"{}")
         return None
 
     def close(self) -> None:
@@ -167,14 +183,14 @@ def _sample(figures: bytes, facts: bytes) -> ProbeSample | None:
         return ProbeSample(
             pid=int(data["pid"]),
             time=_seconds(data["time"]) or 0.0,
-            torch=data.get("torch") or None,
+            torch=_version(data.get("torch")),
             devices=tuple(_counters(device) for device in data.get("devices", ())),
             steps=int(steps.get("count") or 0),
             step_began=_seconds(steps.get("began")),
             step_ended=_seconds(steps.get("ended")),
             step_seconds=_seconds(steps.get("seconds")),
-            trainer=data.get("trainer"),
-            model=data.get("model"),
+            trainer=_mapping(data.get("trainer")),
+            model=_model(data.get("model")),
             ended=_seconds(data.get("ended")),
             error=_name(data.get("error")),
         )
@@ -199,6 +215,22 @@ def _number(value: Any) -> int | None:
 
 def _seconds(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and 0 <= value < 2**63 else None
+
+
+def _version(value: Any) -> str | None:
+    return value if isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value, re.ASCII) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _model(value: Any) -> Mapping[str, Any] | None:
+    """With parameter counts that are counts."""
+    if not isinstance(value, dict):
+        return None
+    counts = _mapping(value.get("parameters")) or {}
+    return {**value, "parameters": {name: count for name, count in counts.items() if _number(count) is not None}}
 
 
 def _name(value: Any) -> str | None:

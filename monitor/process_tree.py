@@ -213,7 +213,7 @@ def _rank_key(seen: Seen) -> tuple[int, int]:
 
 def number(text: str | None) -> int | None:
     """A rank's number, or None."""
-    return int(text) if text is not None and text.isdigit() else None
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None
 
 
 def _ancestors(seen: Seen) -> Iterator[Seen]:

@@ -38,6 +38,14 @@ def is_running(key: ProcessKey) -> bool:
         return False
 
 
+def start_time_of(pid: int) -> float | None:
+    """Unix seconds when a process of this machine started; None: there is none, or it is hidden."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None
+
+
 def kernel_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
     """How many processes the kernel has killed for want of host memory since it booted; None: it does not say."""
     try:

@@ -107,7 +107,7 @@ def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
 
 def _named_by(run: RunRow) -> list[str]:
     """Its program and its model: of two runs of one script the model tells them apart."""
-    return [*(process_name(row.process) for row in run.rows[:1]), run.job.model.id.rpartition("/")[2]]
+    return [*(process_name(row.process) for row in run.rows[:1]), (run.job.model.id or "").rpartition("/")[2]]
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:

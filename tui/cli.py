@@ -110,7 +110,18 @@ def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
     _method_argument(parser)
 
 
-_fit_arguments = _estimate_arguments
+def _fit_arguments(parser: argparse.ArgumentParser) -> None:
+    _estimate_arguments(parser)
+    group = parser.add_argument_group("waiting")
+    group.add_argument(
+        "--wait", action="store_true", help="wait until it fits on GPUs of this machine; then exit code 0"
+    )
+    group.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="give up after so long, with the verdict's code"
+    )
+    group.add_argument("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="time between looks")
+    words = "then become this command (the rest of the line; without one, the launch line), on the GPUs that were found"
+    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=words)
 
 
 def _preflight_arguments(parser: argparse.ArgumentParser) -> None:

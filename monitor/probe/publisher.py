@@ -8,15 +8,15 @@ no call that would make a CUDA context, one daemon thread, nothing left behind. 
     the figures (JSON, made anew each time), the facts (JSON, made when they change)
 
 It is written through a mapping, never through the descriptor: where a program closes descriptors that it does not
-know, that number may soon be a file of its own.
+know, that number may soon be a file of its own. (Python's own mmap keeps a second descriptor, and closes that too.)
 """
 
 from __future__ import annotations
 
 import atexit
 import json
-import mmap
 import os
+import signal
 import struct
 import sys
 import threading
@@ -32,17 +32,21 @@ LIMIT = 1 << 20
 INTERVAL_SECONDS = 1.0
 _NOEXEC_SEAL = 0x8
 """MFD_NOEXEC_SEAL: kernels before 6.3 do not know it, some later ones insist on it (vm.memfd_noexec=2)."""
+_READ_AND_WRITE, _SHARED = 3, 1
+"""PROT_READ | PROT_WRITE, MAP_SHARED: the same on all of Linux."""
 
 _lock = threading.RLock()
 """Held while something is started or written; a signal handler may come in between."""
-_state: dict[str, Any] = {"pid": 0, "file": -1, "identity": None, "memory": None, "sequence": 0, "wake": None}
+_state: dict[str, Any] = {"pid": 0, "file": -1, "identity": None, "address": None, "sequence": 0, "wake": None}
 _hooked: list[bool] = []
 _facts: dict[str, Any] = {}
 _encoded = [b"{}"]
 """The facts as JSON."""
 _steps: dict[str, Any] = {"count": 0, "began": None, "ended": None, "seconds": None, "last": None}
 _devices: dict[int, dict[str, Any]] = {}
-"""What must be remembered of each device that was allocated on: its UUID, peaks, when memory ran out."""
+"""What must be remembered of each device that was allocated on, as programs set torch's counters back."""
+_failures: dict[int, int] = {}
+"""torch's own count of failed allocations by device, as it was last."""
 
 
 def start(interval: float = INTERVAL_SECONDS) -> None:
@@ -51,23 +55,37 @@ def start(interval: float = INTERVAL_SECONDS) -> None:
         if _state["pid"] == os.getpid() or not hasattr(os, "memfd_create"):
             return
         try:
-            file = _memory_file()
-        except OSError:  # the limit of open files, a sandbox
-            return
-        try:
-            os.ftruncate(file, LIMIT)
+            _state["file"] = file = _memory_file()
             status = os.fstat(file)
-            wake = threading.Event()
-            _state.update(file=file, identity=(status.st_dev, status.st_ino), memory=mmap.mmap(file, LIMIT))
-            _state.update(sequence=0, wake=wake, pid=os.getpid())
-            threading.Thread(target=_run, args=(interval, wake), name="vramtop-probe", daemon=True).start()
-        except (OSError, ValueError, RuntimeError):  # no memory, no more threads
+            _state["identity"] = status.st_dev, status.st_ino
+            os.posix_fallocate(file, 0, LIMIT)  # all of it now: a page that is missing later would kill the program
+            _state.update(address=_mapped(file), sequence=0, wake=threading.Event(), pid=os.getpid())
+            _start_thread(interval)
+        except (ImportError, OSError, RuntimeError):  # a sandbox, the limit of open files, of memory, of threads
             _let_go()
             return
         if not _hooked:
             _hooked.append(True)
             os.register_at_fork(after_in_child=_forget)
             atexit.register(_quietly, _say_last)
+
+
+def _start_thread(interval: float) -> None:
+    """The thread takes no signals: they are for the program's threads, which may block them and wait for them."""
+    thread = threading.Thread(target=_run, args=(interval, _state["wake"]), name="vramtop-probe", daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop() -> None:
+    """End the thread and give the memory file back; what was told stays, for another ``start``."""
+    with _lock:
+        if _state["pid"] == os.getpid():
+            _state["wake"].set()
+            _let_go()
 
 
 def tell(**facts: Any) -> None:
@@ -77,6 +95,7 @@ def tell(**facts: Any) -> None:
 
 def step_began() -> None:
     """Say that a training step begins; only needed where time between steps should not count."""
+    _steps["last"] = None
     _steps["began"] = time.time()
 
 
@@ -84,14 +103,17 @@ def step_ended(step: Any = None) -> None:
     """Say that a training step ended.
 
     Args:
-        step: what it is called; a step that is told twice in a row counts once.
+        step: what it is called; a step that ends twice in a row counts once (two callbacks tell of it).
     """
     if step is not None and step == _steps["last"]:
         return
     now = time.time()
-    before = max((moment for moment in (_steps["began"], _steps["ended"]) if moment is not None), default=None)
-    seconds = None if before is None else max(0.0, now - before)
-    _steps.update(count=_steps["count"] + 1, ended=now, seconds=seconds, last=step)
+    before = _steps["began"] or _steps["ended"]
+    _steps["seconds"] = None if before is None else max(0.0, now - before)
+    _steps["count"] += 1
+    _steps["began"] = None
+    _steps["ended"] = now
+    _steps["last"] = step
 
 
 def _tell(facts: dict[str, Any]) -> None:
@@ -123,10 +145,12 @@ def _publish(**more: Any) -> None:
 def _write(figures: bytes, facts: bytes) -> None:
     if HEADER.size + len(figures) + len(facts) > LIMIT:
         facts = b"{}"
-    memory, sequence = _state["memory"], _state["sequence"] + 2
-    memory[: HEADER.size] = HEADER.pack(MAGIC, sequence - 1, len(figures), len(facts))
-    memory[HEADER.size : HEADER.size + len(figures) + len(facts)] = figures + facts
-    memory[: HEADER.size] = HEADER.pack(MAGIC, sequence, len(figures), len(facts))
+    from ctypes import memmove
+
+    address, sequence = _state["address"], _state["sequence"] + 2
+    memmove(address, HEADER.pack(MAGIC, sequence - 1, len(figures), len(facts)), HEADER.size)
+    memmove(address + HEADER.size, figures + facts, len(figures) + len(facts))
+    memmove(address, HEADER.pack(MAGIC, sequence, len(figures), len(facts)), HEADER.size)
     _state["sequence"] = sequence
 
 
@@ -178,15 +202,13 @@ def _told_device(cuda: Any, index: int) -> dict[str, Any] | None:
     if index not in _devices:
         if not reserved.get("peak"):
             return None
-        uuid = getattr(cuda.get_device_properties(index), "uuid", None)  # torch 2.4 and newer
-        _devices[index] = {"uuid": None if uuid is None else str(uuid), "out_of_memory": 0}
+        uuid = getattr(cuda.get_device_properties(index), "uuid", None)  # torch before 2.5 does not tell it
+        _devices[index] = {"uuid": None if uuid is None else str(uuid)}
     known = _devices[index]
     for name, counted in (("allocated_peak_bytes", allocated), ("reserved_peak_bytes", reserved)):
-        if "peak" in counted:  # programs reset it
+        if "peak" in counted:
             known[name] = max(counted["peak"], known.get(name, 0))
-    out_of_memory = stats.get("num_ooms")
-    if (out_of_memory or 0) > known["out_of_memory"]:
-        known.update(out_of_memory=out_of_memory, out_of_memory_time=time.time())
+    _count_failures(index, known, stats.get("num_ooms"))
     return {
         **known,
         "index": index,
@@ -194,15 +216,47 @@ def _told_device(cuda: Any, index: int) -> dict[str, Any] | None:
         "reserved_bytes": reserved.get("current"),
         "active_bytes": active.get("current"),
         "retries": stats.get("num_alloc_retries"),
-        "out_of_memory": out_of_memory,
     }
+
+
+def _count_failures(index: int, known: dict[str, Any], failures: int | None) -> None:
+    """Failed allocations, also where the program sets torch's count back, and when the last one was noticed."""
+    if failures is None:
+        return
+    before = _failures.get(index, 0)
+    new = failures - before if failures >= before else failures
+    _failures[index] = failures
+    known["out_of_memory"] = known.get("out_of_memory", 0) + new
+    if new:
+        known["out_of_memory_time"] = time.time()
 
 
 def _memory_file() -> int:
     try:
-        return os.memfd_create("vramtop-probe", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+        file = os.memfd_create("vramtop-probe", os.MFD_CLOEXEC | _NOEXEC_SEAL)
     except OSError:
-        return os.memfd_create("vramtop-probe")
+        file = os.memfd_create("vramtop-probe")
+    if file > 2:
+        return file
+    from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+    try:  # standard input, output or error were closed; what is written there must not come here
+        return fcntl(file, F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)
+
+
+def _mapped(file: int) -> int:
+    """The address at which the file lies in memory."""
+    import ctypes
+
+    mmap = ctypes.CDLL(None, use_errno=True).mmap
+    mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+    mmap.restype = ctypes.c_void_p
+    address = mmap(None, LIMIT, _READ_AND_WRITE, _SHARED, file, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "mmap")
+    return int(address)
 
 
 def _forget() -> None:
@@ -210,20 +264,27 @@ def _forget() -> None:
     global _lock
     _lock = threading.RLock()  # whoever held it is not there any more
     _devices.clear()
+    _failures.clear()
     _steps.update(count=0, began=None, ended=None, seconds=None, last=None)
     _let_go()
 
 
 def _let_go() -> None:
-    file, identity, memory = _state["file"], _state["identity"], _state["memory"]
-    _state.update(pid=0, file=-1, identity=None, memory=None)
-    _quietly(_close, file, identity, memory)
+    file, identity, address = _state["file"], _state["identity"], _state["address"]
+    _state.update(pid=0, file=-1, identity=None, address=None)
+    _quietly(_close, file, identity)
+    if address is not None:
+        _quietly(_unmap, address)
 
 
-def _close(file: int, identity: tuple[int, int] | None, memory: mmap.mmap | None) -> None:
+def _close(file: int, identity: tuple[int, int] | None) -> None:
     """Close the memory file, unless its number means another file by now."""
-    if memory is not None:
-        memory.close()
     status = os.fstat(file)
-    if identity is None or identity == (status.st_dev, status.st_ino):
+    if identity == (status.st_dev, status.st_ino):
         os.close(file)
+
+
+def _unmap(address: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(LIMIT))

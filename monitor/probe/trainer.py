@@ -37,6 +37,9 @@ def callback_class(base: Any) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             publisher.step_ended((id(state), state.global_step))
 
+        def __reduce__(self) -> Any:
+            return base, ()  # where a Trainer is sent to another process, there need be no vramtop
+
     return VramtopCallback
 
 
@@ -61,7 +64,7 @@ def _model_facts(model: Any) -> dict[str, Any]:
         "parameters": counts,
         "config": _plain(config.to_dict()) if hasattr(config, "to_dict") else None,
         "attention": getattr(config, "_attn_implementation", None),
-        "gradient_checkpointing": bool(getattr(model, "is_gradient_checkpointing", False)),
+        "gradient_checkpointing": _checkpoints(model),
     }
     adapters = getattr(model, "peft_config", None)
     if adapters:
@@ -69,6 +72,13 @@ def _model_facts(model: Any) -> dict[str, Any]:
         targets = getattr(first, "target_modules", None)
         found["lora"] = {"r": getattr(first, "r", None), "target_modules": _plain(targets)}
     return found
+
+
+def _checkpoints(model: Any) -> bool:
+    for name in ("is_activation_checkpointing", "is_gradient_checkpointing"):  # the newer one first: the other warns
+        if hasattr(type(model), name):
+            return bool(getattr(model, name))
+    return False
 
 
 def _plain(value: Any) -> Any:

@@ -142,27 +142,27 @@ def test_answers_that_make_no_job_any_more_are_left_out_with_a_sentence(answers,
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(CannotTellError, match="cannot be remembered"):
+    with pytest.raises(CannotTellError, match="cannot be written"):
         Answers(tmp_path / "no" / "answers.json").remember("run", {"training.compile": True})
 
 
 def test_a_file_where_the_folder_should_be_is_one_sentence(tmp_path):
     (tmp_path / "data").write_text("")
-    with pytest.raises(CannotTellError, match="cannot be remembered"):
+    with pytest.raises(CannotTellError, match="cannot be written"):
         Answers(tmp_path / "data" / "answers.json").remember("run", {"training.compile": True})
 
 
 def test_the_oldest_runs_go_first(tmp_path):
     path = tmp_path / "answers.json"
-    stored = {f"run-{at}": {"answers": {"training.compile": {"value": True, "given": float(at)}}} for at in range(600)}
+    stored = {f"run-{at}": {"training.compile": {"value": True, "given": float(at)}} for at in range(600)}
     import msgspec
 
-    path.write_bytes(msgspec.json.encode({"version": 1, "runs": stored}))
+    path.write_bytes(msgspec.json.encode({"version": 1, "content": stored}))
     Answers(path, clock=lambda: 1e6).remember("new", {"training.compile": True})
     assert Answers(path).recall("new")
     assert Answers(path).recall("run-599")
     assert not Answers(path).recall("run-0")
-    assert len(msgspec.json.decode(path.read_bytes())["runs"]) == 500
+    assert len(msgspec.json.decode(path.read_bytes())["content"]) == 500
 
 
 def test_two_dashboards_at_once_lose_nothing(answers):

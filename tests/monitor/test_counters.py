@@ -1,10 +1,12 @@
 """Counters of probed processes beside NVML's rows: real processes with a stub of torch, a scripted driver."""
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from dataclasses import replace
 
 import psutil
@@ -194,6 +196,37 @@ def test_a_process_that_cannot_be_seen_is_not_searched(probes, make_gpu, make_pr
 def test_a_process_that_hides_its_files_has_no_counters(probes, make_gpu, make_process):
     readings = [make_gpu(0, [make_process(2**22 - 1, 10)])]
     assert probes.fill(readings) == (readings, ())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_users_process_has_none(start, clock, gpus_with):
+    process = start(TWO_DEVICES)
+    readings = gpus_with((process.pid, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other tests' threads have no part in it
+        child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        os._exit(0 if ProbeDirectory(clock=clock, now=time.time).fill(readings) == (readings, ()) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def may_unshare():
+    """Whether this user may make pid namespaces."""
+    command = ["unshare", "--pid", "--fork", "true"]
+    return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+@pytest.mark.skipif(not may_unshare(), reason="makes a pid namespace")
+def test_a_process_in_a_container_knows_itself_by_another_pid(start, probes, clock, gpus_with):
+    process = start("""
+        import os, subprocess, sys
+        code = "import torch, time; torch.allocated[0] = 5 << 20; print('up', flush=True); time.sleep(60)"
+        os.execvp("unshare", ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code])
+    """)
+    (inside,) = psutil.Process(process.pid).children()
+    done = filled(probes, clock, gpus_with((inside.pid, 0)), lambda r: r[0].processes[0].counters.allocated_bytes)
+    assert counters_of(done)[0][0].allocated_bytes == 5 * MIB
 
 
 def test_last_words_tell_of_a_failed_allocation_and_come_once(start, probes, clock, gpus_with):

@@ -54,6 +54,8 @@ def seat(
         ("1,GPU-e052", 1, 1),  # kinds do not mix
         ("1,1", 0, None),
         ("1gpu2", 0, 1),
+        ("9" * 5000, 0, None),
+        ("²", 0, None),
         ("2,3", 5, None),
         ("MIG-GPU-17c90000-33/3/0", 0, 2),
         ("MIG-GPU-8f3a0000-11/1/0,MIG-GPU-e0520000-44/2/0", 1, 3),
@@ -175,7 +177,8 @@ def test_sizes_that_are_not_known_leave_the_choice_to_the_environment(
 ) -> None:
     gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
     assert seat(gpus, 1, visible="0,1").gpu == 1
-    assert seat(gpus, 0, visible="0,1").gpu == 0
+    found = seat(gpus, 0, visible="0,1")
+    assert (found.gpu, found.sure, found.also) == (0, "unsure", (1,))
 
 
 def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -> None:

@@ -169,6 +169,15 @@ def test_what_nccl_leaves_on_its_peers_gpus_is_not_odd(machine: Machine) -> None
     assert machine.look() == ()
 
 
+def test_ranks_of_unknown_memory_that_are_listed_everywhere_share_nothing(machine: Machine) -> None:
+    """In some containers no size is told, and NCCL puts every rank on every GPU's list."""
+    for number in range(2):
+        machine.rank(number, 300 + number)
+        for gpu in range(2):
+            machine.add(gpu, 300 + number, None)
+    assert machine.look() == ()
+
+
 def test_an_idle_kernel_beside_a_newer_run_is_forgotten_after_half_an_hour(machine: Machine) -> None:
     machine.add(0, 400, 12, command="python -m ipykernel_launcher -f kernel.json", cpu_seconds=900.0)
     machine.add(0, 500, 20, command="python -m ipykernel_launcher -f other.json", start_time=5_000.0)
@@ -177,8 +186,8 @@ def test_an_idle_kernel_beside_a_newer_run_is_forgotten_after_half_an_hour(machi
     (found,) = said[-1]
     assert kinds([found]) == [("forgotten", 0, (400,))]
     assert found.sentence.startswith("your Jupyter kernel 400, started 3 h")
-    assert "holds 12.0 GiB and has done nothing for 31 min; you have started 500 here since" in found.sentence
-    assert found.advice == "if it is no longer needed, shut it down in Jupyter, or kill 400 would free them"
+    assert "holds 12.0 GiB and has done nothing for 31 min; you have started 500 on this GPU since" in found.sentence
+    assert found.advice == "if it is no longer needed, shutting it down in Jupyter or 'kill 400' frees its memory"
     assert machine.look(after=60, p400=5.0, p500=50) == ()
 
 

@@ -54,6 +54,15 @@ def test_a_fork_has_its_parents_environment_and_rank(family: list[int]) -> None:
     assert not mine.on_mig
 
 
+def test_a_rank_that_is_no_number_is_none() -> None:
+    environ = {**os.environ, "RANK": "9" * 5000, "PMI_RANK": "²", "SLURM_PROCID": "2"}
+    with subprocess.Popen(["sleep", "60"], env=environ) as process:  # noqa: S607
+        while comm(process.pid) != "sleep":
+            time.sleep(0.01)
+        assert origin(process.pid).rank == 2
+        process.kill()
+
+
 def test_another_process_under_the_same_pid_has_no_origin(family: list[int]) -> None:
     started = psutil.Process(family[0]).create_time()
     assert read_origin(family[0], started + 5) is None

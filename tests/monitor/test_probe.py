@@ -1,7 +1,9 @@
 """The probe, in real processes: what it publishes, and what it leaves alone."""
 
+import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -93,6 +95,32 @@ def test_figures_are_renewed(start: Start) -> None:
     first = sample_of(process.pid)
     later = sample_of(process.pid, lambda sample: sample.devices[0].allocated_bytes == 11)
     assert later.time > first.time
+
+
+@pytest.mark.parametrize(
+    ("told", "torch", "trainer", "model"),
+    [
+        ({"torch": "2.13.0+cu130"}, "2.13.0+cu130", None, None),
+        ({"torch": "\x1b]0;owned\x07"}, None, None, None),
+        ({"torch": 2, "trainer": ["a"], "model": "b"}, None, None, None),
+        ({"trainer": {}, "model": {"parameters": {"bfloat16": "x", "float32": 4}}}, None, {}, {"float32": 4}),
+        ({"model": {"parameters": 7}}, None, None, {}),
+    ],
+)
+def test_what_a_stranger_says_is_taken_for_what_it_can_be(
+    told: dict[str, object], torch: str | None, trainer: object, model: object
+) -> None:
+    """Another user's process may publish what it likes, and root reads it."""
+    file = os.memfd_create("vramtop-probe")
+    try:
+        payload = json.dumps({"pid": os.getpid(), "time": 5.0, **told}).encode()
+        os.write(file, struct.pack("<8sQII", b"VRAMTOP1", 2, len(payload), 0) + payload)
+        sample = ProbeReader(os.getpid()).read()
+    finally:
+        os.close(file)
+    assert sample is not None
+    assert (sample.torch, sample.trainer) == (torch, trainer)
+    assert (sample.model and sample.model["parameters"]) == model or sample.model is model
 
 
 def test_a_process_without_torch_has_no_probe(start: Start) -> None:

@@ -121,7 +121,8 @@ def _machine() -> Snapshot | None:
 def observe(attachment: Attachment, snapshot: Snapshot | None) -> tuple[GpuReading, GpuProcess] | None:
     """The rank that holds most, and its GPU; None where NVML cannot say."""
     keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
-    found = [pair for pair in snapshot.processes() if pair[1].key in keys] if snapshot else []
+    pairs = snapshot.processes() if snapshot else ()
+    found = [pair for pair in pairs if pair[1].key in keys]
     return max(found, key=lambda pair: pair[1].used_bytes or 0, default=None)
 
 

@@ -1,7 +1,8 @@
 """``vramtop fit JOB``: whether a job fits, here and now, or on a machine that is described."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
@@ -11,6 +12,7 @@ from vramtop.estimator.methods import estimate
 from vramtop.estimator.suggestions import Suggestion, suggest
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.snapshot import Snapshot
 
 from ..job_argument import read_job
@@ -19,6 +21,7 @@ from ..progress import Progress
 from ..report import budget_lines, fit_lines
 from ..terminal import look
 from .estimate import elsewhere, method
+from .wait import Wait, become, program_to_start, wait
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 _SHOWN = 6
@@ -26,21 +29,64 @@ _SHOWN = 6
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the verdict; the exit code is the contract's: 0 fits, 1 does not, 3 cannot tell, 4 tight."""
+    program = program_to_start(options, launch)
+    if options.wait:
+        return _wait(options, launch, program)
+    asked = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
+    if asked:
+        raise InputError(f"--{asked[0]} goes with --wait")
     job, notes = read_job(options, launch)
     gpu, memory = elsewhere(options, job)
     if memory:
         rooms = rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
     else:
-        snapshot = _snapshot_here()
-        rooms = rooms_of(snapshot, {}, chosen_gpus(options.gpu, snapshot))
-        gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
-        memory = max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+        with _source_here() as source:
+            snapshot = _read_here(source)
+        rooms = rooms_of(snapshot, Reservations().committed(snapshot), chosen_gpus(options.gpu, snapshot))
+        gpu, memory = _card(rooms)
+    budget = _estimate(options, job, gpu, memory)
+    return _answer(options, budget, fit(budget, rooms), gpu, notes)
+
+
+def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
+    """Wait, and then start the program, or print the verdict."""
+    job, notes = read_job(options, launch)
+    if elsewhere(options, job)[1]:
+        raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
+    with _source_here() as source:
+        snapshot = _read_here(source)
+        chosen = chosen_gpus(options.gpu, snapshot)
+        gpu, memory = _card(rooms_of(snapshot, {}, chosen))
+        asked = Wait(
+            budget=_estimate(options, job, gpu, memory),
+            read=lambda: _read_here(source),
+            rooms=lambda now, committed: rooms_of(now, committed, chosen),
+            interval=options.interval,
+            timeout=options.timeout,
+            program=program,
+        )
+        found = wait(asked)
+    if program and found.verdict == "fits":
+        become(program, found)
+    return _answer(options, asked.budget, found, gpu, notes)
+
+
+def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: int | None) -> Budget:
     with Progress(quiet=options.json) as progress:
-        budget = estimate(
+        return estimate(
             job, method=method(options), gpu=gpu, memory_bytes=memory, python=options.python, progress=progress
         )
-    found = fit(budget, rooms)
-    smaller = _suggestions(job, gpu, budget, rooms) if found.verdict in ("does_not_fit", "tight") else ()
+
+
+def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
+    """The catalogue's entry and the size of the GPUs that are considered."""
+    gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
+    return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
+
+
+def _answer(options: argparse.Namespace, budget: Budget, found: Fit, gpu: Gpu | None, notes: Sequence[str]) -> int:
+    rooms = [each.room for each in found.gpus]
+    smaller = _suggestions(budget.job, gpu, budget, rooms) if found.verdict in ("does_not_fit", "tight") else ()
     if options.json:
         print(json_text(_to_json(found, budget, smaller, rooms) | ({"notes": list(notes)} if notes else {})))
     else:
@@ -74,7 +120,8 @@ def _suggestions(job: Job, gpu: Gpu | None, budget: Budget, rooms: Sequence[Room
     return tuple(enough[:_SHOWN] or sorted(found, key=size)[:_SHOWN])
 
 
-def _snapshot_here() -> Snapshot:
+@contextlib.contextmanager
+def _source_here() -> Iterator[NvmlSource]:
     source = NvmlSource()
     try:
         source.open()
@@ -82,9 +129,13 @@ def _snapshot_here() -> Snapshot:
         advice = "name the machine with --gpu-type or --gpu-memory"
         raise CannotTellError(f"{error.message.rstrip('.')}; {advice}") from None
     try:
-        snapshot = source.read()
+        yield source
     finally:
         source.close()
+
+
+def _read_here(source: NvmlSource) -> Snapshot:
+    snapshot = source.read()
     if not snapshot.gpus:
         raise CannotTellError("NVML sees no GPU here; name the machine with --gpu-type or --gpu-memory")
     return snapshot

@@ -13,31 +13,28 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 class _Watcher:
     """Finds no module; sees that torch or transformers' trainer is looked for, and what to do once it is there."""
 
-    def __init__(self) -> None:
-        self._busy = False
-
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        if self._busy or name not in ("torch", "transformers.trainer"):
+        if name not in ("torch", "transformers.trainer"):
             return None
-        self._busy = True
         try:
-            return _with_hook(name)
-        except Exception:  # nothing of ours may reach the user's program
+            others = [finder for finder in sys.meta_path if id(finder) != id(self) and hasattr(finder, "find_spec")]
+            found = (finder.find_spec(name, path, target) for finder in others)  # type: ignore[arg-type]
+            return _with_hook(name, next((spec for spec in found if spec is not None), None))  # type: ignore[no-untyped-call]
+        except Exception:  # the others are asked again, and say themselves what is wrong
             return None
-        finally:
-            self._busy = False
 
 
-def _with_hook(name: str) -> object:
+def _with_hook(name, spec):  # type: ignore[no-untyped-def]
     """The module's own spec, with a loader that starts the probe after it."""
-    from importlib.util import find_spec
-
-    spec = find_spec(name)
     if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
         return None
     run = spec.loader.exec_module
 
     def exec_module(module):  # type: ignore[no-untyped-def]
+        try:
+            del spec.loader.exec_module  # the loader is as it was
+        except Exception:  # nothing of ours may reach the user's program
+            pass
         run(module)
         try:
             if name == "torch":
@@ -47,7 +44,7 @@ def _with_hook(name: str) -> object:
         except Exception:  # nothing of ours may reach the user's program
             pass
 
-    spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    spec.loader.exec_module = exec_module
     return spec
 
 

@@ -1,0 +1,199 @@
+"""Room on this machine's GPUs that is promised to jobs about to start, so that two of them do not both take it.
+
+A promise is a small file in a folder that all users of the machine share. It belongs to a process: when that has ended,
+or its time is up, it is void. What the process and those that it started already hold on a GPU is taken off it.
+"""
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from vramtop.estimator.errors import CannotTellError
+
+from .origins import read_origin
+from .runs import is_running
+from .snapshot import GpuReading, ProcessKey, Snapshot
+
+FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
+_LONGEST_BYTES = 2**16
+_PATIENCE_SECONDS = 10.0
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """A promise."""
+
+    pid: int
+    start_time: float
+    """Unix seconds; with the pid it identifies the process that the promise belongs to."""
+    job: str
+    """Its name, for people."""
+    gpus: dict[str, int]
+    """Bytes by the GPU's uuid, or by its index where it has none."""
+    until: float | None = None
+    """Unix seconds; None: as long as the process lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservations:
+    """The promises on this machine.
+
+    Args:
+        folder: where they lie.
+        is_running: whether a process still runs.
+        ancestors: the pids of a process's parent, its parent, and so on.
+        now: Unix seconds.
+    """
+
+    folder: Path = FOLDER
+    is_running: Callable[[ProcessKey], bool] = is_running
+    ancestors: Callable[[ProcessKey], tuple[int, ...]] = lambda key: (
+        origin.ancestors if (origin := read_origin(*key)) else ()
+    )
+    now: Callable[[], float] = time.time
+
+    @contextlib.contextmanager
+    def exclusive(self, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[None]:
+        """Nobody else on this machine decides meanwhile.
+
+        Raises:
+            CannotTellError: the folder cannot be used, or somebody else decides for too long.
+        """
+        handle = self._open_lock()
+        try:
+            end = time.monotonic() + patience_seconds
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        raise CannotTellError(
+                            f"Another process has held {self.folder}/lock for {patience_seconds:.0f} s; "
+                            "fuser names it, and when it has ended vramtop goes on."
+                        ) from None
+                    time.sleep(0.02)
+            yield
+        finally:
+            os.close(handle)
+
+    def promise(self, reservation: Reservation) -> None:
+        """Write a promise down, in place of an older one of the same process.
+
+        Raises:
+            CannotTellError: the folder cannot be written to.
+        """
+        folder = self._checked()
+        name = _name(reservation)
+        part = folder / f".{name}.{os.getpid()}"
+        try:
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(reservation))
+            part.replace(folder / name)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise CannotTellError(f"{folder} cannot be written to: {error.strerror}.") from None
+
+    def promises(self) -> tuple[Reservation, ...]:
+        """Those that hold; one's own that are void are removed. None where there is no such folder."""
+        try:
+            files = sorted(self.folder.glob("*.json"))
+        except OSError:
+            return ()
+        found = []
+        for file in files:
+            reservation = _read(file)
+            if reservation is None or file.name != _name(reservation):
+                continue
+            if self._holds(reservation):
+                found.append(reservation)
+            else:
+                with contextlib.suppress(OSError):  # another user's
+                    file.unlink()
+        return tuple(found)
+
+    def committed(self, snapshot: Snapshot) -> dict[int, int]:
+        """Bytes by GPU index that are promised and not taken yet."""
+        promises = self.promises()
+        families = {process.key: self._family(process.key) for _, process in snapshot.processes()} if promises else {}
+        committed: dict[int, int] = {}
+        for promise in promises:
+            for gpu in snapshot.gpus:
+                promised = _promised(promise.gpus, gpu)
+                if promised:
+                    held = sum(p.used_bytes or 0 for p in gpu.processes or () if promise.pid in families[p.key])
+                    committed[gpu.index] = committed.get(gpu.index, 0) + max(0, promised - held)
+        return {index: size for index, size in committed.items() if size}
+
+    def _family(self, key: ProcessKey) -> tuple[int, ...]:
+        return key[0], *self.ancestors(key)
+
+    def _holds(self, reservation: Reservation) -> bool:
+        in_time = reservation.until is None or self.now() < reservation.until
+        return in_time and self.is_running((reservation.pid, reservation.start_time))
+
+    def _open_lock(self) -> int:
+        file = self._checked() / "lock"
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            try:
+                return os.open(file, flags)  # not O_CREAT: the kernel protects other users' files in such folders
+            except FileNotFoundError:
+                handle = os.open(file, flags | os.O_CREAT | os.O_EXCL, 0o666)
+                os.fchmod(handle, 0o666)  # whatever the umask is
+                return handle
+        except FileExistsError:
+            return os.open(file, flags)
+        except OSError as error:
+            raise CannotTellError(f"{file} cannot be opened: {error.strerror}.") from None
+
+    def _checked(self) -> Path:
+        """The folder, made where it is missing; what another user could turn against this one is refused."""
+        try:
+            with contextlib.suppress(FileExistsError):
+                self.folder.mkdir(mode=0o1777)
+                self.folder.chmod(0o1777)  # whatever the umask is
+            found = self.folder.lstat()
+        except OSError as error:
+            raise CannotTellError(f"{self.folder} cannot be made: {error.strerror}.") from None
+        own = found.st_uid in (0, os.geteuid()) or bool(found.st_mode & stat.S_ISVTX)
+        if not stat.S_ISDIR(found.st_mode) or not own:
+            raise CannotTellError(f"{self.folder} is not a folder that all users may share; remove it.")
+        return self.folder
+
+
+def _name(reservation: Reservation) -> str:
+    return f"{reservation.pid}-{round(reservation.start_time * 1000)}.json"
+
+
+def _read(file: Path) -> Reservation | None:
+    """A promise, unless somebody else made it for a process that is not theirs."""
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as opened:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST_BYTES:
+                return None
+            reservation = msgspec.json.decode(opened.read(_LONGEST_BYTES), type=Reservation)
+        return reservation if _may_promise(found.st_uid, reservation.pid) else None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _may_promise(uid: int, pid: int) -> bool:
+    """Root for everybody, everybody for their own processes; those that have gone harm nobody."""
+    try:
+        return uid in (0, Path(f"/proc/{pid}").stat().st_uid)
+    except OSError:
+        return True
+
+
+def _promised(gpus: Mapping[str, int], gpu: GpuReading) -> int:
+    return max(0, gpus.get(gpu.uuid or str(gpu.index), 0))

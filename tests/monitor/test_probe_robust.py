@@ -1,0 +1,458 @@
+"""The probe leaves the program that it watches as it is, whatever that does."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from vramtop.monitor.probe.launch import probed_environment
+
+needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
+
+TORCH = """
+    is_up, touched = True, []
+    class cuda:
+        backend = "native"
+        failures = 0
+        peak = 9
+        is_initialized = staticmethod(lambda: is_up)
+        device_count = staticmethod(lambda: 1)
+        get_allocator_backend = staticmethod(lambda: cuda.backend)
+        get_device_properties = staticmethod(lambda index: object())
+        @staticmethod
+        def memory_stats_as_nested_dict(index):
+            figures = {"all": {"current": 7, "peak": cuda.peak}}
+            return {"allocated_bytes": figures, "reserved_bytes": figures, "active_bytes": figures,
+                    "num_alloc_retries": 0, "num_ooms": cuda.failures}
+    __version__ = "2.99"
+"""
+HELP = """
+    import json, os, struct, time
+    def probes():
+        found = []
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                if os.readlink("/proc/self/fd/" + number) == "/memfd:vramtop-probe (deleted)":
+                    found.append(int(number))
+            except OSError:
+                pass
+        return found
+    def sample(file=None):
+        file = probes()[0] if file is None else file
+        for _ in range(1000):
+            magic, sequence, figures, facts = struct.unpack("<8sQII", os.pread(file, 24, 0))
+            if magic == b"VRAMTOP1" and sequence % 2 == 0:
+                return {**json.loads(os.pread(file, facts, 24 + figures)), **json.loads(os.pread(file, figures, 24))}
+            time.sleep(0.01)
+    def next_sample(file=None):
+        first = sample(file)
+        while sample(file)["time"] == first["time"]:
+            time.sleep(0.02)
+        return sample(file)
+    def publisher():
+        import sys
+        return sys.modules["_vramtop_probe.publisher"]
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs Python code under the probe, beside a ``torch`` that has a card and a module that looks at probes."""
+    (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
+    (tmp_path / "looking.py").write_text(textwrap.dedent(HELP))
+
+    def run_code(code, *options, python=sys.executable, paths=(), status=0, **environ):
+        folders = [str(tmp_path), *map(str, paths)]
+        done = subprocess.run(
+            [str(python), *options, "-c", textwrap.dedent(code)],
+            env=probed_environment({**os.environ, "PYTHONPATH": os.pathsep.join(folders), **environ}),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == status, done.stderr
+        return done
+
+    return run_code
+
+
+def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path):
+    """The probe must not write to a descriptor that means another file by now, nor may its child close it."""
+    done = run(f"""
+        import os, time, torch
+        from looking import probes
+        (number,) = probes()
+        os.closerange(3, 100)
+        opened = []
+        while number not in opened:
+            opened.append(os.open({str(tmp_path / "mine")!r}, os.O_RDWR | os.O_CREAT))
+        os.write(number, b"mine")
+        time.sleep(1.3)
+        child = os.fork()
+        if child == 0:
+            os.write(number, b" still")
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.pread(number, 100, 0).decode())
+    """)
+    assert (done.stdout, done.stderr) == ("0 mine still\n", "")
+
+
+def test_at_the_limit_of_open_files_there_is_no_probe_and_no_word(run):
+    done = run("""
+        import resource
+        import torch as first  # its publisher is loaded
+        import looking, os, sys
+        from looking import publisher
+        publisher().stop()
+        assert not looking.probes()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 4096))
+        publisher().start()
+        publisher().tell(more=1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 4096))
+        assert not looking.probes()
+        publisher().start()
+        print(looking.sample()["more"])
+    """)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize("refused", ["memfd_create", "ctypes", "CDLL", "start"])
+def test_where_the_system_refuses_the_program_runs_on(run, refused):
+    done = run(f"""
+        import ctypes, errno, os, sys, threading
+        def refuse(*args, **kwargs):
+            raise {"RuntimeError" if refused == "start" else "OSError"}(errno.EPERM, "no")
+        where = {{"memfd_create": os, "CDLL": ctypes, "start": threading.Thread}}.get({refused!r})
+        if where is None:
+            sys.modules["ctypes"] = None
+        else:
+            setattr(where, {refused!r}, refuse)
+        import torch
+        from looking import probes
+        print(len(probes()), torch.__version__)
+    """)
+    assert (done.stdout, done.stderr) == ("0 2.99\n", "")
+
+
+def test_under_a_limit_of_file_sizes_the_program_runs_on(run):
+    done = run("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        import torch
+        from looking import probes
+        print(len(probes()))
+    """)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_the_probe_never_takes_the_place_of_a_closed_standard_stream(run):
+    done = run("""
+        import os
+        os.close(0)
+        os.close(1)
+        import torch
+        from looking import next_sample, probes
+        next_sample()
+        os.write(2, str([number > 2 for number in probes()]).encode())
+    """)
+    assert done.stderr == "[True]"
+
+
+def test_kernels_that_do_not_know_the_seal_have_a_probe_too(run):
+    done = run("""
+        import os
+        create = os.memfd_create
+        def old(name, flags=os.MFD_CLOEXEC):
+            if flags != os.MFD_CLOEXEC:
+                raise OSError(22, "Invalid argument")
+            return create(name, flags)
+        os.memfd_create = old
+        import torch
+        from looking import probes
+        print(len(probes()))
+    """)
+    assert done.stdout == "1\n"
+
+
+def test_signals_that_a_program_waits_for_reach_it(run):
+    done = run("""
+        import os, signal, torch
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the probe's thread was there before
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(signal.sigwait([signal.SIGTERM]) == signal.SIGTERM)
+    """)
+    assert done.stdout == "True\n"
+
+
+def test_the_programs_own_signal_mask_is_as_it_was(run):
+    code = "import signal, torch; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    assert run(code).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("end", ["os._exit(5)", "os.kill(os.getpid(), 9)", "sys.exit(5)", "raise KeyError(5)"])
+def test_a_program_ends_as_it_would(run, end):
+    status = {"os._exit(5)": 5, "os.kill(os.getpid(), 9)": -9, "sys.exit(5)": 5, "raise KeyError(5)": 1}[end]
+    done = run(f"import os, sys, torch\n{end}", status=status)
+    assert done.stdout == ""
+    assert ("KeyError: 5" in done.stderr) == (status == 1)
+
+
+def test_another_program_in_the_same_process_starts_its_own(run):
+    done = run("""
+        import os, sys, torch
+        from looking import probes
+        if sys.argv[-1] == "again":
+            print("again", len(probes()))
+        else:
+            print(len(probes()), flush=True)
+            os.execv(sys.executable, [*sys.orig_argv, "again"])
+    """)
+    assert done.stdout == "1\nagain 1\n"
+
+
+def test_spawned_processes_have_their_own_probe_and_forked_ones_none(run, tmp_path):
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent("""
+            import multiprocessing, sys
+            import torch
+            from looking import probes
+            def work(queue):
+                queue.put(len(probes()))
+            if __name__ == "__main__":
+                for method in ("spawn", "fork"):
+                    context = multiprocessing.get_context(method)
+                    queue = context.Queue()
+                    process = context.Process(target=work, args=(queue,))
+                    process.start()
+                    print(method, queue.get())
+                    process.join()
+        """)
+    )
+    done = run(f"import runpy; runpy.run_path({str(tmp_path / 'program.py')!r}, run_name='__main__')")
+    assert done.stdout.splitlines() == ["spawn 1", "fork 0"]
+
+
+def test_a_forked_rank_gets_a_probe_when_it_starts_one(run):
+    done = run("""
+        import os, torch
+        from looking import next_sample, probes, publisher
+        publisher().step_ended()
+        next_sample()
+        child = os.fork()
+        if child == 0:
+            publisher().start()
+            told = next_sample()
+            print(told["pid"] == os.getpid(), told["steps"]["count"], len(probes()), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(next_sample()["pid"] == os.getpid())
+    """)
+    assert done.stdout == "True 0 1\nTrue\n"
+
+
+def test_a_lock_that_was_held_while_forking_holds_up_no_child(run):
+    done = run("""
+        import os, threading, torch
+        from looking import publisher, sample
+        held, go = threading.Event(), threading.Event()
+        def hold():
+            with publisher()._lock:
+                held.set()
+                go.wait()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            publisher().start()
+            print(sample()["pid"] == os.getpid(), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        go.set()
+    """)
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+def test_interpreters_that_are_told_so_start_no_probe(run, tmp_path, option):
+    done = run(
+        f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import looking, torch
+        print(len(looking.probes()))
+        """,
+        option,
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_script_that_assigns_the_path_has_no_probe_in_its_children(run, tmp_path):
+    done = run(f"""
+        import os, subprocess, sys
+        os.environ["PYTHONPATH"] = {str(tmp_path)!r}
+        code = "import looking, torch; print(len(looking.probes()))"
+        subprocess.run([sys.executable, "-c", code], check=True)
+    """)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_virtual_environment_has_a_probe(run, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    code = "import looking, sys, torch; print(len(looking.probes()), sys.prefix)"
+    assert run(code, python=tmp_path / "venv/bin/python").stdout == f"1 {tmp_path / 'venv'}\n"
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
+def test_other_pythons_run_and_those_since_3_8_tell(run, version):
+    python = other_python(version)
+    done = run("import looking, torch; print([looking.sample()['pid'] for _ in looking.probes()] != [])", python=python)
+    assert (done.stdout, done.stderr) == (f"{version not in ('3.6', '3.7')}\n", "")
+
+
+def other_python(version):
+    """That interpreter, where this machine has one."""
+    by_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    found = str(by_pyenv[0]) if by_pyenv else shutil.which(f"python{version}")
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"no Python {version} here")
+    return found
+
+
+def test_another_allocator_tells_steps_but_no_sizes(run):
+    done = run("""
+        import torch
+        torch.cuda.backend = "cudaMallocAsync"
+        from looking import next_sample, publisher
+        publisher().step_ended()
+        told = next_sample()
+        print(told["devices"], told["steps"]["count"])
+    """)
+    assert done.stdout == "[] 1\n"
+
+
+def test_a_card_that_fails_leaves_the_rest(run):
+    done = run("""
+        import torch
+        from looking import next_sample
+        next_sample()
+        def fail(index):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        torch.cuda.memory_stats_as_nested_dict = fail
+        told = next_sample()
+        print(told["devices"], told["torch"])
+    """)
+    assert (done.stdout, done.stderr) == ("[] 2.99\n", "")
+
+
+def test_counts_that_the_program_sets_back_go_on(run):
+    done = run("""
+        import torch
+        from looking import next_sample
+        torch.cuda.failures = 2
+        (first,) = next_sample()["devices"]
+        torch.cuda.failures, torch.cuda.peak = 0, 8
+        (second,) = next_sample()["devices"]
+        torch.cuda.failures = 1
+        (third,) = next_sample()["devices"]
+        print([each["out_of_memory"] for each in (first, second, third)])
+        print([each["allocated_peak_bytes"] for each in (first, second, third)])
+        print(first["out_of_memory_time"] == second["out_of_memory_time"] < third["out_of_memory_time"])
+    """)
+    assert done.stdout.splitlines() == ["[2, 2, 3]", "[9, 9, 9]", "True"]
+
+
+def test_facts_that_cannot_be_told_do_not_end_the_telling(run):
+    done = run("""
+        import torch
+        from looking import next_sample, publisher
+        class Bad:
+            def __str__(self):
+                raise ValueError("no")
+        loop = []
+        loop.append(loop)
+        publisher().tell(micro_batch=4)
+        publisher().tell(bad=Bad())
+        publisher().tell(loop=loop)
+        publisher().tell(odd={(1, 2): 3}, more=5)
+        told = next_sample()
+        print(told["micro_batch"], told["more"], "bad" in told, "loop" in told)
+        publisher().tell(large="x" * (1 << 20))
+        print("large" in next_sample(), told["devices"] == next_sample()["devices"])
+    """)
+    assert (done.stdout, done.stderr) == ("4 5 False False\nFalse True\n", "")
+
+
+@pytest.mark.parametrize("first", ["report", "torch"])
+def test_a_script_that_reports_and_runs_under_the_probe_has_one(run, first):
+    lines = ["from vramtop.monitor import report; report(micro_batch=4)", "import torch"]
+    code = "\n".join([*(lines if first == "report" else reversed(lines)), "import looking", "import threading"])
+    checks = """
+print(len(looking.probes()), looking.next_sample()["micro_batch"], looking.next_sample()["torch"])
+print([thread.name for thread in threading.enumerate()])
+"""
+    done = run(code + checks, paths=[Path(path) for path in sys.path if path])
+    assert done.stdout.splitlines() == ["1 4 2.99", "['MainThread', 'vramtop-probe']"]
+
+
+def test_steps_of_a_loop_are_counted_and_timed(run):
+    done = run("""
+        import time, torch
+        from looking import next_sample, publisher
+        publisher().step_ended()
+        print(next_sample()["steps"]["seconds"])
+        publisher().step_ended()
+        publisher().step_began()
+        time.sleep(0.2)
+        publisher().step_ended("third")
+        publisher().step_ended("third")
+        steps = next_sample()["steps"]
+        print(steps["count"], 0.15 < steps["seconds"] < 5, steps["began"])
+    """)
+    assert done.stdout.splitlines() == ["None", "3 True None"]
+
+
+@needs_torch
+def test_trainers_one_after_another_with_two_callbacks_count_each_optimizer_step_once(tmp_path):
+    (tmp_path / "looking.py").write_text(textwrap.dedent(HELP))
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+            import pickle
+            import looking
+            import torch
+            from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+            from vramtop.monitor import TrainerCallback as Telling
+            class Own(Trainer):
+                pass
+            config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+                                 num_attention_heads=2)
+            data = [{"input_ids": torch.ones(8, dtype=torch.long), "labels": torch.ones(8, dtype=torch.long)}] * 8
+            for kind, steps in ((Trainer, 2), (Own, 3), (Own, 1)):
+                arguments = TrainingArguments(output_dir="out", per_device_train_batch_size=1, max_steps=steps,
+                                              gradient_accumulation_steps=2, use_cpu=True, report_to=[],
+                                              save_strategy="no", logging_strategy="no", disable_tqdm=True)
+                trainer = kind(LlamaForCausalLM(config), arguments, train_dataset=data, callbacks=[Telling])
+                trainer.train()
+            names = [type(callback).__name__ for callback in trainer.callback_handler.callbacks]
+            sent = pickle.loads(pickle.dumps(trainer.callback_handler.callbacks))
+            told = looking.next_sample()
+            print(told["steps"]["count"], names.count("VramtopCallback"), told["class"], told["max_steps"],
+                  any(type(callback) is TrainerCallback for callback in sent), len(looking.probes()))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=probed_environment({**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1:] == ["6 2 TrainingArguments 1 True 1"], done.stderr
+    assert "checkpointing" not in done.stderr  # a warning that the program would not have had
