@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ..devices import DeviceChoice, Seat, nvml_mig_parent, seat_of
 from .check import Check, Outcome
 from .context import Context
+from .seats import seats_of, visible
 
 _TARGET = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MINOR_COMPATIBLE = 11
@@ -113,51 +113,34 @@ class ComputeCapability(Check):
 
 
 class VisibleDevices(Check):
-    """A GPU for each rank on this machine, after CUDA_VISIBLE_DEVICES."""
+    """A GPU of its own for each rank on this machine, after CUDA_VISIBLE_DEVICES."""
 
     name = "Visible devices"
 
     def look(self, context: Context) -> Outcome:
-        """Too few is a failure; that two ranks share one, too."""
-        machine, job = context.machine, context.job
-        if machine.snapshot is None:
+        """Too few is a failure."""
+        snapshot, seats = context.machine.snapshot, seats_of(context)
+        if snapshot is None:
             return self.skips("no GPUs of this machine to look at")
-        ranks = context.local_ranks or job.parallel.world_size
-        gpus, visible = machine.snapshot.gpus, context.environ.get("CUDA_VISIBLE_DEVICES")
-        said = "CUDA_VISIBLE_DEVICES is not set" if visible is None else f"CUDA_VISIBLE_DEVICES={visible}"
-        seats = [
-            seat_of(
-                DeviceChoice.of(context.environ, local_rank=rank, mig_parent=nvml_mig_parent),
-                gpus,
-                pid=0,
-            )
-            for rank in range(ranks)
-        ]
-        short = self._short(context, seats, said)
-        if short is not None:
-            return short
-        taken = [seat.gpu for seat in seats]
-        where = ", ".join("?" if gpu is None else str(gpu) for gpu in taken)
-        found = f"{said}: {_many(ranks, 'rank')} on GPU {where} of {len(gpus)}"
-        slices = (visible or "").startswith("MIG-")  # several of them may be of one GPU
-        if len(set(taken)) < len(taken) and None not in taken and not slices:
-            return self.fails(f"{found}: ranks share a GPU", "let each rank see a GPU of its own")
-        doubt = next((seat.note for seat in seats if seat.note and ranks > 1), None)
+        said, taken = context.environ.get("CUDA_VISIBLE_DEVICES"), visible(context)
+        words = "CUDA_VISIBLE_DEVICES is not set" if said is None else f"CUDA_VISIBLE_DEVICES={said}"
+        slices = (said or "").startswith("MIG-")  # several of them may be of one GPU
+        if not taken and not slices:
+            return self.fails(f"{words}: no GPU is visible", "correct CUDA_VISIBLE_DEVICES, or unset it")
+        where = f"GPU {', '.join(map(str, taken))}"
+        if len(taken) < len(seats) and not slices:
+            return self._too_few(context, f"{words}: {len(seats)} ranks, and only {where} for them", len(snapshot.gpus))
+        found = f"{words}: {len(seats)} {'rank' if len(seats) == 1 else 'ranks'} on {where} of {len(snapshot.gpus)}"
+        doubt = next((seat.note for seat in seats if seat.note), None)
         return self.warns(f"{found}; {doubt}", "set CUDA_DEVICE_ORDER=PCI_BUS_ID") if doubt else self.passes(found)
 
-    def _short(self, context: Context, seats: Sequence[Seat], said: str) -> Outcome | None:
-        """Fewer GPUs than ranks."""
-        here = len(context.machine.snapshot.gpus) if context.machine.snapshot else 0
-        lost = next((seat for rank, seat in enumerate(seats) if seat.gpu is None or seat.gpu >= here), None)
-        count = sum(seat.gpu is not None and seat.gpu < here for seat in seats)
-        if lost is None:
-            return None
-        if count == 0:
-            return self.fails(f"{said}: no GPU is visible ({lost.note})", "correct CUDA_VISIBLE_DEVICES, or unset it")
-        found = f"{said}: {_many(len(seats), 'rank')}, and {_many(count, 'GPU')} to be seen"
-        if context.local_ranks is None and context.job.parallel.world_size > count:
-            return self.fails(found, "start fewer ranks; ranks on other machines: give the launch line, with its nodes")
-        return self.fails(found, "correct CUDA_VISIBLE_DEVICES, or start fewer ranks")
+    def _too_few(self, context: Context, found: str, here: int) -> Outcome:
+        ranks = context.local_ranks or context.job.parallel.world_size
+        if ranks <= here:
+            return self.fails(found, "name as many GPUs in CUDA_VISIBLE_DEVICES as there are ranks")
+        if context.local_ranks is None:
+            return self.fails(found, "start fewer ranks; if others run on other machines, give the whole launch line")
+        return self.fails(found, "start fewer ranks on this machine")
 
 
 def runs_on(card: tuple[int, int], architectures: Sequence[str]) -> Literal["binary", "ptx"] | None:
@@ -188,7 +171,3 @@ def _numbers(version: str) -> tuple[int, int]:
 
 def _dotted(card: tuple[int, int]) -> str:
     return f"{card[0]}.{card[1]}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -87,7 +87,10 @@ class Libraries(Check):
         here = [name for need in wanted for name in need.names if name in found.versions]
         shown = ", ".join(dict.fromkeys(f"{name} {found.versions[name]}" for name in here))
         if missing:
-            lacks = "; ".join(f"{' or '.join(need.names)} is missing ({need.why})" for need in missing)
+            lacks = "; ".join(
+                f"{' or '.join(names)} is missing ({', '.join(need.why for need in missing if need.names == names)})"
+                for names in dict.fromkeys(need.names for need in missing)
+            )
             names = " ".join(dict.fromkeys(need.names[0] for need in missing))
             there = f"; there: {shown}" if shown else ""
             return self.fails(f"{lacks}{there}", f"{python.path} -m pip install {names}")

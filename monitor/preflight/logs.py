@@ -48,7 +48,7 @@ class OutputFolder(Check):
     def _room(self, path: Path, free: int, size: int, limit: int | None) -> Outcome:
         if not size:
             return self.passes(f"{path}: {format_gib(free)} GiB free; nothing is trained, so no checkpoints")
-        found = f"{path}: {format_gib(free)} GiB free, a checkpoint takes about {format_gib(size)}"
+        found = f"{path}: {format_gib(free)} GiB free, a checkpoint takes about {format_gib(size, digits=2)}"
         if free < size:
             return self.fails(f"{found}: not one has room", "choose an output_dir on a larger disk, or make room")
         count = free // size

@@ -8,6 +8,7 @@ from vramtop.estimator.gpus import Gpu, match_nvml_name
 
 from ..fit import Room, rooms_of
 from ..nvml import NvmlSource
+from ..reservations import Reservations
 from ..snapshot import Snapshot
 
 Capabilities = Mapping[int, tuple[int, int]]
@@ -22,6 +23,8 @@ class Machine:
     """What the GPUs that the user chose, or all, can give."""
     snapshot: Snapshot | None = None
     """Of this machine; None: another one is described, or this one's GPUs cannot be seen."""
+    chosen: bool = False
+    """The user named the GPUs; else the job takes those that its environment shows it."""
     unseen: str | None = None
     """Why this machine's GPUs cannot be seen."""
     card: Gpu | None = None
@@ -55,9 +58,11 @@ def this_machine(only: Callable[[Snapshot], Collection[int] | None] = lambda _: 
             source.close()
     except CannotTellError as error:
         return Machine(rooms=(), unseen=error.message.rstrip("."))
-    rooms = rooms_of(snapshot, {}, only(snapshot))
+    indices = only(snapshot)
+    rooms = rooms_of(snapshot, Reservations().committed(snapshot), indices)
     card = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
-    return Machine(rooms=rooms, snapshot=snapshot, card=card, capabilities=compute_capabilities)
+    named = indices is not None
+    return Machine(rooms=rooms, snapshot=snapshot, chosen=named, card=card, capabilities=compute_capabilities)
 
 
 def described_machine(rooms: tuple[Room, ...], card: Gpu | None) -> Machine:

@@ -1,5 +1,6 @@
 """Is there room on the GPUs: a bound that is quick and sure, and the whole verdict."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -12,9 +13,10 @@ from vramtop.estimator.sizes import format_gib
 from vramtop.estimator.states import shards
 from vramtop.estimator.widths import read_widths
 
-from ..fit import fit
+from ..fit import Room, fit
 from .check import Check, Outcome
 from .context import Context
+from .seats import rooms_to_take
 
 _BITS = {"nf4": 4, "nf4-double": 4, "int8": 8}
 _CONSTANTS_BYTES = 0.1
@@ -28,21 +30,21 @@ class LowerBound(Check):
 
     def look(self, context: Context) -> Outcome:
         """Failing it means running out of memory; passing it promises nothing."""
-        budget, rooms = context.quick(), context.machine.rooms
-        need, words = lower_bound(budget)
-        if not rooms:
+        need, words = lower_bound(context.quick())
+        if not context.machine.rooms:
             return self.skips(f"{words}; there is no GPU to hold it against")
-        ranks, pipeline = budget.job.parallel.world_size, budget.job.parallel.pipeline
-        free = sorted((room.available_bytes for room in rooms if room.available_bytes is not None), reverse=True)
-        if len(free) < len(rooms) or not free:
+        rooms = [room for room in rooms_to_take(context) if room.available_bytes is not None]
+        if not rooms:
             return self.cannot_tell(f"{words}; how much is free is not known")
-        # stages differ, and the fullest takes no less than their mean
-        room = free[0] if pipeline > 1 else free[min(ranks, len(free)) - 1]
-        where = "the roomiest GPU" if ranks == 1 or pipeline > 1 else f"the last of {min(ranks, len(free))} GPUs"
-        found = f"{words}; {where} has {format_gib(room)} GiB"
-        if need > room:
+        rooms.sort(key=lambda room: -(room.available_bytes or 0))
+        parallel = context.job.parallel
+        # pipeline stages differ, and the fullest takes no less than their mean
+        last = 0 if parallel.pipeline > 1 else min(context.local_ranks or parallel.world_size, len(rooms)) - 1
+        room = rooms[last]
+        found = f"{words}; GPU {room.index} {room.closed or f'has {format_gib(room.available_bytes)}'}"
+        if need > (room.available_bytes or 0):
             return self.fails(f"{found}: it will run out of memory", "quantize, shard over more GPUs, or free memory")
-        return self.passes(f"{found} (which alone promises nothing: see the verdict)")
+        return self.passes(f"{found} (passing this alone promises nothing)")
 
 
 class FitVerdict(Check):
@@ -53,26 +55,30 @@ class FitVerdict(Check):
     seconds = 120
 
     def look(self, context: Context) -> Outcome:
-        """As ``vramtop fit`` says it."""
-        rooms = context.machine.rooms
-        if not rooms:
+        """As ``vramtop fit`` says it, on the GPUs that the job will take."""
+        if not context.machine.rooms:
             needed = f"needs {format_gib(context.quick().peak.device_bytes)} GiB on each GPU (closed form)"
             advice = "name a machine with --gpu-type or --gpu-memory"
             return self.cannot_tell(f"{needed}; there is no GPU to hold it against", advice)
         budget, how = _deepest(context)
         if context.several_machines and not context.machine.elsewhere:
             budget, how = _of_one_machine(budget, context.local_ranks or 1), f"{how}; on this machine alone"
-        found = fit(budget, rooms)
+        found = fit(budget, rooms_to_take(context))
         words = f"{found.sentence} ({how})"
-        match found.verdict:
-            case "fits":
-                return self.passes(words)
-            case "tight":
-                return self.warns(words, "vramtop fit says what would make it smaller")
-            case "does_not_fit":
-                return self.fails(words, "vramtop fit says what would make it smaller")
-            case "unknown":
-                return self.cannot_tell(words)
+        if found.verdict == "fits":
+            return self.passes(words)
+        advice = _advice(budget, context.machine.rooms)
+        if found.verdict == "tight":
+            return self.warns(words, advice)
+        return self.fails(words, advice) if found.verdict == "does_not_fit" else self.cannot_tell(words)
+
+
+def _advice(budget: Budget, rooms: Sequence[Room]) -> str:
+    """Other GPUs of the machine, or a smaller job."""
+    best = fit(budget, rooms)
+    if best.verdict == "fits" and rooms[0].uuid is not None:
+        return f"it fits on others: CUDA_VISIBLE_DEVICES={','.join(map(str, best.placement))}"
+    return "vramtop fit says what would make it smaller"
 
 
 _METHODS = {"formula": "closed form", "exact": "closed form on the built model", "traced": "traced"}
