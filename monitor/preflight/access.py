@@ -31,7 +31,7 @@ class Access:
     private one; ``unreachable``: no answer; ``offline``: it was not asked, because the environment forbids it."""
     words: str
     """For people."""
-    token: str | None
+    token_from: str | None
     """Where the token comes from, such as ``HF_TOKEN``; None: there is none."""
 
 
@@ -78,25 +78,25 @@ def ask_hub(model: str, environ: Mapping[str, str], *, timeout: float = SECONDS)
     origin = found[1] if found else None
     forbids = is_offline(environ)
     if forbids:
-        return Access(answer="offline", words=f"{forbids} is set, so that it is not asked", token=origin)
+        return Access(answer="offline", words=f"{forbids} is set, so that it is not asked", token_from=origin)
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     url = f"{endpoint}/{urllib.parse.quote(model)}/resolve/main/config.json"
     host = urllib.parse.urlsplit(endpoint).hostname or "the hub"
     try:
         request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "vramtop"})  # noqa: S310 - see below
         if not request.type.startswith("http"):
-            return Access(answer="unreachable", words="HF_ENDPOINT is no http address", token=origin)
+            return Access(answer="unreachable", words="HF_ENDPOINT is no http address", token_from=origin)
         if found:
             request.add_unredirected_header("Authorization", f"Bearer {found[0]}")
         with urllib.request.build_opener(_StayHere).open(request, timeout=timeout):
-            return Access(answer="open", words=f"{host} gives it", token=origin)
+            return Access(answer="open", words=f"{host} gives it", token_from=origin)
     except urllib.error.HTTPError as error:
         with error:
             answer, words = _refusal(error.code, error.headers.get("X-Error-Code", ""), host, origin)
-        return Access(answer=answer, words=words, token=origin)
+        return Access(answer=answer, words=words, token_from=origin)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
-        return Access(answer="unreachable", words=f"{host} does not answer ({reason})", token=origin)
+        return Access(answer="unreachable", words=f"{host} does not answer ({reason})", token_from=origin)
 
 
 class _StayHere(urllib.request.HTTPRedirectHandler):

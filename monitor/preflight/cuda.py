@@ -95,6 +95,8 @@ class ComputeCapability(Check):
             return self.skips("there is no GPU to look at")
         known = context.machine.capabilities()
         cards = {room.index: known[room.index] for room in rooms if room.index in known}
+        if not cards and context.machine.elsewhere:
+            return self.skips("a card of that size, of which no more is known")
         if not cards:
             return self.cannot_tell("the compute capability of the cards is not known")
         build = context.torch()

@@ -31,8 +31,9 @@ def out_of_inodes(path: Path) -> bool:
 
 def refuses_files(path: Path) -> str | None:
     """Why no file can be made in the folder, or in the one around it that is there; None: one was made, and is gone."""
-    if path.exists() and not is_folder(path):
-        return f"{path} is a file"
+    blocked = next((part for part in (path, *path.parents) if os.access(part, os.F_OK) and not is_folder(part)), None)
+    if blocked is not None:
+        return f"{blocked} is a file"
     try:
         with tempfile.TemporaryFile(dir=nearest_folder(path)):
             return None

@@ -115,7 +115,7 @@ class ModelAccess(Check):
         match access.answer:
             case "open":
                 return self.passes(found)
-            case "gated" if access.token is None:
+            case "gated" if access.token_from is None:
                 return self.fails(found, "ask for access on the model's page, then set HF_TOKEN or run: hf auth login")
             case "gated":
                 return self.fails(found, "ask for access on the model's page with that account")

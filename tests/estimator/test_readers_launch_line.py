@@ -302,3 +302,20 @@ def test_options_of_checkpointing(read: Read) -> None:
     assert found(reading, "training.activation_checkpointing", "training.activation_offload") == ("full", True)
     assert any("only every 2th layer" in warning for warning in reading.warnings)
     assert not any("layer" in warning for warning in read(f"""{line} '{{"use_reentrant": false}}'""").warnings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "targets"),
+    [
+        ("--report_to wandb", ["wandb"]),
+        ("--report_to wandb tensorboard", ["wandb", "tensorboard"]),
+        ("--report_to none", None),
+        ("--report_to all", None),
+        ("", None),
+    ],
+)
+def test_where_a_trainer_writes_and_reports(read: Read, tmp_path: Path, flags: str, targets: list[str] | None) -> None:
+    reading = read(f"python run.py --model_name_or_path gpt2 --output_dir out/a --save_total_limit 2 {flags}")
+    assert found(reading, "run.output_dir", "run.save_total_limit") == (str(tmp_path / "out" / "a"), 2)
+    assert reading.value("run.report_to") == targets
+    assert reading.job({"training.sequence_length": 8}).run.output_dir == str(tmp_path / "out" / "a")

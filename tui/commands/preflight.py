@@ -132,7 +132,7 @@ def _deepest(
 def _access(job: Job, environ: Mapping[str, str]) -> Access:
     place = model_place(job, environ)
     if place is None or place.hub_id is None:
-        return Access(answer="open", words="nothing is to be fetched", token=None)
+        return Access(answer="open", words="nothing is to be fetched", token_from=None)
     return ask_hub(place.hub_id, environ)
 
 
