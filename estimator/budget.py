@@ -1,7 +1,7 @@
 """What an estimate says: bytes by phase and component, the peak, its range, and what was assumed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from .job import Job
@@ -183,6 +183,14 @@ class Budget:
         whole = RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
         stages = self.stages or (whole,)
         return tuple(stage for stage in stages for _ in range(self.job.parallel.world_size // len(stages)))
+
+    def of_rank(self, rank: int) -> "Budget":
+        """The budget with the peak of this rank's pipeline stage; the components stay the fullest stage's."""
+        if not self.stages:
+            return self
+        need = self.ranks[rank]
+        peak = replace(self.peak, device_bytes=need.device_bytes, low_bytes=need.low_bytes, high_bytes=need.high_bytes)
+        return replace(self, peak=peak, steady_device_bytes=need.device_bytes)
 
     def phase(self, name: PhaseName) -> Phase | None:
         """The phase of that name, or None where the job has none (inference has no backward)."""

@@ -42,8 +42,8 @@ _NOTHING = 10.0
 """How plausible it is, relative to the causes, that settings are right and the estimate is off."""
 _TOGETHER = 1 / 60
 """Two causes at once: the product of their weights over about the sum of all."""
-_MOST_PAIRS = 300
-"""So many pairs are estimated: about 80 ms."""
+_MOST_PAIRS = 200
+"""So many pairs are estimated: about 60 ms."""
 _FAINT = 0.03
 """Less plausible than the best by this factor: not worth a line."""
 SAME = 0.005
@@ -88,6 +88,8 @@ class Search:
     observed: int
     loaded: int | None = None
     """What was held between loading and the first step, if that is known."""
+    at_least: bool = False
+    """It would have held more, had there been room: predictions beyond it are not off."""
 
     def of_each(self, together: Sequence[tuple[Cause, ...]]) -> list[Found]:
         """What these make of the job, where it is a job."""
@@ -102,7 +104,7 @@ class Search:
     def near(self, found: Sequence[Found], deviations: float) -> list[Found]:
         """Those that come near, and are likelier than an estimate that is off; the likeliest first."""
         now = self._now()
-        gap = abs(now.of(self.measure) - self.observed)
+        gap = abs(self._off(now))
         least = _NOTHING * self._likelihood(now)
         close = [
             each
@@ -123,7 +125,7 @@ class Search:
             if a.keys & b.keys:
                 continue
             first, second = one.figures.of(self.measure), other.figures.of(self.measure)
-            miss = min(abs(first + second - base - self.observed), abs(first * second / base - self.observed))
+            miss = min(abs(self._miss(first + second - base)), abs(self._miss(first * second / base)))
             plausible = a.plausible * b.plausible
             guesses.append((plausible / (1 + (miss / (3 * self._spread())) ** 2), (a, b)))
         guesses.sort(key=lambda guess: -guess[0])
@@ -181,8 +183,12 @@ class Search:
         budget = self.budget
         return Figures(budget.peak.device_bytes, budget.peak.allocated_bytes, _outside(budget), _loaded(budget))
 
-    def _off(self, figures: Figures) -> int:
-        return figures.of(self.measure) - self.observed
+    def _off(self, figures: Figures) -> float:
+        return self._miss(figures.of(self.measure))
+
+    def _miss(self, predicted: float) -> float:
+        off = predicted - self.observed
+        return min(0.0, off) if self.at_least else off
 
     def _spread(self) -> float:
         return max(_SPREAD[self.measure] * self.observed, _LEAST_SPREAD[self.measure])

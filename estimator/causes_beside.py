@@ -113,7 +113,7 @@ def _of_copies(job: Job, states: Components) -> Iterator[Cause]:
         plausible=SOME if likely else RARE,
         allocated_bytes=states.weights,
         loading_bytes=states.weights,
-        fix=fix,
+        fix=fix if likely else "",
     )
     if likely:
         yield Cause(

@@ -31,9 +31,9 @@ _OUTSIDE_BYTES = 300 * MIB
 class Counters:
     """Torch's own of one process on one GPU, as far as they are known."""
 
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
     allocated_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """At the moment, as the device's figure beside it."""
     reserved_peak_bytes: int | None = None
     retries: int | None = None
     """How often the cache was flushed because an allocation failed."""
@@ -54,6 +54,8 @@ class Observation:
     loaded_bytes: int | None = None
     """What it held between loading and the first step, where that plateau was seen."""
     counters: Counters | None = None
+    at_least: bool = False
+    """It ran out of memory, and would have held more."""
     of_card: bool = False
     """The figures are those of the whole card, since the driver tells none for the process."""
     foreign_bytes: int | None = None
@@ -105,7 +107,7 @@ def diverge(budget: Budget, observation: Observation, estimate: Estimate) -> Div
         loading = budget.phase("loading")
         expected = loading.components.total_bytes if loading else None
         return _by(budget, seen, estimate, _Figure("loaded", seen.device_bytes, expected))
-    parts = tuple(_parts(budget, seen))
+    parts = () if seen.at_least else tuple(_parts(budget, seen))
     differing = {part.name: part for part in parts if part.differs}
     for name in ("allocated", "outside"):
         if name in differing:
@@ -149,9 +151,12 @@ def _by(budget: Budget, seen: Observation, estimate: Estimate, figure: _Figure) 
         assumed=seen.assumed,
         of_card=seen.of_card,
         foreign_bytes=seen.foreign_bytes,
+        at_least=seen.at_least,
     )
-    said = f"{_WHAT[measure]} {format_gib(observed)} GiB, expected {format_gib(expected)}"
-    inside = measure == "device" and budget.peak.low_bytes <= observed <= budget.peak.high_bytes
+    what = "ran out of memory with" if seen.at_least else _WHAT[measure]
+    said = f"{what} {format_gib(observed)} GiB, expected {format_gib(expected)}"
+    peak = budget.peak
+    inside = measure == "device" and peak.low_bytes <= observed <= peak.high_bytes
     why = next(_predictions(found), None)
     why = why or ("as far as predictions go, that is the same" if inside else _unexplained(budget, estimate))
     return Divergence(sentence=f"{said}; {why}", parts=(), explanations=found)

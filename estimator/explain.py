@@ -52,6 +52,7 @@ def explain(
     assumed: Collection[str] = (),
     of_card: bool = False,
     foreign_bytes: int | None = None,
+    at_least: bool = False,
 ) -> tuple[Explanation, ...]:
     """What comes near to what is observed, the likeliest first; empty where nothing does, or nothing needs to.
 
@@ -68,15 +69,16 @@ def explain(
         assumed: dotted keys of the job that nobody wrote down: defaults and inferences.
         of_card: ``observed_bytes`` are those of the whole card, not of one process.
         foreign_bytes: what other processes are known to hold on it.
+        at_least: it would have held more, had there been room: it ran out of memory.
     """
-    if measure == "device" and not of_card and budget.peak.low_bytes <= observed_bytes <= budget.peak.high_bytes:
+    if measure == "device" and not of_card and _as_predicted(budget, observed_bytes, at_least=at_least):
         return ()
     try:
         quick = estimate(job)
     except VramtopError:
         return ()
     search = Search(job=job, budget=budget, quick=quick, estimate=estimate, measure=measure, observed=observed_bytes)
-    search.loaded = loaded_bytes
+    search.loaded, search.at_least = loaded_bytes, at_least
     singles = [*causes(job, assumed), *beside(job, quick, estimate)]
     if of_card:
         singles += on_the_card(quick, foreign_bytes)
@@ -84,6 +86,10 @@ def explain(
     found += search.shorter()
     near = search.near(found, NEAR) or search.near([*found, *search.pairs(found)], FARTHEST)
     return tuple(_explanations(near, observed_bytes, measure))
+
+
+def _as_predicted(budget: Budget, observed: int, *, at_least: bool) -> bool:
+    return observed <= budget.peak.high_bytes and (at_least or observed >= budget.peak.low_bytes)
 
 
 def _explanations(near: Sequence[Found], observed: int, measure: Measure) -> Iterator[Explanation]:

@@ -27,6 +27,7 @@ Optimizer = Literal[
     "none",
 ]
 Strategy = Literal["none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "megatron-fsdp"]
+Doubt = Literal["no", "less", "more", "either"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 Task = Literal[
     "causal-lm",
@@ -199,6 +200,19 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; the card's default when left out."""
 
 
+class Unsure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a setting may change that is not understood, by the components of a budget.
+
+    The range of an estimate allows for none of it (``less``), for twice as much (``more``), or for both.
+    """
+
+    weights: Doubt = "no"
+    gradients: Doubt = "no"
+    optimizer: Doubt = "no"
+    activations: Doubt = "no"
+    logits: Doubt = "no"
+
+
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The card that the job is meant for."""
 
@@ -237,6 +251,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
+    unsure: Unsure = field(default_factory=Unsure)
     run: Run = field(default_factory=Run)
 
     @property

@@ -9,6 +9,7 @@ from .allocator import allocator_settings
 from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
+from .doubts import with_doubts
 from .errors import CannotTellError
 from .gpus import Gpu, find_gpu
 from .inventory import Inventory
@@ -60,7 +61,9 @@ def estimate(
             progress(f"tracing two training steps of {model.label}")
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
-            return traced_budget(job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
+            return with_doubts(
+                traced_budget(job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
+            )
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -70,7 +73,7 @@ def estimate(
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
-    budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    budget = with_doubts(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 

@@ -15,10 +15,10 @@ from .architecture import usual_task
 from .errors import InputError
 from .job import ModelSpec, Task
 from .jobfile import names_code
-from .paths import expanded, is_file
+from .paths import expanded, is_file, read_file
 
-_TUNED = re.compile(r"-(instruct|chat|it|pt|hf|unsloth|bnb|4bit)(?=-|$)")
-"""Parts of a name that tell how a model was trained on, not its shape."""
+_TUNED = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
+"""Parts of a name that tell how, or when, a model was trained on, not its shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +52,24 @@ class BuiltInModel:
     config: Mapping[str, Any]
 
 
-def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None) -> ResolvedModel:
+def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, folders: bool = True) -> ResolvedModel:
     """The config of a job's model: inline, from a folder, from the Hugging Face cache, or built in; in that order.
 
     Args:
         spec: the job's model.
         environ: where HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME are looked up; this process's environment by default.
+        folders: whether the model may be a folder; not where its name is meant from a folder that is not ours.
 
     Raises:
         InputError: there is no such model in any of these places, or its config.json is broken.
     """
-    found = _resolve(spec, os.environ if environ is None else environ)
+    found = _resolve(spec, os.environ if environ is None else environ, folders=folders)
     if spec.trust_remote_code and found.source in ("folder", "cache"):
         return replace(found, code={"folder": str(Path(found.where).resolve().parent), "remote": True})
     return found
 
 
-def _resolve(spec: ModelSpec, environ: Mapping[str, str]) -> ResolvedModel:
+def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> ResolvedModel:
     if spec.config is not None:
         return ResolvedModel(
             config=spec.config, source="inline", where="model.config", label=spec.id or _inline_label(spec.config)
@@ -78,7 +79,8 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str]) -> ResolvedModel:
     if names_code(spec.id):
         code = {"folder": str(Path(spec.code_folder or "").resolve()), "model": spec.id}
         return ResolvedModel(config={}, source="code", where=spec.id, label=spec.id, code=code)
-    return _from_folder(spec.id) or _from_cache(spec.id, environ) or _from_built_in(spec.id, environ)
+    folder = _from_folder(spec.id) if folders else None
+    return folder or _from_cache(spec.id, environ) or _from_built_in(spec.id, environ)
 
 
 @functools.cache
@@ -180,7 +182,7 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, or is no JSON object.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(read_file(path), type=dict[str, Any])
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec lets all three through

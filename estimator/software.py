@@ -6,6 +6,8 @@ A version that the job leaves out is taken for today's. Sources are beside each 
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from .job import Job
 
 _NUMBER = re.compile(r"\d+")
@@ -102,6 +104,14 @@ def sentences(job: Job) -> Iterator[str]:
         yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
 
 
-def changes_the_step(job: Job) -> bool:
-    """The job runs on versions whose training step is not that of the installed ones."""
-    return keeps_quantized_inputs(job) or zeroes_gradients(job) or copies_shifted_logits(job)
+def steps_alike(job: Job, *, torch: str, transformers: str) -> bool:
+    """Whether a step that is taken with these versions is that of the versions which the job states."""
+    software = msgspec.structs.replace(job.software, torch=torch, transformers=transformers)
+    here = msgspec.structs.replace(job, software=software)
+    stated = job.software
+    return not (
+        keeps_quantized_inputs(job)  # a trace has its own stand-ins for quantized layers
+        or (stated.torch is not None and zeroes_gradients(job) != zeroes_gradients(here))
+        or (stated.transformers is not None and copies_shifted_logits(job) != copies_shifted_logits(here))
+        or (stated.transformers is not None and casts_logits_in_model(job) != casts_logits_in_model(here))
+    )

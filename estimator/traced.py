@@ -31,7 +31,7 @@ from .job import Job
 from .jobfile import job_to_mapping
 from .models import ResolvedModel
 from .sizes import MIB
-from .software import changes_the_step
+from .software import steps_alike
 from .surroundings import context_bytes, nccl_bytes, workspace_bytes
 from .worker_cache import read_cached, write_cached
 from .worker_process import Worker
@@ -101,8 +101,6 @@ def traced_budget(
         InputError: ``python`` is not there.
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
-    if changes_the_step(job):
-        raise CannotTellError("the job's software table names older versions than are traced; method exact has rules")
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     found = trace(job, model, conf=conf, python=python, timeout=timeout, hint=_HINT if arch else "")
     workspace, nccl = workspace_bytes(gpu, setting=job.software.cublas_workspace), nccl_bytes(job)
@@ -179,6 +177,11 @@ def trace(
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
     interpreter = choose_interpreter(python, os.environ)
+    if not steps_alike(job, torch=interpreter.torch, transformers=interpreter.transformers):
+        raise CannotTellError(
+            f"the job's software takes another step than torch {interpreter.torch} and transformers "
+            f"{interpreter.transformers} of {interpreter.path}; method exact has rules"
+        )
     request = _request(job, model, conf)
     file = _cache_file(request, interpreter)
     # code may change at any time, so its answers are not kept

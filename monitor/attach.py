@@ -5,13 +5,16 @@ name); nothing is injected, traced or executed.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.readers.evidence import JobReading
+from vramtop.estimator.job import ModelSpec
+from vramtop.estimator.jobfile import names_code
+from vramtop.estimator.models import resolve_model
+from vramtop.estimator.readers.evidence import Finding, JobReading
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.launchers import Launch
 
@@ -108,18 +111,19 @@ class Attachment:
         }
 
 
-def attach(pid: int, *, start_time: float | None = None) -> Attachment:
+def attach(pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None) -> Attachment:
     """The job of a running process, whichever of its processes the pid is: a rank, its launcher, a worker of its.
 
     Args:
         pid: of the process.
         start_time: when it started, where it was seen before: pids are reused.
+        on_gpu: pids that hold GPU memory, where the driver says: a program may leave that to processes it starts.
 
     Raises:
         InputError: there is no such process.
         CannotTellError: it is hidden, has ended, or runs no program that can be read.
     """
-    family = find_family(look(pid, start_time=start_time))
+    family = find_family(look(pid, start_time=start_time), on_gpu=on_gpu)
     program = family.program
     root = container_root(program.pid)
     interpreter = find_interpreter(program, root=root)
@@ -127,18 +131,20 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
     environ = _reachable(program.environ or {}, root)
     environ |= _cache_folders(environ)
     cwd = _inside(root, program.cwd)
-    sample = ProbeReader(program.pid).read()
+    sample = ProbeReader(family.first.pid).read()
     reading = read_launch(
-        program.argv,
+        _with_script(program),
         environ=environ,
         cwd=cwd or Path(f"/proc/{program.pid}/cwd"),
         root=root,
         versions=versions,
         launcher=family.launcher.argv if family.launcher else None,
         told=told_by(sample),
-        pid=own_pid(program.pid),
+        pid=own_pid(family.first.pid),
         started=program.start_time,
+        workers=len(family.ranks) if family.self_started else None,
     )
+    reading = _with_model(reading, environ)
     still_there(pid, family.asked.start_time)
     return Attachment(
         pid=pid,
@@ -156,6 +162,42 @@ def attach(pid: int, *, start_time: float | None = None) -> Attachment:
         probe=sample,
         warnings=(*_unseen(family), *reading.warnings),
     )
+
+
+def _with_script(program: Seen) -> tuple[str, ...]:
+    """The command line; ``python - < train.py`` with the file that its standard input is."""
+    if program.launch.script != "-":
+        return program.argv
+    try:
+        file = os.readlink(f"/proc/{program.pid}/fd/0")  # noqa: PTH115 - a pipe's link is no path
+    except OSError:
+        return program.argv
+    if not file.startswith("/") or file.startswith("/dev/"):
+        return program.argv
+    at = program.argv.index("-")
+    return (*program.argv[:at], file, *program.argv[at + 1 :])
+
+
+def _with_model(reading: JobReading, environ: Mapping[str, str]) -> JobReading:
+    """The reading with its model looked up as the process would: not in our own folder, and asked for if not found."""
+    found = next((finding for finding in reading.findings if finding.key == "model.id"), None)
+    if found is None or reading.value("model.config") is not None:
+        return reading
+    name = str(found.value)
+    if names_code(name):
+        return _ask_for_model(reading, f"{name!r} is no model's name, and code that a process names is not run.")
+    try:
+        model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))
+    except InputError as error:
+        return _ask_for_model(reading, f"The model's config is not to be had: {error.message}")
+    if name.startswith("/") or not os.access(name, os.F_OK):
+        return reading
+    config = Finding(key="model.config", value=dict(model.config), origin=found.origin, written=found.written)
+    return replace(reading, findings=(*reading.findings, config))
+
+
+def _ask_for_model(reading: JobReading, why: str) -> JobReading:
+    return replace(reading, missing=("model.id", *reading.missing), warnings=(*reading.warnings, why))
 
 
 def own_pid(pid: int) -> int:

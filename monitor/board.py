@@ -103,6 +103,10 @@ class PendingRow:
     fit: Fit | None = None
     problem: str | None = None
     """Why there is no budget."""
+    fits: bool = False
+    """Whether it fits for sure, over the last few readings."""
+    turned_at: float | None = None
+    """Unix seconds when ``fits`` last changed; None: it has not since the job was first seen to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

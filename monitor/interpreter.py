@@ -8,7 +8,10 @@ from pathlib import Path
 
 from .process_tree import Seen
 
-FRAMEWORKS = ("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel")
+FRAMEWORKS = (
+    *("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel"),
+    *("litgpt", "torchtitan"),
+)
 _PACKAGES = re.compile(r"(/\S*?/(?:site|dist)-packages)/")
 _PYTHON = re.compile(r"python[0-9.]*")
 

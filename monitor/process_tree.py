@@ -1,9 +1,10 @@
 """Processes of a training job: from any pid of it to its launcher, the program that trains, and all ranks here."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 
 import psutil
 
@@ -11,6 +12,10 @@ from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.readers.launchers import Launch, parse_launch, starts_at
 from vramtop.estimator.readers.tools.registry import tool_of
 
+_OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
+_SHOWN = 120
+_GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
+_SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
 _HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
@@ -33,8 +38,9 @@ class Seen:
 
     @property
     def launch(self) -> Launch:
-        """Its command line, taken apart."""
-        return parse_launch(self.argv)
+        """Its command line, taken apart; without the rank that a launcher writes on it, which differs for each."""
+        launch = parse_launch(self.argv)
+        return replace(launch, arguments=tuple(word for word in launch.arguments if not _OWN_RANK.match(word)))
 
     @property
     def is_helper(self) -> bool:
@@ -49,7 +55,18 @@ class Seen:
     @property
     def trains(self) -> bool:
         """Whether it runs a Python program itself, rather than launching one."""
-        return self.launch.program is not None and not self.launch.only_starts and not self.is_helper
+        launch = self.launch
+        return launch.program is not None and not (launch.only_starts or self.is_helper or self._is_shell)
+
+    @property
+    def _is_shell(self) -> bool:
+        return bool(self.argv) and PurePath(self.argv[0].lstrip("-")).name in _SHELLS
+
+    @property
+    def words(self) -> str:
+        """Its command line in one line, for people, cut where it is long."""
+        line = " ".join(" ".join(self.argv).replace("\0", " ").split())
+        return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +79,13 @@ class Family:
     launcher: Seen | None
     ranks: tuple[Seen, ...]
     """The processes that hold GPU memory, as far as can be told; by rank."""
+    self_started: bool = False
+    """The program has started its ranks itself (``torch.multiprocessing.spawn``), and holds no GPU memory."""
+
+    @property
+    def first(self) -> Seen:
+        """The process that writes down what all of them do."""
+        return self.ranks[0] if self.self_started else self.program
 
 
 def look(pid: int, *, start_time: float | None = None) -> Seen:
@@ -92,23 +116,59 @@ def look(pid: int, *, start_time: float | None = None) -> Seen:
     return _see(process, started, argv)
 
 
-def find_family(asked: Seen) -> Family:
+def find_family(asked: Seen, *, on_gpu: Collection[int] | None = None) -> Family:
     """The job that a process belongs to, whichever of its processes it is.
+
+    Args:
+        asked: the process.
+        on_gpu: pids that hold GPU memory, where the driver says; else those with a GPU's device file open count.
 
     Raises:
         CannotTellError: it runs no Python program, nor do its children or its parents; or its children run several.
     """
     program = _program_of(asked)
     if program is None:
-        line = " ".join(asked.argv)[:120] or "no command line"
-        raise CannotTellError(
-            f"Process {asked.pid} ({line}) runs no Python script or module that can be read, so its job cannot be told."
-        )
+        raise CannotTellError(_no_program(asked))
     launcher = _launcher_of(program)
-    ranks = _ranks(program, launcher)
-    if asked.is_helper and "spawn_main" in " ".join(asked.argv):
+    copies = _copies(program)
+    ranks = copies or _ranks(program, launcher)
+    workers = _workers(program, on_gpu) if ranks == (program,) else ()
+    if workers:
+        return Family(asked=asked, program=program, launcher=launcher, ranks=workers, self_started=True)
+    if copies:
+        program = _told_by(copies)
+    elif launcher is not None and any(rank.pid == program.pid for rank in ranks):
+        program = ranks[0]  # the first one writes down what they all do
+    elif asked.is_helper and _is_spawned(asked) and not _holds(program.pid, on_gpu):
         ranks = (asked,)
     return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)
+
+
+def _workers(program: Seen, on_gpu: Collection[int] | None) -> tuple[Seen, ...]:
+    """The processes that a program has started to train for it, while it holds no GPU memory itself."""
+    if _holds(program.pid, on_gpu):
+        return ()
+    children = [child for child in _descendants(program) if child.parent == program.pid]
+    alike = [child for child in children if _is_spawned(child) or child.argv == program.argv]
+    return tuple(child for child in alike if _holds(child.pid, on_gpu))
+
+
+def _holds(pid: int, on_gpu: Collection[int] | None) -> bool:
+    return pid in on_gpu if on_gpu is not None else _has_gpu_open(pid)
+
+
+def _is_spawned(seen: Seen) -> bool:
+    return "spawn_main" in " ".join(seen.argv)
+
+
+def _has_gpu_open(pid: int) -> bool:
+    """A process with a CUDA context has the device file of its GPU open (Linux driver; ``/dev/dxg`` in WSL)."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]  # noqa: PTH115, PTH208 - cheaper
+    except OSError:
+        return False
+    return any(_GPU_FILE.fullmatch(link) for link in links)
 
 
 def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:
@@ -128,13 +188,42 @@ def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:
         pid=process.pid,
         parent=parent if isinstance(parent, int) else None,
         start_time=started,
-        argv=tuple(argv),
-        environ=environ if isinstance(environ, dict) and (environ or not hidden) else None,
-        cwd=Path(cwd) if isinstance(cwd, str) and cwd else None,
+        argv=tuple(_text(word) for word in argv),
+        environ=_texts(environ) if isinstance(environ, dict) and (environ or not hidden) else None,
+        cwd=_folder(process.pid, cwd) if isinstance(cwd, str) and cwd else None,
         exe=Path(exe) if isinstance(exe, str) and exe else None,
         user=user if isinstance(user, str) else None,
         hidden=tuple(hidden),
     )
+
+
+def _no_program(asked: Seen) -> str:
+    """Why a process's job cannot be told, in a sentence."""
+    unread = f"Process {asked.pid} ({asked.words or 'no command line'})"
+    if not asked.argv:
+        return (
+            f"{unread} runs no Python program that can be read: it is part of the kernel, or just starting or ending."
+        )
+    is_python = asked.exe is not None and asked.exe.name.startswith("python")
+    if is_python and not PurePath(asked.argv[0]).name.startswith("python"):
+        return f"{unread} has overwritten its own command line, so its job cannot be told; describe it in a job file."
+    if is_python:
+        return f"{unread} runs Python code that no file holds, so its job cannot be told; describe it in a job file."
+    return f"{unread} runs no Python script or module that can be read, so its job cannot be told."
+
+
+def _text(word: str) -> str:
+    """Text that can be written down again; bytes that are no UTF-8 become question marks."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _texts(environ: Mapping[str, str]) -> dict[str, str]:
+    return {_text(name): _text(value) for name, value in environ.items()}
+
+
+def _folder(pid: int, cwd: str) -> Path:
+    """A working folder; by way of ``/proc`` where its name is no text."""
+    return Path(cwd if _text(cwd) == cwd else f"/proc/{pid}/cwd")
 
 
 def _program_of(asked: Seen) -> Seen | None:
@@ -199,11 +288,37 @@ def _launcher_of(program: Seen) -> Seen | None:
 
 
 def _ranks(program: Seen, launcher: Seen | None) -> tuple[Seen, ...]:
+    if launcher is not None and program.environ is None:  # whose ranks are hidden: those that the launcher started
+        children = [child for child in _descendants(launcher) if child.launch == program.launch]
+        return tuple(child for child in children if child.parent == launcher.pid) or (program,)
     if launcher is None or not program.is_rank:
         return (program,)
     children = [child for child in _descendants(launcher) if child.is_rank and child.launch == program.launch]
     numbers = {_rank_key(child): child for child in reversed(children)}  # a forked worker repeats its parent's rank
     return tuple(numbers[key] for key in sorted(numbers)) or (program,)
+
+
+def _copies(program: Seen) -> tuple[Seen, ...]:
+    """The ranks of a program that starts itself again for each further GPU, as Lightning does; rank 0 is the first.
+
+    That one is told no rank by its environment, the others only their place on this machine.
+    """
+    environ = program.environ or {}
+    first = program
+    if "LOCAL_RANK" in environ and "RANK" not in environ:
+        first = next(_ancestors(program), program)
+    if first.argv != program.argv or "LOCAL_RANK" in (first.environ or {}):
+        return ()
+    copies = [child for child in _descendants(first) if child.parent == first.pid and child.argv == first.argv]
+    others = [copy for copy in copies if "LOCAL_RANK" in (copy.environ or {})]
+    return (first, *sorted(others, key=_rank_key)) if others else ()
+
+
+def _told_by(copies: Sequence[Seen]) -> Seen:
+    """The first rank, with what the others' environments say of how many there are."""
+    first, told = copies[0], copies[-1].environ or {}
+    world = {name: told[name] for name in ("WORLD_SIZE",) if name in told}
+    return replace(first, environ={**(first.environ or {}), **world})
 
 
 def _rank_key(seen: Seen) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
@@ -22,6 +22,30 @@ from .oddities import Oddities
 from .runs import Follower, is_running
 from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
 
+_TURNED_READINGS = 3
+"""A job that waits fits, or does not, when so many readings in a row say so: processes come and go."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """Whether a job that waits fits, without the flicker of single readings."""
+
+    fits: bool | None = None
+    turned_at: float | None = None
+    _against: int = 0
+    """Readings in a row that say otherwise."""
+    _newest: float | None = None
+
+    def take(self, fits: bool, time: float) -> None:
+        if time == self._newest:  # the same reading, looked at again
+            return
+        self._newest = time
+        if self.fits is None:
+            self.fits = fits
+        self._against = self._against + 1 if fits != self.fits else 0
+        if self._against >= _TURNED_READINGS:
+            self.fits, self.turned_at, self._against = fits, time, 0
+
 
 @dataclass(slots=True)
 class Watchlist:
@@ -32,6 +56,9 @@ class Watchlist:
         history: what was seen of all processes.
         is_running: whether a process of this machine still runs.
         oddities: finds what is odd on the GPUs.
+        on_pend: told of each job that begins to wait, on the caller's thread.
+        on_unpend: told of each that waits no longer.
+        reserved: bytes by GPU index that are promised to jobs about to start.
     """
 
     estimate: Callable[[Job], Budget]
@@ -39,6 +66,9 @@ class Watchlist:
     is_running: Callable[[ProcessKey], bool] = is_running
     """Whether a process of this machine still runs."""
     oddities: Oddities = field(default_factory=Oddities)
+    on_pend: Callable[[Job], None] = lambda _: None
+    on_unpend: Callable[[Job], None] = lambda _: None
+    reserved: Callable[[Snapshot], Mapping[int, int]] = lambda _: {}
     card: Gpu | None = None
     """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
     _runs: list[WatchedJob] = field(default_factory=list)
@@ -46,6 +76,10 @@ class Watchlist:
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
     _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
     """Runs of a recording that are to be seen no more."""
+    _of_ranks: dict[tuple[RankNeed, int], tuple[Budget, Budget]] = field(default_factory=dict)
+    """The same budget gives the same object, by which its processes are followed."""
+    _standings: "dict[bytes, _Standing]" = field(default_factory=dict)
+    """Of the jobs that wait."""
     _follower: Follower = field(init=False)
     _newest: Snapshot | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -71,14 +105,18 @@ class Watchlist:
     def pend(self, job: Job) -> None:
         """Put a job at the end of those that wait; one that waits already stays where it is."""
         with self._lock:
-            if job not in self._pending:
-                self._pending.append(job)
+            if job in self._pending:
+                return
+            self._pending.append(job)
+        self.on_pend(job)
 
     def unpend(self, job: Job) -> None:
         """Take a job from those that wait."""
         with self._lock:
-            if job in self._pending:
-                self._pending.remove(job)
+            if job not in self._pending:
+                return
+            self._pending.remove(job)
+        self.on_unpend(job)
 
     def refine(self, budget: Budget) -> None:
         """Use a better budget for its job than the quick estimate."""
@@ -104,7 +142,7 @@ class Watchlist:
             first = next((gpu for gpu in snapshot.gpus if gpu.name), None)
             self.card = match_nvml_name(first.name, first.total_bytes) if first and first.name else None
             watched = (*self._runs, *self._recorded(snapshot))
-            running = {key: run.job for run in watched for key in run.pids}
+            running = {key: (run, at) for run in watched for at, key in enumerate(run.pids)}
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
             return Board(
@@ -130,37 +168,61 @@ class Watchlist:
             if run.pids not in self._dismissed and not any(_overlap(run, own) for own in mine)
         ]
 
-    def _gpu_row(self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, Job]) -> GpuRow:
+    def _gpu_row(
+        self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, tuple[WatchedJob, int]]
+    ) -> GpuRow:
         rows = (self._process_row(snapshot, gpu, process, running) for process in gpu.processes or ())
         return GpuRow(reading=gpu, rows=tuple(rows))
 
     def _process_row(
-        self, snapshot: Snapshot, gpu: GpuReading, process: GpuProcess, running: Mapping[ProcessKey, Job]
+        self,
+        snapshot: Snapshot,
+        gpu: GpuReading,
+        process: GpuProcess,
+        running: Mapping[ProcessKey, tuple[WatchedJob, int]],
     ) -> ProcessRow:
         elapsed = None if process.start_time is None else max(0.0, snapshot.time - process.start_time)
-        job = running.get(process.key)
-        row = ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=job)
-        if job is None:
+        run, rank = running.get(process.key, (None, 0))
+        row = ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed, job=run.job if run else None)
+        if run is None:
             return row
-        budget = self._budget(job)
+        budget = self._budget_of(run, rank)
         return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
 
     def _pending_rows(
         self, snapshot: Snapshot, gpus: Sequence[GpuRow], waiting: Sequence[Job]
     ) -> tuple[PendingRow, ...]:
         committed = commitments(gpus)
+        for index, size in self.reserved(snapshot).items() if waiting else ():
+            committed[index] = committed.get(index, 0) + size
         rows = []
+        standings: dict[bytes, _Standing] = {}
         for job in waiting:
             budget = self._budget(job)
             if isinstance(budget, str):
                 rows.append(PendingRow(job=job, problem=budget))
                 continue
             found = fit(budget, rooms_of(snapshot, committed))
-            rows.append(PendingRow(job=job, budget=budget, fit=found))
+            standing = standings[_identity(job)] = self._standings.get(_identity(job)) or _Standing()
+            standing.take(found.verdict == "fits", snapshot.time)
+            turned = standing.turned_at
+            rows.append(PendingRow(job=job, budget=budget, fit=found, fits=standing.fits is True, turned_at=turned))
             if found.verdict in ("fits", "tight"):
                 for index, need in zip(found.placement, budget.ranks, strict=True):
                     committed[index] = committed.get(index, 0) + need.device_bytes
+        self._standings = standings
         return tuple(rows)
+
+    def _budget_of(self, run: WatchedJob, rank: int) -> Budget | str:
+        """Of a process by its place in the run: pipeline stages differ, where all of them are on this machine."""
+        budget = self._budget(run.job)
+        if isinstance(budget, str) or not budget.stages or len(run.pids) != run.job.parallel.world_size:
+            return budget
+        need = budget.ranks[rank]
+        kept = self._of_ranks.get((need, id(budget)))
+        if kept is None or kept[0] is not budget:
+            kept = self._of_ranks[need, id(budget)] = budget, budget.of_rank(rank)
+        return kept[1]
 
     def _budget(self, job: Job) -> Budget | str:
         identity = _identity(job)

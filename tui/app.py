@@ -25,6 +25,7 @@ from vramtop.monitor.snapshot import ProcessKey, Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
+from .fit_events import FitEvents, Signal, desktop_sequence
 from .header_text import STALE_INTERVALS, Feed
 from .line_filters import AsciiFilter, InertFilter
 from .recorder import Recorder
@@ -72,6 +73,9 @@ class VramtopApp(App[None]):
         pid: a process to attach to at once.
         estimate: a quick estimate that takes no screen long; the closed form as of anywhere when left out.
         refine: a better and slower estimate than the watchlist's; None: there is none.
+        complaints: what could not be read before, said once the dashboard is open.
+        signal_fit: how the user is told that a job that waits begins or ceases to fit.
+        on_fit: a command to run when one begins to fit.
         clock: seconds that never run backwards.
     """
 
@@ -95,6 +99,9 @@ class VramtopApp(App[None]):
         pid: int | None = None,
         estimate: "Estimate" = estimate,
         refine: "Estimate | None" = None,
+        complaints: Sequence[str] = (),
+        signal_fit: Signal = "none",
+        on_fit: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -107,6 +114,8 @@ class VramtopApp(App[None]):
         self._pid = pid
         self._estimate = estimate
         self._refine = refine
+        self._complaints = complaints
+        self._fit_events = FitEvents(signal=signal_fit, command=on_fit, say=self.say)
         self._clock = clock
         self._arrived: float | None = None
         self._failure: str | None = None
@@ -150,6 +159,8 @@ class VramtopApp(App[None]):
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
         self._sampler.start()
+        for sentence in self._complaints:
+            self.notify(sentence, severity="warning", markup=False)
         if self._pid is not None:
             self.action_attach(self._pid)
 
@@ -166,6 +177,8 @@ class VramtopApp(App[None]):
         self.board = message.board
         self._arrived = self._clock()
         self._failure = None
+        for sentence in self._fit_events.update(message.board.pending):
+            self._signal(sentence)
         for screen in reversed(self.screen_stack):
             if screen.is_mounted and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
@@ -313,6 +326,19 @@ class VramtopApp(App[None]):
 
     def _say_failed(self, error: VramtopError) -> None:
         self.post_message(SourceFailed(error.message))
+
+    def _signal(self, sentence: str) -> None:
+        """A job that waits has turned."""
+        self.notify(sentence, markup=False)
+        if self._fit_events.signal == "bell":
+            self.bell()
+        elif self._fit_events.signal == "desktop" and self._driver is not None:
+            self._driver.write(desktop_sequence(sentence))
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence; from any thread."""
+        if self.is_running:
+            self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
 
     def _say_not_recorded(self, error: VramtopError) -> None:
         """On the recorder's thread."""

@@ -20,7 +20,7 @@ _COMMANDS = {
     "record": "record the GPUs to a file that --replay plays",
 }
 
-_WITH_VALUE = ("--replay", "--pid", "--job", "--interval", "--python")
+_WITH_VALUE = ("--replay", "--pid", "--job", "--interval", "--python", "--signal-fit", "--on-fit")
 """Options before the command that take a value."""
 
 
@@ -91,6 +91,12 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--pid", type=_pid, help="attach to this process")
     parser.add_argument("--job", action="append", default=[], metavar="FILE", help="a job that waits (repeatable)")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between readings")
+    words = "how to tell that a job that waits begins or ceases to fit"
+    parser.add_argument("--signal-fit", choices=("none", "bell", "desktop"), default="none", help=words)
+    words = (
+        "run this in a shell when a job that waits begins to fit, with VRAMTOP_JOB and VRAMTOP_GPUS in its environment"
+    )
+    parser.add_argument("--on-fit", metavar="COMMAND", help=words)
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     _add_common(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)

@@ -20,6 +20,8 @@ _GIVING_WAY = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
 """In which order words about running jobs and about those that wait are left out where there is little room."""
 _MOST_ODD = 2
 """Lines for what is odd: the GPUs below need the room."""
+_TURNED_SECONDS = 60.0
+"""For so long a job that begins or ceases to fit stands out."""
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
@@ -119,15 +121,16 @@ def summary_line(board: Board, width: int) -> Content:
     return next(fitting, lines[-1].truncate(width, ellipsis=True))
 
 
-def pending_line(row: PendingRow, width: int) -> Content:
-    """A job that waits: its verdict now, and why."""
+def pending_line(row: PendingRow, width: int, now: float) -> Content:
+    """A job that waits: its verdict now, and why; one that has turned lately stands out."""
     if row.fit is None:
         verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "it has no budget"
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
-    return Content.assemble(
-        ("pending ", MUTED), (clean(row.job.label), "bold"), " ", verdict, " ", clean(reason)
-    ).truncate(width, ellipsis=True)
+    lately = row.turned_at is not None and now - row.turned_at < _TURNED_SECONDS
+    head = Content.styled(" NEW " if row.fits else " LOST ", ALARM) if lately else Content.styled("pending", MUTED)
+    name = Content.styled(clean(row.job.label), "bold")
+    return Content.assemble(head, " ", name, " ", verdict, " ", clean(reason)).truncate(width, ellipsis=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,21 @@ if TYPE_CHECKING:
     from vramtop.estimator.readers.evidence import JobReading
 
 _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
-_BY_SET_ALONE = ("software", "run")
+_BY_SET_ALONE = ("software", "run", "unsure")
 """Tables whose settings are rarely said outside of a job file."""
 _SWITCH = "model.trust_remote_code"
 """Said by its flag alone, as transformers' own scripts take it."""
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
+_EXAMPLES = {
+    "model.id": "meta-llama/Llama-3.1-8B",
+    "training.micro_batch": "1",
+    "training.sequence_length": "2048",
+    "lora.targets": "all-linear",
+    "parallel.strategy": "zero3",
+    "parallel.data_shard": "8",
+    "parallel.data_replicate": "8",
+}
+"""A value for each key that a configuration may leave open."""
 _FILES = (".toml", ".yaml", ".yml", ".json")
 
 
@@ -73,7 +83,16 @@ def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple
     path = Path(options.job)
     if path.suffix in _FILES and not path.is_dir():
         return _from_file(path, changes)
-    return with_changes(_from_model(options.job, changes), changes, where="the command line"), ()
+    try:
+        return with_changes(_from_model(options.job, changes), changes, where="the command line"), ()
+    except InputError as error:
+        raise (_not_a_job(error) if path.is_file() else error) from None
+
+
+def _not_a_job(error: InputError) -> InputError:
+    return InputError(
+        f"{error.message}; a job is a file that ends in {', '.join(_FILES)}, a model, or a launch line after --"
+    )
 
 
 def _given(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -115,7 +134,10 @@ def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
 
 def _is_model_config(path: Path) -> bool:
     """The JSON describes a model, rather than how one is trained."""
-    return path.suffix == ".json" and not _MODEL_FIELDS.isdisjoint(read_config(path))
+    try:
+        return path.suffix == ".json" and not _MODEL_FIELDS.isdisjoint(read_config(path))
+    except InputError:  # said where it is read as a tool's configuration
+        return False
 
 
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
@@ -129,8 +151,9 @@ def _from_reading(
 ) -> tuple[Job, tuple[str, ...]]:
     missing = reading.still_missing(changes)
     if missing:
-        example = "meta-llama/Llama-3.1-8B" if missing[0] == "model.id" else "1"
-        raise InputError(f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={example}")
+        raise InputError(
+            f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={_EXAMPLES[missing[0]]}"
+        )
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
     notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
     return reading.job(changes), (*reading.warnings, *notes)

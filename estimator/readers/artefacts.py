@@ -13,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..paths import read_file
 from .data_files import read_table
 from .program import Program
 from .settings import Setting, Settings
 
 _LIMIT_BYTES = 8 << 20
+_DEPTH = 4
+_MOST_ENTRIES = 4000
+"""A search below a working folder ends after so many: it may hold a data set."""
+_FIRST_ARGUMENT = "output_dir"
+"""Of TrainingArguments; transformers gives wandb the model's config first, then these (its integration_utils.py)."""
 _SLACK_SECONDS = 2.0
 """A file system's clock may be this much behind."""
 
@@ -61,16 +67,39 @@ def _tensorboard(program: Program, settings: Settings) -> Iterator[Written]:
     """The event file's name ends in the process's pid, as the process itself knows it."""
     output = settings.find("logging_dir", "output_dir")
     folder = program.environ.get("TENSORBOARD_LOGGING_DIR") or (str(output.value) if output is not None else None)
-    if folder is None or program.pid is None:
+    if program.pid is None:
         return
-    for path in _since(program, program.place.path(folder), f"**/events.out.tfevents.*.{program.pid}.*"):
+    name = f"events.out.tfevents.*.{program.pid}.*"
+    paths = _since(program, program.place.path(folder), f"**/{name}") if folder else _found_below(program, name)
+    for path in paths:
         data = _bytes(path)
         arguments = _json_after(data, b"args/text_summary")
         if arguments is not None:
             yield Written(table=arguments, source=f"TensorBoard's {path.name}, args")
         config = _json_after(data, b"model_config/text_summary")
         if config is not None and config.get("model_type"):
-            yield Written(table={"running_model_config": config}, source=f"TensorBoard's {path.name}, model_config")
+            table = {"running_model_config": config, "dtype": config.get("dtype") or config.get("torch_dtype")}
+            yield Written(table=table, source=f"TensorBoard's {path.name}, model_config")
+
+
+def _found_below(program: Program, name: str) -> list[Path]:
+    """A run's files where the script alone knows its output folder: ``FOLDER/runs/DATE_HOST`` below its own folder."""
+    found: list[Path] = []
+    folders, seen = [(program.place.cwd, 0)], 0
+    while folders and seen < _MOST_ENTRIES:
+        folder, depth = folders.pop(0)
+        found += _since(program, folder, name)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    seen += 1
+                    if depth < _DEPTH and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                        folders.append((Path(entry.path), depth + 1))
+                    if seen >= _MOST_ENTRIES:
+                        break
+        except OSError:
+            continue
+    return found
 
 
 def _json_after(data: bytes, tag: bytes) -> dict[str, Any] | None:
@@ -96,7 +125,23 @@ def _wandb(program: Program) -> Iterator[Written]:
             if found and (program.pid is None or mark in before):
                 table = _literal(literal)
                 if table is not None and "per_device_train_batch_size" in table:
-                    yield Written(table=table, source="wandb's debug.log")
+                    yield from _told_to_wandb(table)
+
+
+def _told_to_wandb(table: dict[str, Any]) -> Iterator[Written]:
+    """The trainer's arguments, the model's config and peft's, which wandb is told as one table."""
+    source = "wandb's debug.log"
+    yield Written(table=table, source=source)
+    names = list(table)
+    of_model = names[: names.index(_FIRST_ARGUMENT)] if _FIRST_ARGUMENT in names else []
+    if "model_type" in of_model:
+        config = {name: table[name] for name in of_model if name != "peft_config"}
+        yield Written(table={"running_model_config": config}, source=source)
+    adapters = table.get("peft_config")
+    adapter = next(iter(adapters.values()), None) if isinstance(adapters, dict) else None
+    if isinstance(adapter, dict) and adapter.get("peft_type") == "LORA":
+        lora = {"use_peft": True, "lora_r": adapter.get("r"), "lora_target_modules": adapter.get("target_modules")}
+        yield Written(table=lora, source=f"{source}: peft_config")
 
 
 def _literal(text: str) -> dict[str, Any] | None:
@@ -119,8 +164,7 @@ def _since(program: Program, folder: Path, pattern: str) -> list[Path]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_LIMIT_BYTES)
+        return read_file(path, _LIMIT_BYTES)
     except OSError:
         return b""
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from ..errors import InputError
 from .accelerate_env import yaml_layer
 from .data_files import as_layer, read_table
 from .deepspeed import deepspeed_layer
-from .evidence import JobReading, Notes
+from .evidence import Finding, JobReading, Notes
 from .launchers import Launch
 from .place import Place
 from .program import Program
@@ -20,6 +21,7 @@ from .versions import transformers_defaults, trl_defaults
 
 _ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
 _DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+_HINT = "give a job file, a training tool's own configuration, or the launch line after --"
 _TRAINER = ("per_device_train_batch_size", "model_name_or_path", "output_dir", "dataset_name", "gradient_checkpointing")
 
 
@@ -37,7 +39,10 @@ def read_config_file(
     Raises:
         InputError: the file cannot be read, or nothing in it says whose it is.
     """
-    table = read_table(path)
+    try:
+        table = read_table(path)
+    except InputError as error:
+        raise InputError(f"{error.message}; {_HINT}") from None
     surroundings = os.environ if environ is None else environ
     launch = Launch(launchers=("tool",))
     program = Program(
@@ -50,9 +55,12 @@ def read_config_file(
         file=path,
     )
     tool = tool_that_wrote(table)
-    if tool is not None:
-        return tool.read(program)
-    return _library(program, table, path)
+    reading = tool.read(program) if tool is not None else _library(program, table, path)
+    if reading.value("parallel.strategy") is None and "parallel.strategy" not in reading.missing:
+        origin = "nothing in the file asks for several ranks"
+        alone = Finding(key="parallel.strategy", value="none", origin=origin, written=False)
+        reading = replace(reading, findings=(*reading.findings, alone))
+    return reading
 
 
 def _place(path: Path, environ: Mapping[str, str]) -> Place:
@@ -80,6 +88,4 @@ def _library(program: Program, table: Mapping[str, Any], path: Path) -> JobReadi
             program.notes.warn("The file is taken for one of trl sft.")
             defaults.insert(0, trl_defaults(method, program.versions))
         return read_trainer(program, [as_layer(table, source=path.name), *defaults], [{}], method=method)
-    raise InputError(
-        f"{path}: not known as a configuration of a training tool; give the launch line after --, or a job file"
-    )
+    raise InputError(f"{path}: not known as a configuration of a training tool; {_HINT}")

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..paths import read_file
 from .place import Place
 from .settings import Setting
 
 _LIMIT_BYTES = 4 * 2**20
+_LIMIT_VALUES = 100_000
+"""A file's values with its aliases followed; beyond it a few lines of YAML would keep us busy for minutes."""
+_KINDS = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -18,18 +22,25 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read, is none of them, or holds something else.
     """
+    text = _text(path)
+    data = _PARSERS.get(path.suffix, _yaml)(path, text) if text.strip() else None
+    if data is None:
+        raise InputError(f"{path}: empty, where settings are expected")
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: {_KINDS.get(type(data), 'one value')}, where settings by name are expected")
+    return {str(key): value for key, value in data.items()}
+
+
+def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > _LIMIT_BYTES:
+        data = read_file(path, _LIMIT_BYTES + 1)
+        if len(data) > _LIMIT_BYTES:
             raise InputError(f"{path}: too large to be a configuration file")
-        text = path.read_text(encoding="utf-8")
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as text: {error}") from None
-    data = _PARSERS.get(path.suffix, _yaml)(path, text)
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected names with values, found {type(data).__name__}")
-    return {str(key): value for key, value in data.items()}
 
 
 def as_layer(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Setting]:
@@ -68,10 +79,37 @@ def _yaml(path: Path, text: str) -> Any:
     import yaml  # here: it takes 20 ms, and most readings need none
 
     try:
-        return yaml.safe_load(text)
+        data = yaml.safe_load(text)
+        values = _values(data, {})
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" in line {mark.line + 1}" if mark is not None else ""
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise InputError(f"{path}: not YAML{place}: {what}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        place = str(error).replace("\n", " ")
-        raise InputError(f"{path}: not YAML: {place}") from None
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: not YAML: {reason}") from None
+    if values > _LIMIT_VALUES:
+        raise InputError(f"{path}: its aliases expand to more than {_LIMIT_VALUES:,} values; no configuration does")
+    return data
+
+
+def _values(data: Any, known: dict[int, int]) -> int:
+    """How many values there are with aliases followed, counted once for each object.
+
+    Raises:
+        ValueError: a value contains itself.
+    """
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list | set) else ()
+    if not inner:
+        return 1
+    if id(data) in known:
+        if known[id(data)] == 0:
+            raise ValueError("a value contains itself")
+        return known[id(data)]
+    known[id(data)] = 0  # under way
+    known[id(data)] = 1 + sum(_values(value, known) for value in inner)
+    return known[id(data)]
 
 
 def _toml(path: Path, text: str) -> Any:

@@ -35,9 +35,16 @@ def deepspeed_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setti
     put("gradient_accumulation_steps", table.get("gradient_accumulation_steps"), "gradient_accumulation_steps")
     put("micro_batch", table.get("train_micro_batch_size_per_gpu"), "train_micro_batch_size_per_gpu")
     put("train_batch", table.get("train_batch_size"), "train_batch_size")
-    put("optimizer", _inner(table, "optimizer").get("type"), "optimizer.type")
+    put("optimizer", _optimizer(_inner(table, "optimizer")), "optimizer.type")
     put("tensor", _inner(table, "tensor_parallel").get("autotp_size"), "tensor_parallel.autotp_size")
     return layer
+
+
+def _optimizer(table: Mapping[str, Any]) -> Any:
+    """DeepSpeed steps with a fused AdamW of its own unless ``torch_adam`` is on (``runtime/engine.py``)."""
+    kind = table.get("type")
+    own = str(kind).lower() in ("adam", "adamw") and _inner(table, "params").get("torch_adam") is not True
+    return "adamw_torch_fused" if own else kind
 
 
 def _inner(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:

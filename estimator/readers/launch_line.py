@@ -13,13 +13,16 @@ from .flags import parse_flags
 from .launchers import parse_launch, words_of
 from .place import Place
 from .program import Program
-from .script_ast import Script, read_script
+from .script_ast import ALL, SIZES, Script, read_script
 from .settings import Layer, Setting
 from .tools.registry import tool_of
 from .trainer_program import read_trainer
 from .versions import transformers_defaults, trl_defaults
 
 _WORKSPACE = re.compile(r"(:\d+:\d+)+")
+_VERSION = re.compile(r"v?\d")
+_LIBRARIES = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
+"""Those that a job's software table has."""
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
 
 
@@ -34,6 +37,7 @@ def read_launch(
     told: Layer | None = None,
     pid: int | None = None,
     started: float | None = None,
+    workers: int | None = None,
 ) -> JobReading:
     """The job that a launch line starts. Files it names are read as data, scripts are parsed; nothing is run.
 
@@ -47,6 +51,7 @@ def read_launch(
         told: what the program says of itself, by transformers' names; it wins over everything else.
         pid: of the running program, as it knows itself.
         started: when it started, in Unix seconds: what it has written since tells of its settings.
+        workers: ranks that it has started itself, without a launcher.
 
     Raises:
         InputError: the line starts no Python program.
@@ -67,32 +72,50 @@ def read_launch(
         told=told or {},
         pid=pid,
         started=started,
+        workers=workers,
     )
     return _read(program)
 
 
 def _read(program: Program) -> JobReading:
-    workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    if _WORKSPACE.fullmatch(workspace):
-        origin = "CUBLAS_WORKSPACE_CONFIG in the environment"
-        program.notes.put("software.cublas_workspace", workspace, origin)
+    _read_software(program)
     tool = tool_of(program.launch)
     if tool is not None:
         return tool.read(program)
     return _read_script(program)
 
 
+def _read_software(program: Program) -> None:
+    """Versions that are known, and what the environment tells CUDA's libraries."""
+    for name in _LIBRARIES:
+        version = program.versions.get(name, "")
+        if _VERSION.match(version):
+            program.notes.put(f"software.{name}", version, "installed beside its interpreter", written=False)
+    loading = program.environ.get("CUDA_MODULE_LOADING", "").lower()
+    if loading in ("lazy", "eager"):
+        program.notes.put("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
+    workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    if _WORKSPACE.fullmatch(workspace):
+        program.notes.put("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
+
+
 def _read_script(program: Program) -> JobReading:
     """A script or module of the user's own, or TRL's."""
-    notes = program.notes
     flags, words = parse_flags(program.launch.arguments)
     files = _files(program, flags, words)
     script = _script(program, {**files, **flags})
-    known = {*flags, *files, *program.told}
-    notes.warn(*(what for name, what in script.unread.items() if name not in known))
+    unread = {name: what for name, what in script.unread.items() if name not in {**files, **flags}}
     method = program.launch.trl_command or script.trl_method
-    layers = [flags, files, script.written, script.hints, *_defaults(program, script, method, {**files, **flags})]
-    return read_trainer(program, layers, [*accelerate_layers(program, files), script.accelerate], method=method)
+    defaults = _defaults(program, script, method, {**files, **flags})
+    layers = [flags, files, script.written, script.hints, *(_without(layer, unread) for layer in defaults)]
+    accelerate = [*accelerate_layers(program, files), script.accelerate]
+    return read_trainer(program, layers, accelerate, method=method, unread=unread)
+
+
+def _without(defaults: Layer, unread: Mapping[str, str]) -> Layer:
+    """Without those that the script gives a value of its own, whatever it is."""
+    own = set(SIZES) if ALL in unread else {name for name in SIZES if name in unread}
+    return {name: setting for name, setting in defaults.items() if name not in own}
 
 
 def _files(program: Program, flags: Layer, words: Sequence[str]) -> dict[str, Setting]:
@@ -112,6 +135,9 @@ def _files(program: Program, flags: Layer, words: Sequence[str]) -> dict[str, Se
 def _script(program: Program, options: Layer) -> Script:
     """The script's text; TRL's own scripts say nothing that their flags do not."""
     if program.launch.script is None or program.launch.trl_command:
+        return Script()
+    if program.launch.script == "-":
+        program.notes.warn("The script came through standard input and is not counted.")
         return Script()
     path = program.place.path(program.launch.script)
     try:

@@ -42,6 +42,7 @@ _TOOLS = {
     "swift": {"sft", "pt", "rlhf"},
     "litgpt": {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"},
     "tune": {"run"},
+    "unsloth": {"train"},
 }
 """Training tools that launch their own workers, with the commands that train."""
 _TRL_COMMANDS = {"sft", "dpo", "kto", "grpo", "reward", "rloo", "distillation", "orpo", "cpo"}
@@ -62,6 +63,8 @@ class Launch:
     """``torchrun``, ``accelerate``, ``deepspeed``, ``trl``, ``tool`` (starts its own workers); outermost first."""
     options: dict[str, Setting] = field(default_factory=dict)
     """The launchers' flags by name."""
+    command: str | None = None
+    """The path of a tool's own command, where it starts a recipe of another name: ``/venv/bin/tune``."""
     assignments: dict[str, str] = field(default_factory=dict)
     """``NAME=value`` in front of the command."""
     script: str | None = None
@@ -165,7 +168,7 @@ def _command(tokens: list[str], found: Launch) -> Launch:
     if name in _NAMES:
         return _launcher(_NAMES[name], rest, found)
     if name == "tune" and rest[:1] == ["run"]:  # torchrun's flags, then the recipe
-        return _launcher("torchrun", rest[1:], replace(found, launchers=(*found.launchers, "tool")))
+        return _launcher("torchrun", rest[1:], replace(found, launchers=(*found.launchers, "tool"), command=tokens[0]))
     if name in _TOOLS or name == "automodel":
         found = replace(found, launchers=(*found.launchers, "tool"))
     return replace(found, script=tokens[0], arguments=tuple(rest))

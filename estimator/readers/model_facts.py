@@ -25,12 +25,21 @@ _PEFT_TARGETS = {
 """By model type, as of peft 0.18 (its ``utils/constants.py``); of other types peft wants to be told."""
 
 
-def known_config(model: Finding | None, environ: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """The model's config; None where there is none to be had here."""
+def known_config(
+    model: Finding | None, environ: Mapping[str, str], *, folders: bool = True
+) -> Mapping[str, Any] | None:
+    """The model's config; None where there is none to be had here.
+
+    Args:
+        model: its name or folder.
+        environ: whose cache is looked into.
+        folders: whether a relative name may be a folder of ours.
+    """
     if model is None:
         return None
+    name = str(model.value)
     try:
-        return resolve_model(ModelSpec(id=str(model.value)), environ=environ).config
+        return resolve_model(ModelSpec(id=name), environ=environ, folders=folders or name.startswith("/")).config
     except (VramtopError, OSError):  # a model that cannot be estimated is said elsewhere; here it stays open
         return None
 

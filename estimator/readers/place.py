@@ -20,6 +20,7 @@ class Place:
 
     def path(self, text: str) -> Path:
         """A path that the program was given, as we reach it. Links are not followed: those of ``/proc`` lead home."""
+        text = text.replace("\0", "")  # which no path has, but YAML can spell
         if text == "~" or text.startswith("~/"):
             return Path(os.path.normpath(f"{self.home or '~'}{text[1:]}"))
         if text.startswith("/"):

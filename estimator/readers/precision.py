@@ -28,6 +28,8 @@ def read_precision(arguments: Arguments, *, fsdp: bool, lora: bool, stored: Sett
     where = _where(mixed, weights)
     if kind == "fp8":
         notes.warn(f"fp8 ({mixed.origin if mixed else ''}) is counted as bf16 mixed precision.")
+        notes.doubt("more", "weights", unless="training.precision")  # copies in 8 bits
+        notes.doubt("less", "activations", unless="training.precision")
         kind = "bf16"
     if kind in ("bf16", "fp16") and (arguments.deepspeed is not None or (fsdp and not lora)):
         keeper = "DeepSpeed" if arguments.deepspeed is not None else "FSDP under accelerate"
@@ -65,7 +67,7 @@ def mixed_precision(arguments: Arguments, notes: Notes) -> Setting | None:
     if off is not None and as_bool(off) is False and (chosen is None or as_word(chosen) == "no"):
         return Setting(value="no", origin=off.origin)
     if chosen is not None and as_word(chosen) not in ("no", "fp16", "bf16", "fp8"):
-        notes.warn(f"{chosen.origin}: mixed precision {chosen.value!r} is not known.")
+        notes.unsure("training.precision", f"{chosen.origin}: mixed precision {chosen.value!r} is not known.")
         return None
     return chosen
 
@@ -84,7 +86,7 @@ def _weights(arguments: Arguments, stored: Setting | None, notes: Notes) -> Sett
     if word in WEIGHT_TYPES:
         return Setting(value=WEIGHT_TYPES[word], origin=setting.origin, written=setting.written)
     if word != "auto":
-        notes.warn(f"{setting.origin}: weights in {setting.value!r} are not known here.")
+        notes.unsure("training.precision", f"{setting.origin}: weights in {setting.value!r} are not known here.")
         return None
     if stored is not None and (as_word(stored) or "") in WEIGHT_TYPES:
         kind = WEIGHT_TYPES[as_word(stored) or ""]

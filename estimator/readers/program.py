@@ -31,5 +31,7 @@ class Program:
     """Of the running program, as it knows itself (in its own pid namespace); None: it does not run."""
     started: float | None = None
     """When it started, in Unix seconds; None: it does not run, and has written nothing."""
+    workers: int | None = None
+    """Ranks that it has started itself, without a launcher; None: it has not, or nobody knows."""
     file: Path | None = None
     """A configuration file that was given by itself, without a launch line."""

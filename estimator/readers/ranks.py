@@ -18,12 +18,37 @@ class World:
     """Ranks per machine."""
 
 
-def read_world(launch: Launch, accelerate: Settings, environ: Mapping[str, str]) -> World:
-    """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start."""
+_NUMBER_THEIRS = {"torchrun", "accelerate", "deepspeed", "trl"}
+"""Launchers that give every process of several its RANK."""
+
+
+def read_world(
+    launch: Launch,
+    accelerate: Settings,
+    environ: Mapping[str, str],
+    *,
+    started: bool = False,
+    workers: int | None = None,
+) -> World:
+    """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start.
+
+    Args:
+        launch: of the launcher.
+        accelerate: settings by accelerate's names, the launcher's own among them.
+        environ: of the worker, or of the launch line; empty where it is hidden.
+        started: the worker runs already, apart from its launcher: what it was not given, it has not.
+        workers: ranks that the program has started itself.
+    """
+    if workers is not None:
+        origin = f"{workers} processes that it started hold GPU memory"
+        return World(ranks=Setting(value=workers, origin=origin, written=False), here=workers)
     environment = environment_layer(environ)
     if "RANK" in environ and "num_processes" in environment:
         return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
     options, launchers = launch.options, set(launch.launchers)
+    if started and environ and launchers & _NUMBER_THEIRS and "tool" not in launchers:
+        origin = f"{launch.launchers[-1]} gave it no RANK: a single process"
+        return World(ranks=Setting(value=1, origin=origin, written=False))
     if "torchrun" in launchers:
         return _torchrun_world(options, environ)
     if "deepspeed" in launchers:
@@ -32,7 +57,7 @@ def read_world(launch: Launch, accelerate: Settings, environ: Mapping[str, str])
         ranks = accelerate.find("num_processes")
         machines = as_int(accelerate.find("num_machines")) or 1
         if ranks is None:
-            ranks = _visible_gpus(environ)
+            ranks = visible_gpus(environ)
         if ranks is None and not _many(accelerate):
             ranks = Setting(value=1, origin="one process unless told otherwise", written=False)
         total = as_int(ranks)
@@ -50,7 +75,7 @@ def _torchrun_world(options: Layer, environ: Mapping[str, str]) -> World:
     per_node = options.get("nproc_per_node", Setting(value=1, origin="torchrun's default", written=False))
     here = as_int(per_node)
     if here is None:  # "gpu", "auto": as many as there are
-        visible = _visible_gpus(environ)
+        visible = visible_gpus(environ)
         here = as_int(visible)
         per_node = visible or per_node
     nodes = str(options["nnodes"].value).rpartition(":")[2] if "nnodes" in options else "1"
@@ -69,16 +94,29 @@ def _deepspeed_world(options: Layer, environ: Mapping[str, str]) -> World:
         hosts = str(options["include"].value).split("@")
         total = sum(len(host.partition(":")[2].split(",")) for host in hosts)
         return World(ranks=Setting(value=total, origin=options["include"].origin))
-    per_node = per_node or _visible_gpus(environ)
+    per_node = per_node or visible_gpus(environ)
     here, nodes = as_int(per_node), as_int(options.get("num_nodes")) or 1
     if per_node is None or here is None:
         return World(ranks=None)
     return World(ranks=Setting(value=here * nodes, origin=per_node.origin, written=per_node.written), here=here)
 
 
-def _visible_gpus(environ: Mapping[str, str]) -> Setting | None:
+def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
     """As many ranks as CUDA_VISIBLE_DEVICES names GPUs."""
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if not visible:
         return None
     return Setting(value=len(visible), origin="the GPUs in CUDA_VISIBLE_DEVICES", written=False)
+
+
+def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
+    """What LLaMA-Factory and ms-swift are told by the environment: how many processes torchrun is to start."""
+    per_node, nodes = environ.get("NPROC_PER_NODE", ""), environ.get("NNODES") or "1"
+    if not per_node.isdigit() or not nodes.isdigit():
+        return {}
+    several = " times NNODES" if nodes != "1" else ""
+    origin = f"NPROC_PER_NODE{several} in the environment"
+    return {
+        "num_processes": Setting(value=int(per_node) * int(nodes), origin=origin),
+        "num_machines": Setting(value=int(nodes), origin=origin),
+    }

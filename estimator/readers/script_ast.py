@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError
+from ..paths import read_file
 from .script_values import Values, calls
 from .settings import Layer, Setting
 
@@ -46,6 +47,13 @@ _OPTIMIZERS = {
     "Lion": "lion_32bit",
     "Muon": "muon",
 }
+_SHARDS = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
+_OF_SHARDS = {"reshard_after_forward": "fsdp_reshard_after_forward"}
+_MIXED = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+SIZES = ("per_device_train_batch_size", "max_length")
+"""What a script gives by itself here is hardly the default: it is asked for."""
+ALL = "**"
+"""In place of a name: of arguments that are given as a table."""
 _LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length")
 
 
@@ -56,9 +64,9 @@ class Script:
     written: Layer = field(default_factory=dict)
     """Literal arguments of the calls that configure the job."""
     hints: Layer = field(default_factory=dict)
-    """Weaker: defaults of its options, batch size of a DataLoader, length at which a tokenizer cuts, optimizer."""
+    """Weaker: defaults of its options, batch size of a DataLoader, length of a tokenizer or constant, optimizer."""
     accelerate: Layer = field(default_factory=dict)
-    """Arguments of ``Accelerator(...)``."""
+    """Arguments of ``Accelerator(...)``; sharding and mixed precision of a loop of its own."""
     called: frozenset[str] = frozenset()
     """Last parts of the names that it calls."""
     loads_model: bool = False
@@ -98,7 +106,7 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
     try:
         if path.stat().st_size > _LIMIT_BYTES:
             raise InputError(f"{path}: too large to be a script")
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        tree = ast.parse(read_file(path), filename=str(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (SyntaxError, ValueError, RecursionError) as error:
@@ -110,14 +118,19 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
         called.add(name)
         reader.read(name, node)
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    own_loop = not any(name.endswith("Trainer") for name in called)
     return Script(
         written={**reader.models, **reader.written},
-        hints={**reader.hints, **values.defaults},
-        accelerate=reader.accelerate,
+        hints={**values.constants(*_LENGTHS), **reader.hints, **_given(values.defaults)},
+        accelerate={**(reader.loop if own_loop else {}), **reader.accelerate},
         loads_model=reader.loads_model,
         unread={name: what for name, what in reader.unread.items() if name not in reader.written},
         called=frozenset(called | {name for name in imported if _TRL.fullmatch(name) or _CONFIGS.fullmatch(name)}),
     )
+
+
+def _given(defaults: Layer) -> Layer:
+    return {name: setting for name, setting in defaults.items() if setting.value is not None}
 
 
 class _Reader:
@@ -129,6 +142,8 @@ class _Reader:
         self.models: dict[str, Setting] = {}
         self.hints: dict[str, Setting] = {}
         self.accelerate: dict[str, Setting] = {}
+        self.loop: dict[str, Setting] = {}
+        """Of a training loop of the script's own, by accelerate's names."""
         self.unread: dict[str, str] = {}
         self._model_rank = 9
         self._given_by_name = False
@@ -172,6 +187,8 @@ class _Reader:
             self._say("torch_compile", True, node, "torch.compile(...)")
         elif name in ("bfloat16", "half") and isinstance(node.func, ast.Attribute) and not node.args:
             self._say("dtype", "bfloat16" if name == "bfloat16" else "float16", node, f".{name}()")
+        elif name in _SHARDS or name in ("autocast", "MixedPrecisionPolicy", "MixedPrecision"):
+            self._own_loop(name, node)
         elif _task(name):
             self._say("task", _task(name), node, f"{name}(...)")
             self._say("dtype", "float32", node, f"{name}(config), a model made from its config alone")
@@ -187,6 +204,8 @@ class _Reader:
         only: tuple[str, ...] | None = None,
     ) -> None:
         for keyword in node.keywords:
+            if keyword.arg is None:
+                self._table(name, keyword.value, into)
             if keyword.arg is None or (only is not None and keyword.arg not in only):
                 continue
             setting = self._values.setting(keyword.value, f"{name}({keyword.arg}={_short(keyword.value)})")
@@ -194,7 +213,20 @@ class _Reader:
                 into.setdefault((renamed or {}).get(keyword.arg, keyword.arg), setting)
             elif setting is None and keyword.arg in _DECISIVE and into is self.written:
                 what = f"{self._values.place(node)}: {name}({keyword.arg}={_short(keyword.value)})"
-                self.unread[keyword.arg] = f"{what} is only known when the script runs; its default is counted."
+                counted = "." if keyword.arg in SIZES else "; its default is counted."
+                self.unread[keyword.arg] = f"{what} is only known when the script runs{counted}"
+
+    def _table(self, name: str, node: ast.expr, into: dict[str, Setting]) -> None:
+        """``TrainingArguments(**settings)``."""
+        if into is not self.written or not _CONFIGS.fullmatch(name):
+            return
+        setting = self._values.setting(node, f"{name}(**{_short(node)})")
+        if setting is None or not isinstance(setting.value, dict):
+            what = f"{self._values.place(node)}: {name}(**{_short(node)})"
+            self.unread[ALL] = f"{what} is only known when the script runs; defaults are counted."
+            return
+        for key, value in setting.value.items():
+            into.setdefault(key, Setting(value=value, origin=f"{setting.origin}: {key}"))
 
     def _model(self, method: str, node: ast.Call) -> None:
         """``AutoModelForX.from_pretrained("id", dtype=...)``; a tokenizer's or config's id will do."""
@@ -237,6 +269,7 @@ class _Reader:
         others = {k.arg for k in node.keywords if not isinstance(k.value, ast.Constant) or k.value.value is True}
         if others.isdisjoint(("load_in_8bit", "load_in_16bit", "load_in_fp8", "full_finetuning")):
             self._hint("load_in_4bit", True)
+        self._hint("bnb_4bit_use_double_quant", True)
 
     def _unsloth_checkpointing(self, node: ast.Call) -> None:
         """``get_peft_model(use_gradient_checkpointing="unsloth")``, its default: activations go to the host as well."""
@@ -265,6 +298,20 @@ class _Reader:
         else:
             origin = f"{self._values.place(node)}: {name}(...)"
             self.hints.setdefault("optim", Setting(value=_OPTIMIZERS[name], origin=origin))
+
+    def _own_loop(self, name: str, node: ast.Call) -> None:
+        """Sharding and mixed precision that no library decides."""
+        origin = f"{self._values.place(node)}: {name}(...)"
+        if name in _SHARDS:
+            self.loop.setdefault("use_fsdp", Setting(value=True, origin=origin))
+            self.loop.setdefault("fsdp_version", Setting(value=_SHARDS[name], origin=origin))
+            self._keywords(name, node, self.loop, renamed=_OF_SHARDS, only=tuple(_OF_SHARDS))
+            return
+        given = [k.value for k in node.keywords if k.arg in ("dtype", "param_dtype")] or list(node.args[1:2])
+        kind = self._values.setting(given[0], f"{name}({_short(given[0])})") if given else None
+        word = str(kind.value) if kind is not None else "float16" if name == "autocast" and not given else ""
+        if word in _MIXED:
+            self.loop.setdefault("mixed_precision", Setting(value=_MIXED[word], origin=origin))
 
     def _say(self, name: str, value: object, node: ast.AST, what: str) -> None:
         self.written.setdefault(name, Setting(value=value, origin=f"{self._values.place(node)}: {what}"))

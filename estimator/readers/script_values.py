@@ -16,6 +16,14 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}
 
 
 class Values:
@@ -40,8 +48,19 @@ class Values:
 
     @property
     def defaults(self) -> Mapping[str, Setting]:
-        """Options with the default that the script gives them: ``add_argument``, dataclass fields."""
+        """Options with the default that the script gives them: ``add_argument``, dataclass fields. May be None."""
         return self._defaults
+
+    def constants(self, *names: str) -> dict[str, Setting]:
+        """Numbers that the script gives to these names, in whatever case: ``MAX_LENGTH = 2048``."""
+        found = {}
+        for name, node in self._names.items():
+            if node is None or name.lower() not in names:
+                continue
+            value = self._value(node, depth=0)
+            if isinstance(value, int) and not isinstance(value, bool):
+                found[name.lower()] = Setting(value=value, origin=f"{self.place(node)}: {name}")
+        return found
 
     def place(self, node: ast.AST) -> str:
         """Where a node stands: ``train.py line 12``."""
@@ -83,8 +102,8 @@ class Values:
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}
         dest = keywords.get("dest")
         key = str(dest.value) if isinstance(dest, ast.Constant) else name.lstrip("-").replace("-", "_")
-        default = self._value(keywords["default"], depth=0) if "default" in keywords else _MISSING
-        if key and default is not _MISSING and default is not None:
+        default = self._value(keywords["default"], depth=0) if "default" in keywords else _usual_default(keywords)
+        if key and name.startswith("-") and default is not _MISSING:
             self._defaults[key] = Setting(value=default, origin=f"{self.place(node)}: default of {name}")
 
     def _dataclass(self, node: ast.ClassDef) -> None:
@@ -95,7 +114,7 @@ class Values:
             if isinstance(value, ast.Call):
                 value = next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
             default = self._value(value, depth=0) if value is not None else _MISSING
-            if default is not _MISSING and default is not None:
+            if default is not _MISSING:
                 origin = f"{self.place(field)}: default of {field.target.id}"
                 self._defaults[field.target.id] = Setting(value=default, origin=origin)
 
@@ -131,25 +150,57 @@ class Values:
         if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
             items = [self._value(item, depth=depth + 1) for item in node.elts]
             return _MISSING if _MISSING in items else items
-        if isinstance(node, ast.Dict):
-            return self._table(node, depth)
-        if isinstance(node, ast.Attribute):
-            return self._attribute(node, depth)
-        if isinstance(node, ast.Subscript):
-            return self._subscript(node, depth)
-        if isinstance(node, ast.Call):
-            return self._call(node, depth)
-        if isinstance(node, ast.IfExp):
-            test = self._value(node.test, depth=depth + 1)
-            return _MISSING if test is _MISSING else self._value(node.body if test else node.orelse, depth=depth + 1)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            operand = self._value(node.operand, depth=depth + 1)
-            return _MISSING if operand is _MISSING else not operand
-        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            left, right = (self._value(side, depth=depth + 1) for side in (node.left, node.right))
-            if isinstance(left, int) and isinstance(right, int) and right:
-                return _ARITHMETIC[type(node.op)](left, right)
+        match node:
+            case ast.Dict():
+                return self._table(node, depth)
+            case ast.Attribute():
+                return self._attribute(node, depth)
+            case ast.Subscript():
+                return self._subscript(node, depth)
+            case ast.Call():
+                return self._call(node, depth)
+            case ast.IfExp() | ast.UnaryOp() | ast.BoolOp() | ast.Compare() | ast.BinOp():
+                return self._operation(node, depth)
         return _MISSING
+
+    def _operation(self, node: ast.expr, depth: int) -> Any:
+        match node:
+            case ast.IfExp():
+                test = self._value(node.test, depth=depth + 1)
+                return (
+                    _MISSING if test is _MISSING else self._value(node.body if test else node.orelse, depth=depth + 1)
+                )
+            case ast.UnaryOp(op=ast.Not()):
+                operand = self._value(node.operand, depth=depth + 1)
+                return _MISSING if operand is _MISSING else not operand
+            case ast.BoolOp():
+                return self._either(node, depth)
+            case ast.Compare():
+                return self._comparison(node, depth)
+            case ast.BinOp() if type(node.op) in _ARITHMETIC:
+                left, right = (_number(self._value(side, depth=depth + 1)) for side in (node.left, node.right))
+                if isinstance(left, int) and isinstance(right, int) and right:
+                    return _ARITHMETIC[type(node.op)](left, right)
+        return _MISSING
+
+    def _either(self, node: ast.BoolOp, depth: int) -> Any:
+        """``a or b``: the first that is true; ``a and b``: the first that is not; else the last."""
+        value: Any = _MISSING
+        for part in node.values:
+            value = self._value(part, depth=depth + 1)
+            if value is _MISSING or bool(value) is isinstance(node.op, ast.Or):
+                return value
+        return value
+
+    def _comparison(self, node: ast.Compare, depth: int) -> Any:
+        compare = _COMPARISONS.get(type(node.ops[0])) if len(node.ops) == 1 else None
+        sides = [self._value(side, depth=depth + 1) for side in (node.left, *node.comparators)]
+        if compare is None or _MISSING in sides:
+            return _MISSING
+        try:
+            return compare(*sides)
+        except TypeError:
+            return _MISSING
 
     def _table(self, node: ast.Dict, depth: int) -> Any:
         keys = [key.value if isinstance(key, ast.Constant) else _MISSING for key in node.keys]
@@ -180,12 +231,31 @@ class Values:
         arguments = [self._value(argument, depth=depth + 1) for argument in node.args]
         if name in ("int", "str", "float", "bool", "Path") and len(arguments) == 1:
             return arguments[0]
+        if name == "dict" and not node.args:
+            values = {k.arg: self._value(k.value, depth=depth + 1) for k in node.keywords}
+            return _MISSING if None in values else {key: v for key, v in values.items() if v is not _MISSING}
+        if name == "getattr" and len(node.args) > 1 and _is_name(node.args[0], "torch"):
+            return arguments[1]
         from_environment = name == "getenv" or (
             name == "get" and isinstance(node.func, ast.Attribute) and _is_environ(node.func.value)
         )
         if from_environment and arguments:
             return self._environ.get(str(arguments[0]), arguments[1] if len(arguments) > 1 else _MISSING)
         return _MISSING
+
+
+def _usual_default(keywords: Mapping[str | None, ast.expr]) -> Any:
+    """Argparse's, where ``default`` is not given."""
+    action = keywords.get("action")
+    kind = action.value if isinstance(action, ast.Constant) else None
+    if kind in ("store_true", "store_false"):
+        return kind == "store_false"
+    return _MISSING if "required" in keywords else None
+
+
+def _number(value: Any) -> Any:
+    """Options are strings on the command line."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import InputError
 from .data_files import as_layer, table_of
 from .deepspeed import deepspeed_layer
-from .evidence import Notes
+from .evidence import STATES, Notes
 from .place import Place
 from .ranks import World
 from .settings import Setting, Settings, as_bool, as_int, as_word
@@ -50,6 +50,7 @@ def deepspeed_settings(sources: Sources, notes: Notes) -> Settings | None:
         stage = _STAGE_IN_NAME.search(str(asked.value).rpartition("/")[2])
         if stage is not None:
             origin = f"{asked.origin}, by the file's name"
+            notes.doubt("less", *STATES, unless="parallel.strategy")  # it may offload
             return Settings({"zero_stage": Setting(value=int(stage[1]), origin=origin, written=False)})
         notes.need("parallel.strategy")
         return Settings({"zero_stage": Setting(value=UNKNOWN_STAGE, origin=asked.origin)})
@@ -69,7 +70,7 @@ def fsdp_settings(sources: Sources, notes: Notes) -> Settings | None:
             table, named = table_of(config.value, sources.place)
             source = named or config.origin
         except InputError as error:
-            notes.warn(f"fsdp_config is not counted: {error.message}")
+            notes.unsure("parallel.strategy", f"fsdp_config is not counted: {error.message}")
     named_table = {name if name.startswith("fsdp_") else f"fsdp_{name}": value for name, value in table.items()}
     layer = as_layer(named_table, source=source)
     if "fsdp_cpu_offload" in layer:
@@ -87,6 +88,7 @@ def read_parallel(sources: Sources, deepspeed: Settings | None, fsdp: Settings |
     data = ranks // dimensions if ranks and ranks % dimensions == 0 else None
     if ranks and data is None:
         notes.warn(f"{ranks} ranks cannot be split by {dimensions} tensor, context and pipeline ranks.")
+        notes.need("parallel.data_replicate" if deepspeed is None and fsdp is None else "parallel.data_shard")
     if deepspeed is not None:
         _zero(deepspeed, sources.world, data, notes)
     elif fsdp is not None:
@@ -130,7 +132,8 @@ def _dimensions(sources: Sources, deepspeed: Settings | None, notes: Notes) -> i
             same_data *= size
         notes.put(f"parallel.{'context' if key == 'sequence' else key}", size, setting.origin)
     if sources.accelerate.flag("use_megatron_lm"):
-        notes.warn("accelerate's Megatron-LM plugin is not read yet: tensor and pipeline ranks are not counted.")
+        notes.warn("accelerate's Megatron-LM plugin is not read: tensor and pipeline ranks are not counted.")
+        notes.doubt("less", *STATES, "activations")
     return same_data
 
 
@@ -146,12 +149,24 @@ def _zero(deepspeed: Settings, world: World, data: int | None, notes: Notes) -> 
         return
     notes.put("parallel.strategy", f"zero{number}", stage.origin, written=stage.written)
     _put_ranks("parallel.data_shard", data, world, notes)
-    for name, what in (("offload_param_device", "all"), ("offload_optimizer_device", "optimizer")):
-        device = deepspeed.find(name)
-        if device is not None and as_word(device) in ("cpu", "nvme"):
-            notes.put("parallel.cpu_offload", what, device.origin)
+    _offload(deepspeed, number, notes)
     if (hpz := deepspeed.find("zero_hpz_partition_size")) and (as_int(hpz) or 0) > 1:
         notes.warn(f"{hpz.origin}: the second copy of the weights that hpZ keeps on each machine is not counted.")
+        notes.doubt("more", "weights")
+
+
+def _offload(deepspeed: Settings, stage: int, notes: Notes) -> None:
+    """The optimizer is offloaded by itself, in stage 3 the parameters as well, each by its own setting."""
+    optimizer, weights = (deepspeed.find(f"offload_{what}_device") for what in ("optimizer", "param"))
+    off_optimizer = optimizer is not None and as_word(optimizer) in ("cpu", "nvme")
+    off_weights = stage == 3 and weights is not None and as_word(weights) in ("cpu", "nvme")
+    if off_weights and off_optimizer and weights is not None:
+        notes.put("parallel.cpu_offload", "all", weights.origin)
+    elif off_optimizer and optimizer is not None:
+        notes.put("parallel.cpu_offload", "optimizer", optimizer.origin)
+    elif off_weights and weights is not None:
+        notes.warn(f"{weights.origin}: weights offloaded without the optimizer are counted as if on the GPU.")
+        notes.doubt("less", "weights", unless="parallel.cpu_offload")
 
 
 def _fsdp(fsdp: Settings, sources: Sources, data: int | None, notes: Notes) -> None:
@@ -164,6 +179,10 @@ def _fsdp(fsdp: Settings, sources: Sources, data: int | None, notes: Notes) -> N
         _shard_sizes(sources, data, notes)
     else:
         _fsdp1(fsdp, version, sources, data, notes)
+    wrap = fsdp.find("fsdp_auto_wrap_policy")
+    if wrap is not None and as_word(wrap) in ("no_wrap", "size_based_wrap"):
+        notes.warn(f"{wrap.origin}: units are counted as one for each block, as TRANSFORMER_BASED_WRAP makes them.")
+        notes.doubt("more", "weights")
     offload = fsdp.find("fsdp_offload_params")
     if offload is not None and as_bool(offload):
         notes.put("parallel.cpu_offload", "all", offload.origin)
@@ -184,9 +203,8 @@ def _fsdp1(fsdp: Settings, version: Setting, sources: Sources, data: int | None,
         return
     notes.put("parallel.strategy", "fsdp1", version.origin, written=version.written)
     if word not in _FSDP1:
-        notes.warn(
-            f"FSDP sharding strategy {strategy.value!r} ({strategy.origin}) is not known; full sharding is assumed."
-        )
+        sentence = f"FSDP sharding strategy {strategy.value!r} ({strategy.origin}) is not known; full is assumed."
+        notes.unsure("parallel.sharding", sentence, doubt="more")
     notes.put("parallel.sharding", _FSDP1.get(word, "full"), strategy.origin, written=strategy.written)
     here = sources.world.here
     if word.startswith("hybrid") and data and here and data % here == 0:

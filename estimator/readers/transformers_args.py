@@ -50,7 +50,8 @@ _TASKS = {
     "seq_2_seq_lm": "seq2seq-lm",
     "question_ans": "question-answering",
 }
-_PAIRS = ("dpo", "reward", "orpo", "cpo")
+_TARGETS = ("lora_target_modules", "lora_target", "lora_targets")
+PAIRS = ("dpo", "reward", "orpo", "cpo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def model_init(settings: Settings, place: Place, notes: Notes) -> dict[str, Sett
     try:
         table, source = table_of(given.value, place)
     except InputError as error:
-        notes.warn(f"model_init_kwargs is not counted: {error.message}")
+        notes.unsure("training.precision", f"model_init_kwargs is not counted: {error.message}")
         return {}
     return as_layer(table, source=source or given.origin)
 
@@ -118,11 +119,16 @@ def read_step(arguments: Arguments, notes: Notes) -> None:
     elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
         notes.put("training.compile", True, dynamo.origin)
     if arguments.settings.flag("auto_find_batch_size"):
-        notes.warn("auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written.")
+        sentence = "auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written."
+        notes.unsure("training.micro_batch", sentence, doubt="less")
     if arguments.method in ("dpo", "kto", "grpo", "rloo"):
         notes.warn(
             f"TRL's {arguments.method} trainer may hold a reference model and generate text; neither is counted."
         )
+        if not arguments.settings.flag("use_peft"):  # adapters are switched off for the reference
+            notes.doubt("more", "weights")
+        if arguments.method in ("grpo", "rloo"):
+            notes.doubt("more", "activations")
 
 
 def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes) -> bool:
@@ -141,14 +147,16 @@ def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes)
     if not wanted:
         if rank is not None and rank.written:
             notes.warn(f"{rank.origin} has no effect without use_peft.")
+            find(*_TARGETS)  # nor have they
         if quantized is not None:
             notes.warn(f"{quantized.origin}: quantized weights without LoRA adapters are not counted as quantized.")
+            notes.doubt("less", "weights")
         return False
     default = 16 if arguments.method else 8
     rank = rank or Setting(value=default, origin="the default rank, written nowhere", written=False)
     if (number := as_int(rank)) is not None:
         notes.put("lora.rank", number, rank.origin, written=rank.written)
-    _targets(find("lora_target_modules", "lora_target", "lora_targets"), usual_targets, notes)
+    _targets(find(*_TARGETS), usual_targets, notes)
     if quantized is not None:
         notes.put("lora.quantization", quantized.value, quantized.origin, written=quantized.written)
     return True
@@ -160,7 +168,8 @@ def _attention(setting: Setting | None, notes: Notes) -> None:
         notes.put("model.attention", _ATTENTION[name], setting.origin)
         return
     if setting is not None:
-        notes.warn(f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa.")
+        sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
+        notes.unsure("model.attention", sentence)
     notes.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)
 
 
@@ -174,7 +183,7 @@ def _micro_batch(arguments: Arguments, notes: Notes) -> None:
             notes.warn(f"{batch.origin}: {batch.value!r} is not a batch size.")
         return
     origin = batch.origin
-    if arguments.method in _PAIRS:
+    if arguments.method in PAIRS:
         number, origin = 2 * number, f"{batch.origin}, times 2: each example is a chosen and a rejected sequence"
     notes.put("training.micro_batch", number, origin, written=batch.written)
 
@@ -229,7 +238,8 @@ def _optimizer(arguments: Arguments, notes: Notes) -> None:
     word = as_word(setting) or ""
     known = _OPTIMIZERS.get(word)
     if known is None:
-        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
+        notes.unsure("training.optimizer", sentence)
         notes.put("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
         return
     momentum = arguments.settings.find("optim_args")
@@ -267,12 +277,13 @@ def _checkpointing_options(arguments: Arguments, notes: Notes) -> None:
     try:
         table, _ = table_of(given.value, arguments.place)
     except InputError as error:
-        notes.warn(f"{given.origin} is not counted: {error.message}")
+        notes.unsure("training.activation_checkpointing", f"{given.origin} is not counted: {error.message}")
         return
     if table.get("offload") is True:
         notes.put("training.activation_offload", True, f"offload in {given.origin}")
     if (every := table.get("every_n_layers")) not in (None, 1):
-        notes.warn(f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them.")
+        sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them."
+        notes.unsure("training.activation_checkpointing", sentence, doubt="more")
 
 
 def _fsdp_checkpointing(config: Setting, place: Place) -> Setting | None:
@@ -303,10 +314,11 @@ def _quantization(arguments: Arguments) -> Setting | None:
     """The storage of frozen weights, or None."""
     find = arguments.settings.find
     four, eight = find("load_in_4bit"), find("load_in_8bit")
+    double = find("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
     if four is not None and as_bool(four):
-        double = find("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
         if as_bool(double):
-            return Setting(value="nf4-double", origin=f"{four.origin}; {double.origin if double else ''}")
+            origin = "; ".join(dict.fromkeys(setting.origin for setting in (four, double) if setting is not None))
+            return Setting(value="nf4-double", origin=origin, written=four.written)
         return Setting(value="nf4", origin=four.origin, written=four.written)
     if eight is not None and as_bool(eight):
         return Setting(value="int8", origin=eight.origin)
@@ -324,7 +336,7 @@ def _targets(setting: Setting | None, usual: Setting | None, notes: Notes) -> No
             notes.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
             notes.need("lora.targets")
             return
-        notes.put("lora.targets", names, setting.origin)
+        notes.put("lora.targets", names, setting.origin, written=setting.written)
     elif usual is not None:
         notes.put("lora.targets", usual.value, usual.origin, written=False)
     else:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from .check import Check, Outcome
 from .context import Context
-from .seats import seats_of, visible
+from .seats import rooms_to_take, seats_of, visible
 
 _TARGET = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MINOR_COMPATIBLE = 11
@@ -90,7 +90,7 @@ class ComputeCapability(Check):
 
     def look(self, context: Context) -> Outcome:
         """A card that no kernel fits is a failure."""
-        rooms = context.machine.rooms
+        rooms = rooms_to_take(context)
         if not rooms:
             return self.skips("there is no GPU to look at")
         known = context.machine.capabilities()

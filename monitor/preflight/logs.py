@@ -74,7 +74,7 @@ class LogFolder(Check):
         if trouble is not None or out_of_inodes(path) or not free_bytes(path):
             reason = trouble or f"{nearest_folder(path)} is full"
             return self.fails(f"{path} cannot be written to: {reason}", "choose another logging_dir")
-        return self.passes(f"{path}: {format_gib(free_bytes(path))} GiB free")
+        return self.passes(f"{path}: {format_gib(free_bytes(path), digits=2)} GiB free")
 
 
 class ReportingTargets(Check):

@@ -63,6 +63,12 @@ class Trial:
         return next((place for place, each in enumerate(self.found, 1) if self.truth and _is(each, self.truth)), None)
 
     @property
+    def half(self) -> bool:
+        """One of the two true causes at least is among the first three."""
+        wanted = set(self.truth.name.split(" + ")) if self.truth else set()
+        return any(wanted & set(each.name.split(" + ")) for each in self.found[:3])
+
+    @property
     def group(self) -> int | None:
         """The same, counting what predicts equal bytes once."""
         return None if self.rank is None else self.found[self.rank - 1].group + 1
@@ -164,6 +170,8 @@ def _print_figures(title: str, done: Sequence[Trial]) -> None:
         f"equal ones {grouped / total:.0%}, in the first three {three / total:.0%}, named {named / total:.0%}, nothing "
         f"said {sum(1 for t in asked if not t.found) / total:.0%}; {lines:.1f} lines"
     )
+    if any(" + " in t.truth.name for t in asked if t.truth):
+        print(f"  one of the two at least in the first three {sum(t.half for t in asked) / total:.0%}")
     right = [t for t in done if t.truth is None]
     silent = sum(1 for t in right if not t.found)
     shown = sum(1 for t in right if t.found and t.visible)

@@ -29,7 +29,6 @@ def counters(budget: Budget, *, allocated: int = 0, cached: int = 0, **more: int
     peak = budget.peak
     reserved = peak.reserved_bytes + allocated + cached
     return Counters(
-        allocated_bytes=peak.allocated_bytes // 2,
         reserved_bytes=reserved,
         allocated_peak_bytes=peak.allocated_bytes + allocated,
         reserved_peak_bytes=reserved,
@@ -134,3 +133,10 @@ def test_settings_that_cannot_be_searched_are_no_claim(budget: Budget) -> None:
 
     said = diverge(budget, Observation(device_bytes=4000 * GIB), cannot)
     assert said.sentence.endswith("its settings cannot be searched: Llama-3.1-8B is Python code")
+
+
+def test_a_job_that_ran_out_of_memory_is_told_by_what_it_lacked(budget: Budget) -> None:
+    seen = Observation(device_bytes=2 * budget.peak.device_bytes, at_least=True, counters=counters(budget))
+    said = diverge(budget, seen, estimate)
+    assert said.sentence.startswith("ran out of memory with")
+    assert said.explanations

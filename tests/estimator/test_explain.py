@@ -62,6 +62,16 @@ def test_two_changes_explain_what_none_alone_does() -> None:
     assert all(" and " in each.words for each in found)
 
 
+def test_a_job_that_ran_out_of_memory_would_have_held_more() -> None:
+    asked, truth = job(), {"training.activation_checkpointing": "none"}
+    budget, card = estimate(asked), 100 * GIB
+    assert budget.peak.high_bytes < card < estimate(with_changes(asked, truth)).peak.device_bytes
+    found = explain(asked, budget, card, estimate, at_least=True)
+    assert found[0].changes == truth
+    assert truth not in [each.changes for each in explain(asked, budget, card, estimate)]
+    assert explain(asked, budget, budget.peak.low_bytes // 2, estimate, at_least=True) == ()
+
+
 def test_nothing_explains_what_no_setting_makes() -> None:
     asked = job()
     assert explain(asked, estimate(asked), 4000 * 2**30, estimate) == ()

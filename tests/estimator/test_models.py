@@ -87,6 +87,7 @@ def test_cache_folder(environ: dict[str, str], expected: str) -> None:
         ("Llama 3.1 8B", "meta-llama/Llama-3.1-8B"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-70B"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-4B"),
         ("llama-2-7b", "meta-llama/Llama-2-7b-hf"),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistralai/Mistral-7B-v0.3"),
         ("Qwen/Qwen3-8B-Base", "Qwen/Qwen3-8B"),

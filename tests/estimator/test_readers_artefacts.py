@@ -118,3 +118,29 @@ def test_axolotls_log_has_the_resolved_configuration(read: Read, tmp_path: Path)
     (tmp_path / "out" / "debug.log").write_text(f"[INFO] config:\n{json.dumps(resolved, indent=2)}\nmore\n")
     reading = read("python -m axolotl.cli.train c.yml")
     assert (reading.value("training.sequence_length"), reading.value("training.micro_batch")) == (2222, 3)
+
+
+def test_wandb_is_told_of_model_and_adapters_too(read: Read, tmp_path: Path) -> None:
+    log = tmp_path / "wandb" / "run-1" / "logs" / "debug.log"
+    log.parent.mkdir(parents=True)
+    model = {"model_type": "llama", "num_hidden_layers": 3, "dtype": "bfloat16"}
+    adapters = {"default": {"peft_type": "LORA", "r": 4, "target_modules": ["q_proj", "o_proj"]}}
+    told = {"peft_config": adapters, **model, "output_dir": "out", **ARGUMENTS}
+    log.write_text(f"MainThread:{PID} [x] config_cb None None {told!r}\n")
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
+    job = read("python train.py --model_name_or_path tiny").job()
+    assert (job.model.id, job.model.config, job.training.precision) == (str(tmp_path / "tiny"), model, "bf16")
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets) == (4, ["q_proj", "o_proj"])
+
+
+def test_an_event_file_is_found_where_the_script_alone_knows_its_folder(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("TrainingArguments(**settings())")
+    name = f"events.out.tfevents.1.host.{PID}.0"
+    event_file(tmp_path / "out" / "runs" / "Nov20" / name, {"args": ARGUMENTS})
+    event_file(tmp_path / "old" / "runs" / "Nov19" / name, {"args": {**ARGUMENTS, "optim": "sgd"}})
+    os.utime(tmp_path / "old" / "runs" / "Nov19" / name, (1, 1))
+    reading = read("python train.py")
+    assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (6, "adafactor")
+    assert reading.warnings == ()

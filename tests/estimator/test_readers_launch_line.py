@@ -319,3 +319,9 @@ def test_where_a_trainer_writes_and_reports(read: Read, tmp_path: Path, flags: s
     assert found(reading, "run.output_dir", "run.save_total_limit") == (str(tmp_path / "out" / "a"), 2)
     assert reading.value("run.report_to") == targets
     assert reading.job({"training.sequence_length": 8}).run.output_dir == str(tmp_path / "out" / "a")
+
+
+def test_a_script_without_a_name(read: Read) -> None:
+    reading = read("accelerate launch / --model_name_or_path gpt2 --per_device_train_batch_size 3")
+    assert found(reading, "model.id", "training.micro_batch") == ("gpt2", 3)
+    assert any("The script is not counted" in warning for warning in reading.warnings)

@@ -86,7 +86,7 @@ def test_what_only_running_could_tell_stays_open(tmp_path: Path) -> None:
     script = "name = pick()\nbatch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\n"
     reading = read(tmp_path, script + "AutoModelForCausalLM.from_pretrained(name)\n")
     assert "model.id" in reading.missing
-    assert not next(finding for finding in reading.findings if finding.key == "training.micro_batch").written
+    assert "training.micro_batch" in reading.missing
 
 
 @pytest.mark.parametrize("script", ["print 'python 2'\n", "\0", "x = (" * 300])
@@ -113,7 +113,7 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir
     assert (job.training.loss, job.training.activation_checkpointing) == ("fused-linear", "full")
     assert job.training.activation_offload
     assert job.lora is not None
-    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4")
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4-double")
     unwritten = {finding.key for finding in reading.findings if not finding.written}
     assert {"lora.rank", "lora.targets", "lora.quantization", "training.loss"} <= unwritten
     full = read(tmp_path, script.replace("max_seq_length=512", "max_seq_length=512, full_finetuning=True"))
@@ -140,7 +140,7 @@ SFTTrainer(model=model, args=TrainingArguments(
     job = reading.job()
     assert (job.model.id, job.training.sequence_length) == ("unsloth/Meta-Llama-3.1-8B", 4096)
     assert job.lora is not None
-    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (32, ["q_proj"], "nf4")
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (32, ["q_proj"], "nf4-double")
     assert job.training.activation_checkpointing == "full"
     assert reading.evidence()["training.precision"].startswith("train.py line 11: TrainingArguments(bf16=")
 
@@ -169,3 +169,60 @@ AutoModelForCausalLM.from_pretrained("gpt2", attn_implementation=how)
         "paged-adamw-8bit",
         "flash_attention_2",
     )
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [((), ("bf16", "none", 8)), (("--fp32",), ("fp32", "full", 4))])
+def test_options_without_a_default_and_the_choices_that_hang_on_them(
+    tmp_path: Path, arguments: tuple[str, ...], expected: tuple[str, str, int]
+) -> None:
+    script = (
+        "parser.add_argument('--fp32', action='store_true')\nparser.add_argument('--kind', default='bfloat16')\n"
+        "parser.add_argument('--attention')\nparser.add_argument('--batch', type=int, default=4)\n"
+        "args = parser.parse_args()\nkind = 'float32' if args.fp32 else args.kind\n"
+        "dtype = kind if kind in ('auto', None) else getattr(torch, kind)\n"
+        "LlamaForCausalLM.from_pretrained('x', dtype=dtype, attn_implementation=args.attention or None)\n"
+        "TrainingArguments(gradient_checkpointing=args.fp32, per_device_train_batch_size=args.batch * (1 if args.fp32 "
+        "else 2), bf16=not args.fp32)\nSEQ_LEN = 96\n"
+    )
+    reading = read(tmp_path, script, *arguments)
+    job = reading.job()
+    training = job.training
+    assert (training.precision, training.activation_checkpointing, training.micro_batch) == expected
+    assert reading.evidence()["training.sequence_length"] == "train.py line 10: SEQ_LEN"
+    assert reading.warnings == ()
+
+
+def test_arguments_given_as_a_table(tmp_path: Path) -> None:
+    table = "settings = dict(per_device_train_batch_size=3, optim='sgd')\nTrainingArguments(**TABLE, bf16=True)\n"
+    reading = read(tmp_path, table.replace("TABLE", "{'per_device_train_batch_size': 3, 'optim': 'sgd'}"))
+    assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (3, "sgd")
+    reading = read(tmp_path, table.replace("TABLE", "settings"))
+    assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (3, "sgd")
+    reading = read(tmp_path, table.replace("TABLE", "json.load(file)"))
+    assert "training.micro_batch" in reading.missing
+    assert reading.warnings[0].startswith("train.py line 2: TrainingArguments(**json.load(file)) is only known when")
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "expected"),
+    [
+        ("model = DDP(model)", ("ddp", 1, 4)),
+        ("model = FSDP(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))", ("fsdp1", 4, 1)),
+        ("fully_shard(model, reshard_after_forward=False)", ("fsdp2", 4, 1)),
+    ],
+)
+def test_sharding_and_autocast_of_a_loop_of_its_own(
+    tmp_path: Path, wrapped: str, expected: tuple[str, int, int]
+) -> None:
+    loop = f"{wrapped}\nwith torch.autocast('cuda', torch.bfloat16):\n    loss = model(x).loss\n"
+    (tmp_path / "train.py").write_text(f"LlamaForCausalLM(LlamaConfig())\n{loop}")
+    ranks = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    job = read_launch(["python", "train.py"], environ=ranks, cwd=tmp_path).job()
+    assert (job.parallel.strategy, job.parallel.data_shard, job.parallel.data_replicate) == expected
+    assert job.training.precision == "bf16-mixed"
+    assert job.parallel.reshard_after_forward == ("False" not in wrapped)
+
+
+def test_autocast_beside_a_trainer_is_for_something_else(tmp_path: Path) -> None:
+    script = "LlamaForCausalLM(LlamaConfig())\nTrainer(args=TrainingArguments()).train()\nwith autocast('cuda'): pass\n"
+    assert read(tmp_path, script).value("training.precision") == "fp32"

@@ -64,7 +64,7 @@ def test_axolotl(read: Read, tmp_path: Path, line: str | None, environ: dict[str
     assert (training.precision, training.optimizer) == ("bf16", "adamw-8bit")
     assert (training.activation_checkpointing, training.activation_offload) == ("full", True)
     assert job.lora is not None
-    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (12, "all-linear", "nf4")
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (12, "all-linear", "nf4-double")
     assert reading.missing == ()
     assert reading.evidence()["training.sequence_length"] == "cfg.yml: sequence_len"
 
@@ -426,7 +426,7 @@ def test_a_file_of_nobody_is_said_so(tmp_path: Path) -> None:
 def test_our_own_environment_is_not_the_jobs(tmp_path: Path) -> None:
     (tmp_path / "cfg.yml").write_text(AXOLOTL)
     reading = read_config_file(tmp_path / "cfg.yml", environ=WORKER | {"ACCELERATE_USE_FSDP": "true"})
-    assert values(reading, "parallel.strategy", "parallel.data_shard") == (None, None)
+    assert values(reading, "parallel.strategy", "parallel.data_shard") == ("none", None)
 
 
 def test_a_memory_setting_that_is_not_understood_is_a_warning(tmp_path: Path) -> None:

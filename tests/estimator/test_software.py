@@ -9,7 +9,7 @@ from vramtop.estimator.gpus import find_gpu
 from vramtop.estimator.jobfile import job_from_mapping, job_to_mapping, with_changes
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import MIB
-from vramtop.estimator.software import older
+from vramtop.estimator.software import older, steps_alike
 from vramtop.estimator.surroundings import context_bytes
 
 SIZES: dict[str, Any] = {
@@ -126,3 +126,20 @@ def test_a_step_of_older_versions_is_not_traced() -> None:
     with pytest.raises(CannotTellError, match="software"):
         estimate(job({"torch": "1.10"}), method="traced")
     assert estimate(job({"torch": "1.10"}), method="auto").method != "traced"
+
+
+@pytest.mark.parametrize(
+    ("software", "here", "alike"),
+    [
+        ({}, ("2.4", "4.47"), True),
+        ({"transformers": "4.47.1"}, ("2.4", "4.48.0"), True),
+        ({"transformers": "4.47.1"}, ("2.9", "5.2.0"), False),
+        ({"transformers": "5.23.0", "torch": "2.13.0+cpu"}, ("2.9", "5.2.0"), True),
+        ({"transformers": "5.2.0"}, ("2.4", "4.45.2"), False),
+        ({"torch": "1.12"}, ("2.4", "5.2.0"), False),
+    ],
+)
+def test_whose_step_can_be_traced_with_which_versions(
+    software: dict[str, str], here: tuple[str, str], alike: bool
+) -> None:
+    assert steps_alike(job(software), torch=here[0], transformers=here[1]) == alike

@@ -119,11 +119,13 @@ def test_what_runs_on_a_card(card: tuple[int, int], architectures: list[str], wa
 
 
 def test_a_card_without_kernels_is_named(make_context: MakeContext, make_gpu: Any) -> None:
-    context = make_context(gpus=[make_gpu(0), make_gpu(1)])
+    context = make_context(ddp(2), gpus=[make_gpu(0), make_gpu(1)])
     machine = dataclasses.replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
     found = ComputeCapability().look(dataclasses.replace(context, machine=machine))
     assert found.status == "failure"
     assert found.found.endswith("none of them for GPU 1 (12.0)")
+    first = dataclasses.replace(context, machine=machine, job=ddp(1))  # it will take GPU 0
+    assert ComputeCapability().look(first).status == "pass"
     ptx = dataclasses.replace(context, torch=lambda: TorchBuild(version="2", architectures=("compute_80",)))
     assert ComputeCapability().look(ptx).status == "warning"
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.budget import Budget
+from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.errors import InputError
-from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.job import Job, ModelSpec, Parallel
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.history import History
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, WatchedJob
@@ -149,3 +149,29 @@ def test_what_a_job_held_before_the_oldest_reading_still_counts(
     assert comparison is not None
     assert comparison.high_water is not None
     assert comparison.high_water.size_bytes == 40 * GIB
+
+
+def test_each_pipeline_stage_is_held_against_its_own_need(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Make,
+) -> None:
+    job = Job(name="stages", model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
+    needs = [RankNeed(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
+    watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
+    keys = ((1, 1_000.0), (2, 1_000.0))
+    watchlist.watch(WatchedJob(job=job, pids=keys))
+    snapshot = make_snapshot([make_gpu(0, [make_process(2, 20)]), make_gpu(1, [make_process(1, 40)])])
+    rows = {row.process.pid: row for row in watchlist.update(snapshot).processes}
+    assert {pid: row.comparison and row.comparison.status for pid, row in rows.items()} == dict.fromkeys(
+        (1, 2), "on_budget"
+    )
+    assert rows[2].budget is not None
+    assert rows[2].budget.steady_device_bytes == 20 * GIB
+    again = {row.process.pid: row for row in watchlist.update(replace(snapshot, time=2_001.0)).processes}
+    assert again[2].budget is rows[2].budget
+    watchlist.watch(WatchedJob(job=job, pids=keys[1:]))  # the others are on another machine: which stage is this?
+    alone = next(row for row in watchlist.update(replace(snapshot, time=2_002.0)).processes if row.job)
+    assert alone.budget is not None
+    assert alone.budget.steady_device_bytes == make_budget().steady_device_bytes

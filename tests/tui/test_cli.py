@@ -64,6 +64,29 @@ def test_estimate_prints_the_contracts_json(vramtop: Vramtop) -> None:
     assert budget["job"]["training"]["micro_batch"] == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("compose.yml", b"services: {web: {image: nginx}}", "not known as a configuration of a training tool"),
+        ("empty.yaml", b"", "empty, where settings are expected"),
+        ("empty.json", b"", "empty, where settings are expected"),
+        ("list.json", b"[1, 2]", "a list, where settings by name are expected"),
+        ("binary.yaml", b"\x7fELF\xff\xfe\x00", "cannot be read as text"),
+        ("binary", b"\x7fELF\xff\xfe\x00", "not a JSON object"),
+        ("cycle.yaml", b"base_model: &a\n  x: *a\n", "a value contains itself"),
+    ],
+)
+def test_a_file_that_is_no_job_ends_in_one_sentence(
+    vramtop: Vramtop, tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = vramtop("estimate", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert sentence in done.stderr
+    assert "launch line after --" in done.stderr
+
+
 def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json(
     vramtop: Vramtop, tmp_path: Path
 ) -> None:

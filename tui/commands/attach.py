@@ -1,14 +1,15 @@
 """``vramtop attach PID``: a running job, read, estimated, and held against what it takes."""
 
 import argparse
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.divergence import Divergence
 from vramtop.estimator.errors import CannotTellError
-from vramtop.estimator.explain import Explanation, explain
 from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
@@ -22,6 +23,7 @@ from vramtop.monitor.oddities import Oddities
 from vramtop.monitor.oddity import Oddity
 from vramtop.monitor.phases import PhaseTracker
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
+from vramtop.monitor.why import why
 
 from ..json_text import json_text
 from ..odd_text import ODD_COLOUR
@@ -41,6 +43,8 @@ class _Run:
     missing: tuple[str, ...]
     budget: Budget | None
     comparison: Comparison | None
+    divergence: Divergence | None
+    """Of a job that is off its budget."""
     snapshot: Snapshot | None
     """The GPUs now; None without a driver."""
     odd: tuple[Oddity, ...]
@@ -50,8 +54,9 @@ class _Run:
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
-    attachment, job, missing = complete_job(options.process, dict(parse_assignment(text) for text in options.set))
     snapshot = _machine()
+    given = dict(parse_assignment(text) for text in options.set)
+    attachment, job, missing = complete_job(options.process, given, snapshot)
     attachment = attachment.seated(snapshot.gpus if snapshot else None)
     held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
@@ -76,14 +81,22 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         missing=missing,
         budget=budget,
         comparison=comparison,
+        divergence=_divergence(budget, comparison, held, attachment, given),
         snapshot=snapshot,
         odd=tuple(oddity for oddity in odd if oddity.concerns(pids)),
     )
     if options.json:
         print(json_text(_to_json(found, observed)))
+        if missing:
+            print(f"vramtop: {_asks(missing)}", file=sys.stderr)
     else:
         print("\n".join(_lines(found, look(ascii_only=options.ascii))))
     return 0 if budget else 3
+
+
+def _asks(missing: Sequence[str]) -> str:
+    sets = " ".join(f"--set {key}=VALUE" for key in missing)
+    return f"Process and command line do not tell {', '.join(missing)}; give {sets}"
 
 
 def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, GpuProcess] | None) -> Comparison:
@@ -95,13 +108,16 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
     return compare(tracker, [reading], process=process)
 
 
-def complete_job(pid: int, changes: Mapping[str, Any]) -> tuple[Attachment, Job | None, tuple[str, ...]]:
+def complete_job(
+    pid: int, changes: Mapping[str, Any], snapshot: Snapshot | None
+) -> tuple[Attachment, Job | None, tuple[str, ...]]:
     """A running process, its job, and what is missing of it; the job is None while something is.
 
     What the user filled in on the attach screen for this command line counts, and ``changes`` more than that; changes
     are not remembered.
     """
-    attachment = recalled(attach(pid), Answers())
+    on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
+    attachment = recalled(attach(pid, on_gpu=on_gpu or None), Answers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
@@ -137,7 +153,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "status": run.comparison.status if run.comparison else "unknown",
         "explanation": [
             {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
-            for each in _explanation(run)
+            for each in (run.divergence.explanations if run.divergence else ())
         ],
     }
 
@@ -148,13 +164,19 @@ def _counters(attachment: Attachment) -> list[dict[str, Any]] | None:
     return None if sample is None else [asdict(device) for device in sample.devices]
 
 
-def _explanation(run: _Run) -> tuple[Explanation, ...]:
+def _divergence(
+    budget: Budget | None,
+    comparison: Comparison | None,
+    held: tuple[GpuReading, GpuProcess] | None,
+    attachment: Attachment,
+    given: Collection[str],
+) -> Divergence | None:
     """For a job that is off its budget: the settings that would predict what it holds."""
-    budget, comparison = run.budget, run.comparison
-    if not budget or not comparison or not comparison.diverges or comparison.observed_bytes is None:
-        return ()
-    quick = lambda job: estimate(job, environ=run.attachment.environ_hf)  # noqa: E731 - a name for the argument
-    return explain(budget.job, budget, comparison.observed_bytes, quick)
+    if not budget or not comparison or not comparison.diverges:
+        return None
+    assumed = {finding.key for finding in attachment.reading.findings if not finding.written} - set(given)
+    quick = lambda job: estimate(job, environ=attachment.environ_hf)  # noqa: E731 - a name for the argument
+    return why(budget, comparison, held[1] if held else None, quick, assumed=assumed)
 
 
 def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
@@ -231,10 +253,7 @@ def _counter_lines(run: _Run) -> Iterator[str]:
 
 
 def _explanation_lines(run: _Run) -> Iterator[str]:
-    if run.comparison is None or not run.comparison.diverges:
+    if run.divergence is None:
         return
-    found = _explanation(run)
-    if not found:
-        yield "  no setting within two changes of the job would explain it"
-    for each in found:
-        yield f"  {format_gib(each.device_bytes)} GiB if {each.words}"
+    yield f"  {run.divergence.sentence}"
+    yield from (f"  {line}" for line in run.divergence.lines if line not in run.divergence.sentence)

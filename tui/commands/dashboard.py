@@ -14,7 +14,10 @@ from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.methods import estimate
 from vramtop.monitor.demo import LiveOrDemo, demo_source
 from vramtop.monitor.nvml import NvmlSource
+from vramtop.monitor.pending import PendingJobs
 from vramtop.monitor.replay import ReplaySource
+from vramtop.monitor.reservations import Reservations
+from vramtop.monitor.snapshot import Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
@@ -39,7 +42,14 @@ def run(options: argparse.Namespace) -> int:
     def card(job: Job) -> Gpu | None:
         return None if job.target.gpu else watchlist.card
 
-    watchlist = Watchlist(quick)
+    watchlist = Watchlist(quick, reserved=_reserved)
+    kept = PendingJobs()
+    complaints: list[str] = []
+    kept.say = complaints.append
+    if banner is None:  # what waits for this machine does not wait for a recorded one
+        for job in kept.load():
+            watchlist.pend(job)
+        watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
     for job in jobs:
         watchlist.pend(job)
 
@@ -52,9 +62,18 @@ def run(options: argparse.Namespace) -> int:
         pid=options.pid,
         estimate=quick,
         refine=deep,
+        complaints=complaints,
+        signal_fit=options.signal_fit,
+        on_fit=options.on_fit,
     )
+    kept.say = app.say
     app.run()
     return app.return_code or 0
+
+
+def _reserved(snapshot: Snapshot) -> Mapping[int, int]:
+    """Room that is promised on this machine; a recorded one has none."""
+    return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
 
 
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:

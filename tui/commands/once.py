@@ -8,13 +8,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
-from vramtop.monitor.snapshot import WatchedJob
+from vramtop.monitor.snapshot import Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 
 from ..odd_text import odd_lines
@@ -38,24 +39,28 @@ def _read(options: argparse.Namespace) -> Board:
     )
     for path in options.job:
         watchlist.pend(load_job(Path(path)))
-    if options.pid is not None:
-        _watch(options.pid, watchlist)
     source = NvmlSource()
     source.open()
     try:
-        return watchlist.update(source.read())
+        snapshot = source.read()
     finally:
         source.close()
+    if options.pid is not None:
+        _watch(options.pid, watchlist, snapshot)
+    return watchlist.update(snapshot)
 
 
-def _watch(pid: int, watchlist: Watchlist) -> None:
-    from .attach import complete_job
+def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
+    from .attach import complete_job, observe
 
-    attachment, job, _ = complete_job(pid, {})
-    if job is not None:
-        watchlist.refine(estimate(job, environ=attachment.environ_hf))
-        ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
-        watchlist.watch(WatchedJob(job=job, pids=ranks))
+    attachment, job, _ = complete_job(pid, {}, snapshot)
+    if job is None:
+        return
+    held = observe(attachment, snapshot)
+    card = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
+    watchlist.refine(estimate(job, gpu=None if job.target.gpu else card, environ=attachment.environ_hf))
+    ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
+    watchlist.watch(WatchedJob(job=job, pids=ranks))
 
 
 def _to_json(board: Board) -> dict[str, Any]:

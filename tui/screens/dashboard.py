@@ -89,7 +89,7 @@ class DashboardScreen(Screen[None]):
             plan = self._plan(board, self.size.height - taken)
             self._show_gpus(board, plan, feed)
             self.query_one(PendingList).show_pending(
-                board.pending, width=self.size.width - 2, height=plan.pending_height
+                board.pending, width=self.size.width - 2, height=plan.pending_height, now=board.snapshot.time
             )
             self.table.show_board(board, width=self.size.width)
             self._say_matches()

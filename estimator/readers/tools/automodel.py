@@ -5,24 +5,25 @@ transformers' own; FSDP2 gathers in bf16 and reduces in fp32.
 """
 
 from ..evidence import JobReading, Notes
+from ..model_facts import known_config, stored_dtype
 from ..precision import WEIGHT_TYPES
 from ..program import Program
 from ..ranks import World, read_world
 from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import warn_of_unread
+from ..unread import warn_of_unread
 from .known_models import folder_id
 from .layers import tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
 
 _STRATEGIES = {
     "fsdp2": "fsdp2",
-    "fsdp2manager": "fsdp2",
-    "megatron_fsdp": "megatron-fsdp",
-    "megatronfsdpmanager": "megatron-fsdp",
+    **dict.fromkeys(("fsdp2manager", "fsdp2config"), "fsdp2"),
+    **dict.fromkeys(("megatron_fsdp", "megatron-fsdp", "mfsdp"), "megatron-fsdp"),
+    **dict.fromkeys(("megatronfsdpmanager", "megatronfsdpconfig"), "megatron-fsdp"),
     "nvfsdp": "megatron-fsdp",
     "nvfsdpmanager": "megatron-fsdp",
     "ddp": "ddp",
-    "ddpmanager": "ddp",
+    **dict.fromkeys(("ddpmanager", "ddpconfig"), "ddp"),
 }
 _SHARDING = {
     "0": "none",
@@ -44,6 +45,11 @@ _OPTIMIZERS = {
     "lion": "lion",
 }
 _LOSSES = {"fusedlinearcrossentropy": "fused-linear", "chunkedcrossentropy": "chunked"}
+_TASKS = {
+    "ForSequenceClassification": "sequence-classification",
+    "ForImageTextToText": "image-text-to-text",
+    "ForTextToWaveform": "text-to-waveform",
+}
 _ATTENTION = {name: name for name in ("sdpa", "eager", "flash_attention_2", "flash_attention_3")}
 
 
@@ -52,20 +58,19 @@ def read(program: Program) -> JobReading:
     notes, settings = program.notes, tool_settings(program, "c", "config")
     find = settings.find
     _model(program, settings)
-    put_int(notes, "training.micro_batch", find("step_scheduler.local_batch_size"))
+    put_int(notes, "training.micro_batch", find("step_scheduler.local_batch_size", "step_scheduler.micro_batch_size"))
     _length(settings, notes)
-    dtype = find("model.torch_dtype", "model.dtype")
-    if dtype is None or as_word(dtype) == "auto":
-        dtype = Setting(value="bfloat16", origin="Automodel's usual torch_dtype", written=False)
-    put_word(notes, "training.precision", dtype, WEIGHT_TYPES)
+    _precision(program, settings)
     _optimizer(settings, notes)
     loss = find("loss_fn._target_", "loss_fn")
     if loss is not None:
         notes.put("training.loss", _LOSSES.get(as_word(loss) or "", "full"), loss.origin)
     put_bool(notes, "training.compile", find("compile.enabled", "compile"))
     _adapters(settings, notes)
+    _checkpointing(settings, notes)
     _parallel(program, settings)
-    _accumulation(settings, notes)
+    if (total := find("step_scheduler.global_batch_size")) is not None:
+        notes.put_global_batch(as_int(total), total.origin)
     warn_of_unread(settings, notes)
     return notes.reading()
 
@@ -77,12 +82,41 @@ def _model(program: Program, settings: Settings) -> None:
     )
     if name is not None:
         notes.put("model.id", folder_id(program.place, str(name.value)) or str(name.value), name.origin)
+    builder = settings.find("model._target_")
+    task = next((task for word, task in _TASKS.items() if builder is not None and word in str(builder.value)), None)
+    if builder is not None and task is not None:
+        notes.put("model.task", task, builder.origin)
     attention = settings.find("model.attn_implementation", "model.backend.attn")
     if attention is not None and as_word(attention) in _ATTENTION:
         notes.put("model.attention", as_word(attention), attention.origin)
     elif attention is not None:
-        notes.warn(f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa.")
-    notes.put("model.attention", "sdpa", "the usual choice, written nowhere", written=False)
+        sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
+        notes.unsure("model.attention", sentence)
+    origin = "written nowhere; FlashAttention 2 where it is installed, which takes as much"
+    notes.put("model.attention", "sdpa", origin, written=False)
+
+
+def _precision(program: Program, settings: Settings) -> None:
+    """The type the weights are loaded in, by default as stored; FSDP2 gathers fp32 weights in 16 bits."""
+    notes, dtype = program.notes, settings.find("model.torch_dtype", "model.dtype")
+    if dtype is None or as_word(dtype) == "auto":
+        stored = stored_dtype(known_config(notes.get("model.id"), program.environ))
+        dtype = stored or Setting(value="bfloat16", origin="Automodel's usual torch_dtype", written=False)
+    policy = settings.find("distributed.mp_policy.param_dtype")
+    low = WEIGHT_TYPES.get(as_word(policy) or "bfloat16", "bf16")
+    if WEIGHT_TYPES.get(as_word(dtype) or "") == "fp32" and low != "fp32" and _shards(program, settings):
+        origin = f"{dtype.origin}; FSDP2 gathers in {policy.origin if policy is not None else 'bf16 by default'}"
+        notes.put("training.precision", f"{low}-mixed", origin, written=dtype.written)
+    elif (kept := settings.find("distributed.preserve_fp32_weights")) is not None and as_bool(kept):
+        notes.put("training.precision", f"{low}-mixed", kept.origin)
+    else:
+        put_word(notes, "training.precision", dtype, WEIGHT_TYPES)
+
+
+def _shards(program: Program, settings: Settings) -> bool:
+    named = _strategy(settings)
+    several = as_int(_world(program, settings).ranks) != 1
+    return named is not None and several and _STRATEGIES.get(as_word(named) or "", "fsdp2") == "fsdp2"
 
 
 def _length(settings: Settings, notes: Notes) -> None:
@@ -100,7 +134,8 @@ def _optimizer(settings: Settings, notes: Notes) -> None:
         return
     known = _OPTIMIZERS.get(as_word(setting) or "")
     if known is None:
-        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
+        notes.unsure("training.optimizer", sentence)
     if known in (None, "adamw"):
         known = "adamw-fused" if settings.flag("optimizer.fused") else "adamw"
     notes.put("training.optimizer", known, setting.origin)
@@ -143,13 +178,14 @@ def _targets(modules: Setting, notes: Notes) -> None:
 def _parallel(program: Program, settings: Settings) -> None:
     notes, find = program.notes, settings.find
     world = _world(program, settings)
-    named = find("distributed.strategy", "distributed._target_")
+    named = _strategy(settings)
     strategy = _STRATEGIES.get(as_word(named) or "") if named is not None else None
     if named is None or as_int(world.ranks) == 1:
         return
     if strategy is None:
-        notes.warn(f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted.")
-    notes.put("parallel.strategy", strategy or "fsdp2", named.origin)
+        sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
+        notes.unsure("parallel.strategy", sentence, doubt="more")
+    notes.put("parallel.strategy", strategy or "fsdp2", named.origin, written=named.written)
     sizes = {
         "tensor": find("distributed.tp_size"),
         "pipeline": find("distributed.pp_size"),
@@ -160,23 +196,51 @@ def _parallel(program: Program, settings: Settings) -> None:
     if strategy == "ddp":
         put_int(notes, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
         return
-    total = find("distributed.dp_size")
-    put_ranks(program, world, sizes, total if as_int(total) else None)
+    put_ranks(program, world, sizes, _data_shards(settings))
     put_bool(notes, "parallel.sequence_parallel", find("distributed.sequence_parallel"))
-    put_bool(notes, "parallel.reshard_after_forward", find("distributed.reshard_after_forward"))
+    _reshard(settings, notes)
     put_bool(notes, "parallel.double_buffer", find("distributed.fsdp_double_buffer"))
     sharding = find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
     if strategy == "megatron-fsdp":
         default = Setting(value="optim_grads_params", origin="Automodel's default sharding", written=False)
         put_word(notes, "parallel.sharding", sharding or default, _SHARDING)
-    _checkpointing(settings, notes)
     offload = find("distributed.offload_policy", "distributed.cpu_offload", "distributed.offload_policy._target_")
     if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
         notes.put("parallel.cpu_offload", "all", offload.origin)
     reduce = find("distributed.mp_policy.reduce_dtype", "distributed.grad_reduce_in_fp32")
+    if reduce is None and strategy == "megatron-fsdp":
+        reduce = Setting(value=False, origin="Automodel's default grad_reduce_in_fp32", written=False)
     if reduce is not None:
         value = WEIGHT_TYPES.get(as_word(reduce) or "", "fp32" if as_bool(reduce) else "bf16")
-        notes.put("parallel.reduce_dtype", value, reduce.origin)
+        notes.put("parallel.reduce_dtype", value, reduce.origin, written=reduce.written)
+
+
+def _strategy(settings: Settings) -> Setting | None:
+    """FSDP2 where only sizes are given; None where nothing is said of several ranks."""
+    named = settings.find("distributed.strategy", "distributed._target_", "distributed_config._target_")
+    sized = [name for name in ("dp", "tp", "cp", "pp", "ep") if settings.find(f"distributed.{name}_size") is not None]
+    if named is None and sized:
+        return Setting(value="fsdp2", origin="Automodel's default strategy", written=False)
+    return named
+
+
+def _data_shards(settings: Settings) -> Setting | None:
+    """``dp_size`` counts all data-parallel ranks, the copies among them."""
+    total, copies = settings.find("distributed.dp_size"), settings.find("distributed.dp_replicate_size")
+    size = as_int(total)
+    if total is None or size is None:
+        return None
+    return Setting(value=max(1, size // (as_int(copies) or 1)), origin=total.origin)
+
+
+def _reshard(settings: Settings, notes: Notes) -> None:
+    """By default weights stay gathered where experts are spread over ranks (``MoEParallelizerConfig``)."""
+    experts = settings.find("distributed.ep_size")
+    said = settings.find("distributed.moe.reshard_after_forward")
+    if experts is not None and (as_int(experts) or 1) > 1:
+        default = Setting(value=False, origin=f"{experts.origin}: Automodel's default with experts", written=False)
+        put_bool(notes, "parallel.reshard_after_forward", said or default)
+    put_bool(notes, "parallel.reshard_after_forward", settings.find("distributed.reshard_after_forward"))
 
 
 def _world(program: Program, settings: Settings) -> World:
@@ -195,15 +259,3 @@ def _checkpointing(settings: Settings, notes: Notes) -> None:
         setting,
         {"true": "full", "full": "full", "selective": "selective", "false": "none", "none": "none"},
     )
-
-
-def _accumulation(settings: Settings, notes: Notes) -> None:
-    """The global batch over the ranks that see different data."""
-    total, local = settings.find("step_scheduler.global_batch_size"), notes.get("training.micro_batch")
-    shard, copies = notes.get("parallel.data_shard"), notes.get("parallel.data_replicate")
-    if total is None or local is None or (shard is None and notes.get("parallel.strategy") is not None):
-        return
-    ranks = (shard.value if shard else 1) * (copies.value if copies else 1)
-    steps = (as_int(total) or 0) // (local.value * ranks)
-    if steps >= 1:
-        notes.put("training.gradient_accumulation", steps, f"{total.origin}, over micro-batch and data-parallel ranks")

@@ -4,10 +4,12 @@ Names and meanings: ``src/axolotl/utils/schemas`` and ``utils/config`` of axolot
 transformers' Trainer and accelerate.
 """
 
+from dataclasses import replace
+
 from ..accelerate_env import accelerate_layers
 from ..evidence import JobReading
 from ..program import Program
-from ..settings import Layer, Setting, Settings, as_bool, as_word
+from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
 from ..trainer_program import read_trainer
 from ..versions import transformers_defaults
 from .layers import tool_layers
@@ -36,27 +38,28 @@ _ATTENTION = {
     "xformers_attention": "sdpa",
     "flex_attention": "sdpa",
 }
-_NOT_FOR_MEMORY = ("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_step", "lora_on_cpu", "gptq")
+_NOT_FOR_MEMORY = (
+    *("bf16", "bfloat16", "fp16", "float16", "float32", "bnb_config_kwargs.bnb_4bit_use_double_quant", "batch_size"),
+    *("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_step", "lora_on_cpu"),
+)
 
 
 def read(program: Program) -> JobReading:
     """The job of an axolotl configuration."""
-    layers, accelerate = [], []
-    for layer in tool_layers(program, "config", written=("debug.log",)):
-        translation = _translate(layer)
-        layers.append(translation.layer)
-        accelerate.append(translation.other)
+    written = tool_layers(program, "config", written=("debug.log",))
+    raw = Settings(*written)
+    found = [_translate(layer) for layer in written]
     defaults = {
         **transformers_defaults(program.versions),
         "micro_batch_size": Setting(value=1, origin="axolotl's default", written=False),
         "max_length": Setting(value=512, origin="axolotl's default sequence_len", written=False),
-        "dtype": _weights(Settings(*layers)),
+        **_quantization(raw),
     }
     return read_trainer(
         program,
-        [*layers, defaults],
-        [*accelerate, uses_deepspeed(Settings(*layers)), *accelerate_layers(program, {})],
-        method=_method(Settings(*layers)),
+        [_half(raw) | _accumulation(raw), *(each.layer for each in found), defaults],
+        [*(each.other for each in found), uses_deepspeed(raw), *accelerate_layers(program, {})],
+        method=_method(raw),
     )
 
 
@@ -68,27 +71,26 @@ def _translate(layer: Layer) -> Translation:
     adapter = found.take("adapter")
     if adapter is not None and as_word(adapter) in ("lora", "qlora"):
         found.put("use_peft", True, adapter)
-    if adapter is not None and as_word(adapter) == "qlora":
-        found.put("load_in_4bit", True, adapter)
     linear = found.take("lora_target_linear")
     if as_bool(linear) and linear is not None:
         found.put("lora_target_modules", "all-linear", linear)
     _attention(found)
     _checkpointing(found)
     _loss(found)
-    bf16 = found.take("bf16", "bfloat16")
-    if bf16 is not None:
-        found.put("bf16", as_word(bf16) == "auto" or as_bool(bf16), bf16)
-    fp16 = found.take("fp16", "float16")
-    if fp16 is not None:
-        found.put("fp16", as_bool(fp16), fp16)
-    nested = {name.partition(".")[2]: name for name in list(found.layer) if name.startswith("fsdp_config.")}
-    for inner, name in nested.items():
-        found.rename({name: inner if inner.startswith("fsdp_") else f"fsdp_{inner}"}, other=True)
-    words = found.take("fsdp")
-    if words is not None and words.value:
-        found.put("use_fsdp", True, words, other=True)
+    _sharding(found)
     return found
+
+
+def _sharding(found: Translation) -> None:
+    """Either of ``fsdp`` and ``fsdp_config`` switches it on (``utils/trainer.py``: ``prepare_optim_env``)."""
+    words = found.take("fsdp")
+    nested = [name for name in found.layer if name.startswith("fsdp_config.")]
+    on = words if words is not None and words.value else found.layer[nested[0]] if nested else None
+    for name in nested:
+        inner = name.partition(".")[2]
+        found.rename({name: inner if inner.startswith("fsdp_") else f"fsdp_{inner}"}, other=True)
+    if on is not None:
+        found.put("use_fsdp", True, on, other=True)
 
 
 def _attention(found: Translation) -> None:
@@ -120,15 +122,50 @@ def _loss(found: Translation) -> None:
     found.drop("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "liger_cross_entropy")
 
 
-def _weights(settings: Settings) -> Setting:
-    """Axolotl loads weights in the type it computes in (``utils/config``: ``torch_dtype``)."""
-    for name, kind in (("bf16", "bfloat16"), ("fp16", "float16")):
-        if settings.flag(name):
-            return Setting(value=kind, origin=f"axolotl loads weights in {kind} when {name} is on", written=False)
-    return Setting(value="float32", origin="axolotl loads weights in fp32 unless bf16 or fp16 is on", written=False)
+def _half(raw: Settings) -> dict[str, Setting]:
+    """Weights are loaded in the type of computation: bf16 unless fp16 or neither is asked for (``utils/config``)."""
+    bf16 = raw.find("bf16", "bfloat16") or Setting(value="auto", origin="axolotl's default bf16: auto", written=False)
+    fp16 = raw.find("fp16", "float16")
+    if as_bool(bf16) or (as_word(bf16) == "auto" and not as_bool(fp16)):
+        return {"bf16": replace(bf16, value=True), "fp16": replace(bf16, value=False), "dtype": _loaded("bfloat16")}
+    if fp16 is not None and as_bool(fp16):
+        return {"bf16": replace(fp16, value=False), "fp16": replace(fp16, value=True), "dtype": _loaded("float16")}
+    return {"bf16": replace(bf16, value=False), "dtype": _loaded("float16" if raw.flag("load_in_8bit") else "float32")}
+
+
+def _loaded(kind: str) -> Setting:
+    return Setting(value=kind, origin=f"axolotl loads weights in {kind} then", written=False)
+
+
+def _accumulation(raw: Settings) -> dict[str, Setting]:
+    """``batch_size`` counts the sequences of a rank's step, and is no micro-batch."""
+    total, micro = raw.find("batch_size"), as_int(raw.find("micro_batch_size"))
+    if total is None:
+        return {}
+    steps = (as_int(total) or 0) // micro if micro else 0
+    nothing = Setting(value=None, origin=total.origin)
+    return {
+        "batch_size": nothing,
+        "gradient_accumulation_steps": replace(total, value=steps) if steps else nothing,
+    }
+
+
+def _quantization(raw: Settings) -> dict[str, Setting]:
+    """QLoRA is in 4 bits, quantized twice (``loaders/model.py``)."""
+    adapter, kind = raw.find("adapter"), raw.find("peft.weight_dtype")
+    if adapter is not None and kind is not None:  # whichever backend: torchao has scales of 8 or 16 bits
+        bits = "load_in_8bit" if as_word(kind) == "int8" else "load_in_4bit"
+        return {bits: replace(kind, value=True), "bnb_4bit_use_double_quant": replace(kind, value=True)}
+    if adapter is None or as_word(adapter) != "qlora":
+        return {}
+    by_default = Setting(value=True, origin="axolotl's default for qlora", written=False)
+    double = raw.find("bnb_config_kwargs.bnb_4bit_use_double_quant") or by_default
+    return {"load_in_4bit": replace(adapter, value=True), "bnb_4bit_use_double_quant": double}
 
 
 def _method(settings: Settings) -> str | None:
+    if settings.flag("reward_model"):
+        return "reward"
     kind = settings.find("rl")
     if kind is not None and as_word(kind) in ("dpo", "ipo", "simpo"):
         return "dpo"

@@ -18,7 +18,9 @@ _RESOLVED = "config:"
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
-def tool_settings(program: Program, *names: str, written: tuple[str, ...] = ()) -> Settings:
+def tool_settings(
+    program: Program, *names: str, written: tuple[str, ...] = (), shipped: Path | None = None
+) -> Settings:
     """Overrides on the command line, then the file, by dotted names with underscores.
 
     Overrides are ``--a.b value``, ``--a.b=value``, ``--a__b value`` and ``a.b=value``.
@@ -27,19 +29,22 @@ def tool_settings(program: Program, *names: str, written: tuple[str, ...] = ()) 
         program: what is read.
         names: the flags that name the file; without one of them it is the first word that ends like a file.
         written: patterns of the file that the running tool writes into its ``output_dir``, all settings resolved.
+        shipped: the file that a flag names, where it is one that the tool brings along.
     """
-    return Settings(*tool_layers(program, *names, written=written))
+    return Settings(*tool_layers(program, *names, written=written, shipped=shipped))
 
 
-def tool_layers(program: Program, *names: str, written: tuple[str, ...] = ()) -> tuple[Layer, ...]:
+def tool_layers(
+    program: Program, *names: str, written: tuple[str, ...] = (), shipped: Path | None = None
+) -> tuple[Layer, ...]:
     """The layers of ``tool_settings``: what the running tool wrote, overrides, file."""
-    flags, words = parse_flags(_split(program.launch.arguments))
+    flags, words = parse_flags(overrides_first(program.launch.arguments))
     overrides = {name.replace("__", "."): setting for name, setting in flags.items()}
     for word in words:
         name, equals, value = word.partition("=")
         if equals:
             overrides[name.replace("-", "_")] = Setting(value=_scalar(value), origin=f"{name}= on the command line")
-    path = program.file or _file(program, flags, words, names)
+    path = program.file or _file(program, flags, words, names, shipped)
     layers: tuple[Layer, ...] = (overrides, _file_layer(program, path) if path is not None else {})
     output = Settings(*layers).find("output_dir")
     if output is None or not written or (found := newest_file(program, str(output.value), *written)) is None:
@@ -78,16 +83,18 @@ def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-def _split(arguments: tuple[str, ...]) -> list[str]:
+def overrides_first(arguments: tuple[str, ...]) -> list[str]:
     """``key=value`` words come before flags, which would else take them for values."""
     overrides = [word for word in arguments if re.match(r"[A-Za-z_][\w.]*=", word)]
     return [*overrides, *(word for word in arguments if word not in overrides)]
 
 
-def _file(program: Program, flags: Layer, words: list[str], names: tuple[str, ...]) -> Path | None:
+def _file(
+    program: Program, flags: Layer, words: list[str], names: tuple[str, ...], shipped: Path | None
+) -> Path | None:
     for name in names:
         if name in flags and isinstance(flags[name].value, str):
-            return program.place.path(str(flags[name].value))
+            return shipped or program.place.path(str(flags[name].value))
     found = next((word for word in words if word.endswith(CONFIG_ENDINGS) and "=" not in word), None)
     return program.place.path(found) if found else None
 

@@ -7,9 +7,9 @@ from pathlib import PurePath
 
 from ..evidence import JobReading, Notes
 from ..program import Program
-from ..ranks import read_world
+from ..ranks import read_world, visible_gpus
 from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import warn_of_unread
+from ..unread import warn_of_unread
 from .known_models import folder_id
 from .layers import CONFIG_ENDINGS, tool_settings
 from .own import put_int, put_word
@@ -58,13 +58,20 @@ def read(program: Program) -> JobReading:
     size = 4 if recipe == "pretrain" else 1
     put_int(notes, "training.micro_batch", batch or _default(size, "train.micro_batch_size"))
     put_int(notes, "training.sequence_length", settings.find("train.max_seq_length", "data.max_seq_length"))
-    put_word(notes, "training.precision", settings.find("precision") or _default("bf16-true", "precision"), _PRECISION)
-    _optimizer(settings, notes)
+    put_word(notes, "training.precision", settings.find("precision") or _default("bf16-mixed", "precision"), _PRECISION)
+    total = settings.find("train.global_batch_size") or _default(
+        512 if recipe == "pretrain" else 16, "train.global_batch_size"
+    )
+    notes.put_global_batch(as_int(total), total.origin, written=total.written)
+    _optimizer(settings, notes, pretrains=recipe == "pretrain")
+    if recipe == "pretrain":
+        notes.put("training.compile", True, "litgpt pretrain compiles its model", written=False)
     if recipe in ("lora", "finetune", "finetune_lora"):
         _adapters(settings, notes)
     elif recipe.startswith(("adapter", "finetune_adapter")):
         notes.warn("LitGPT's adapter methods are not counted; the weights are counted as fully trained.")
-    _ranks(program, settings)
+        notes.doubt("less", "gradients", "optimizer")
+    _ranks(program, settings, pretrains=recipe == "pretrain")
     warn_of_unread(settings, notes)
     return notes.reading()
 
@@ -100,12 +107,17 @@ def _model(program: Program, settings: Settings) -> None:
     notes.put("model.id", folder_id(program.place, text) or name, setting.origin)
 
 
-def _optimizer(settings: Settings, notes: Notes) -> None:
+def _optimizer(settings: Settings, notes: Notes, *, pretrains: bool) -> None:
+    """Quantized weights always come with bitsandbytes' paged AdamW; pretraining fuses torch's (``litgpt/utils.py``)."""
+    quantized = settings.find("quantize")
+    if quantized is not None and not pretrains:
+        notes.put("training.optimizer", "paged-adamw", f"{quantized.origin}: LitGPT's optimizer for it", written=False)
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
     known = _OPTIMIZERS.get(as_word(setting) or "")
     if known is None:
-        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
-    fused = settings.flag("optimizer.init_args.fused", "optimizer.fused")
+        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
+        notes.unsure("training.optimizer", sentence)
+    fused = pretrains or settings.flag("optimizer.init_args.fused", "optimizer.fused")
     chosen = "adamw-fused" if fused and known in (None, "adamw") else known or "adamw"
     notes.put("training.optimizer", chosen, setting.origin, written=setting.written)
 
@@ -130,21 +142,28 @@ def _quantization(setting: Setting | None, notes: Notes) -> None:
         return
     kind = _QUANTIZED.get(str(setting.value))
     if kind is None:
-        notes.warn(f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
+        sentence = f"{setting.origin}: {setting.value!r} is not known here and is not counted."
+        notes.unsure("lora.quantization", sentence, doubt="less")
     else:
         notes.put("lora.quantization", kind, setting.origin)
 
 
-def _ranks(program: Program, settings: Settings) -> None:
-    """Several devices are FSDP (``litgpt/finetune``: ``FSDPStrategy``)."""
+def _ranks(program: Program, settings: Settings, *, pretrains: bool) -> None:
+    """Several devices are FSDP; fine-tuning then checkpoints each block (``litgpt/finetune``: ``FSDPStrategy``)."""
     notes = program.notes
     world = read_world(program.outer, Settings(), program.environ)
-    devices = settings.find("devices")
+    devices = settings.find("devices") or (_default("auto", "devices") if pretrains else None)
     ranks = world.ranks if (as_int(world.ranks) or 1) > 1 else devices
-    if devices is not None and as_word(devices) == "auto":
+    if devices is not None and as_word(devices) in ("auto", "-1"):
+        ranks = ranks if as_int(ranks) else visible_gpus(program.environ)
         notes.need("parallel.data_shard")
     if ranks is None or (as_int(ranks) or 1) == 1:
+        if as_int(ranks) == 1:
+            notes.put("parallel.data_shard", 1, ranks.origin if ranks is not None else "one device", written=False)
         return
     nodes = as_int(settings.find("num_nodes")) or 1
     notes.put("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
-    notes.put("parallel.data_shard", (as_int(ranks) or 1) * nodes, ranks.origin)
+    notes.put("parallel.data_shard", (as_int(ranks) or 1) * nodes, ranks.origin, written=ranks.written)
+    if not pretrains:
+        origin = f"{ranks.origin}: LitGPT checkpoints every block then"
+        notes.put("training.activation_checkpointing", "full", origin, written=False)

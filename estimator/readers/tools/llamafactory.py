@@ -4,8 +4,9 @@ Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains
 """
 
 from ..accelerate_env import accelerate_layers
-from ..evidence import JobReading, Notes
+from ..evidence import STATES, JobReading, Notes
 from ..program import Program
+from ..ranks import processes_per_node
 from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
 from ..trainer_program import read_trainer
 from ..versions import transformers_defaults
@@ -13,6 +14,7 @@ from .layers import tool_layers
 from .translation import Translation, uses_deepspeed
 
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
+_V1 = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config")
 _TASKS = {"rm": "sequence-classification"}
 _NOT_FOR_MEMORY = ("lora_alpha", "lora_dropout", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage")
 
@@ -24,7 +26,16 @@ def read(program: Program) -> JobReading:
     kind = raw.find("finetuning_type")
     lora = kind is None or as_word(kind) == "lora"
     translated = [_translate(layer, program.notes) for layer in layers]
+    if program.environ.get("USE_V1") == "1" or any(name.startswith(_V1) for layer in layers for name in layer):
+        program.notes.warn("LLaMA-Factory's v1 names (peft_config, dist_config, quant_config) are read in part only.")
+        program.notes.doubt("either", *STATES, "activations")
+    if kind is not None and as_word(kind) not in ("lora", "full"):
+        program.notes.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
+        program.notes.doubt("less", "gradients", "optimizer")
     stage = as_word(raw.find("stage"))
+    if stage == "ppo":
+        program.notes.warn("PPO's reference, reward and value models are not counted, nor is the text it generates.")
+        program.notes.doubt("more", "weights", "activations")
     defaults = {
         **transformers_defaults(program.versions),
         **_own_defaults(lora=lora),
@@ -35,7 +46,7 @@ def read(program: Program) -> JobReading:
     return read_trainer(
         program,
         [*translated, quantized, defaults],
-        [uses_deepspeed(raw), *accelerate_layers(program, {})],
+        [uses_deepspeed(raw), processes_per_node(program.environ), *accelerate_layers(program, {})],
         method="reward" if stage == "rm" else stage if stage in ("dpo", "kto") else None,
     )
 
@@ -61,8 +72,11 @@ def _translate(layer: Layer, notes: Notes) -> dict[str, Setting]:
         found.put("bf16", False, pure)
     for name in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
         setting = found.take(name)
+        found.drop(*(each for each in list(found.layer) if each.startswith(f"{name.removeprefix('use_')}_")))
         if setting is not None and as_bool(setting):
-            notes.warn(f"{setting.origin}: that optimizer's states are counted as AdamW's.")
+            sentence = f"{setting.origin}: that optimizer's states are counted as AdamW's."
+            notes.unsure("training.optimizer", sentence, doubt="less")
+            notes.doubt("less", "gradients")
     muon = found.take("use_muon")
     if muon is not None and as_bool(muon):
         found.put("optim", "muon", muon)
@@ -106,12 +120,13 @@ def _quantization(raw: Settings, notes: Notes) -> dict[str, Setting]:
         return {}
     method = raw.find("quantization_method")
     if method is not None and as_word(method) not in ("bnb", "bitsandbytes"):
-        notes.warn(f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them.")
+        sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
+        notes.unsure("lora.quantization", sentence)
     number = as_int(bits)
     if number == 8:
         return {"load_in_8bit": Setting(value=True, origin=bits.origin)}
     if number != 4:
-        notes.warn(f"{bits.origin}: {bits.value} bits are not known here; 4 are counted.")
+        notes.unsure("lora.quantization", f"{bits.origin}: {bits.value} bits are not known here; 4 are counted.")
     double = raw.find("double_quantization")
     twice = Setting(value=True, origin="LLaMA-Factory's default double_quantization", written=False)
     return {

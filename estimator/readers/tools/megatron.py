@@ -9,7 +9,7 @@ from ..evidence import JobReading, Notes
 from ..program import Program
 from ..ranks import World, read_world
 from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import warn_of_unread
+from ..unread import warn_of_unread
 from .layers import tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
 
@@ -35,13 +35,24 @@ def read(program: Program) -> JobReading:
     said = settings.find(half) if half else None
     origin = said.origin if said is not None else "neither --bf16 nor --fp16"
     notes.put("training.precision", f"{half}-mixed" if half else "fp32", origin)
+    _reduction(half, settings, notes)
     optimizer = settings.find("optimizer") or Setting(value="adam", origin="Megatron's default", written=False)
     put_word(notes, "training.optimizer", optimizer, {"adam": "adamw-fused", "sgd": "sgd-momentum", "muon": "muon"})
     _recompute(settings, notes)
     _parallel(program, settings)
-    _accumulation(settings, notes)
+    if (total := settings.find("global_batch_size")) is not None:
+        notes.put_global_batch(as_int(total), total.origin)
     warn_of_unread(settings, notes)
     return notes.reading()
+
+
+def _reduction(half: str | None, settings: Settings, notes: Notes) -> None:
+    """Gradients of bf16 are kept and reduced in fp32 unless told otherwise, those of fp16 only if asked for."""
+    in_bf16, in_fp32 = settings.find("grad_reduce_in_bf16"), settings.find("accumulate_allreduce_grads_in_fp32")
+    if half == "bf16" and in_bf16 is not None and as_bool(in_bf16):
+        notes.put("parallel.reduce_dtype", "bf16", in_bf16.origin)
+    elif half == "fp16" and not as_bool(in_fp32):
+        notes.put("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16", written=False)
 
 
 def _model(settings: Settings, notes: Notes) -> None:
@@ -153,7 +164,8 @@ def _recompute(settings: Settings, notes: Notes) -> None:
     put_word(notes, "training.activation_checkpointing", granularity, {"full": "full", "selective": "selective"})
     layers = as_int(settings.find("recompute_num_layers"))
     if granularity is not None and as_word(granularity) == "full" and layers and layers > 1:
-        notes.warn("--recompute-num-layers: blocks of several layers are counted as if each layer were recomputed.")
+        sentence = "--recompute-num-layers: blocks of several layers are counted as if each layer were recomputed."
+        notes.unsure("training.activation_checkpointing", sentence)
 
 
 def _parallel(program: Program, settings: Settings) -> None:
@@ -168,6 +180,9 @@ def _parallel(program: Program, settings: Settings) -> None:
         "expert": find("expert_model_parallel_size"),
     }
     put_bool(notes, "parallel.sequence_parallel", find("sequence_parallel"))
+    offload = find("optimizer_cpu_offload")
+    if offload is not None and as_bool(offload):
+        notes.put("parallel.cpu_offload", "optimizer", offload.origin)
     ranks = as_int(world.ranks)
     if as_bool(fsdp) and fsdp is not None:
         notes.put("parallel.strategy", "megatron-fsdp", fsdp.origin)
@@ -184,11 +199,9 @@ def _parallel(program: Program, settings: Settings) -> None:
     if ranks == 1:
         return
     put_ranks(program, world, sizes, None)
-    offload = find("optimizer_cpu_offload")
-    if offload is not None and as_bool(offload):
-        notes.put("parallel.cpu_offload", "optimizer", offload.origin)
     if find("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank") is not None:
         notes.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
+        notes.doubt("more", "activations")
 
 
 def _replicas(program: Program, world: World, sizes: dict[str, Setting | None]) -> None:
@@ -202,14 +215,3 @@ def _replicas(program: Program, world: World, sizes: dict[str, Setting | None]) 
         program.notes.need("parallel.data_replicate")
     elif total % taken == 0:
         program.notes.put("parallel.data_replicate", total // taken, world.ranks.origin)
-
-
-def _accumulation(settings: Settings, notes: Notes) -> None:
-    total, micro = settings.find("global_batch_size"), notes.get("training.micro_batch")
-    shard, copies = notes.get("parallel.data_shard"), notes.get("parallel.data_replicate")
-    if total is None or micro is None:
-        return
-    ranks = (shard.value if shard else 1) * (copies.value if copies else 1)
-    steps = (as_int(total) or 0) // (micro.value * ranks)
-    if steps >= 1:
-        notes.put("training.gradient_accumulation", steps, f"{total.origin}, over micro-batch and data-parallel ranks")

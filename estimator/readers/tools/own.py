@@ -33,7 +33,7 @@ def put_word(notes: Notes, key: str, setting: Setting | None, values: Mapping[st
     if word in values:
         notes.put(key, values[word], setting.origin, written=setting.written)
     else:
-        notes.warn(f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
+        notes.unsure(key, f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
 
 
 def put_ranks(

@@ -9,7 +9,7 @@ from typing import Any
 from ..evidence import JobReading
 from ..launchers import Launch
 from ..program import Program
-from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune
+from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, unsloth
 
 Table = Mapping[str, Any]
 
@@ -84,6 +84,14 @@ TOOLS = (
         read=litgpt.read,
     ),
     Tool(
+        name="unsloth",
+        runs=re.compile(r"(.*/)?unsloth|unsloth_cli(\.\w+)*"),
+        wrote=lambda table: (
+            isinstance(table.get("training"), Mapping) and "max_seq_length" in table["training"] and "model" in table
+        ),
+        read=unsloth.read,
+    ),
+    Tool(
         name="Megatron-LM",
         runs=re.compile(r"(.*/)?(pretrain_(gpt|bert|t5|llama|mamba)|megatron/.*)"),
         wrote=lambda table: (
@@ -96,7 +104,8 @@ TOOLS = (
 
 def tool_of(launch: Launch) -> Tool | None:
     """The tool whose program the line starts; None for scripts of the user's own and TRL's."""
-    program = launch.module or str(PurePath(launch.script or "").with_suffix("") if launch.script else "")
+    script = PurePath(launch.script or "")
+    program = launch.module or (str(script.with_suffix("")) if script.name else "")
     if (launch.script or "").endswith(".sh"):
         program = launch.script or ""
     found = next((tool for tool in TOOLS if tool.runs.fullmatch(program)), None)

@@ -4,10 +4,13 @@ Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transforme
 """
 
 from ..accelerate_env import accelerate_layers
-from ..evidence import JobReading
+from ..evidence import STATES, Finding, JobReading, Notes
+from ..model_facts import known_config
 from ..program import Program
+from ..ranks import processes_per_node, visible_gpus
 from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
 from ..trainer_program import read_trainer
+from ..transformers_args import PAIRS
 from ..versions import transformers_defaults
 from .layers import tool_layers
 from .translation import Translation, uses_deepspeed
@@ -20,6 +23,7 @@ _ATTENTION = {
     "eager": "eager",
 }
 _ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "zero3_offload": 3}
+_FSDP2 = "fsdp2"
 
 
 def read(program: Program) -> JobReading:
@@ -28,6 +32,9 @@ def read(program: Program) -> JobReading:
     raw = Settings(*layers)
     kind = raw.find("tuner_type", "train_type")
     lora = kind is None or as_word(kind) in ("lora", "longlora", "adalora")
+    if kind is not None and not lora and as_word(kind) != "full":
+        program.notes.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
+        program.notes.doubt("less", "gradients", "optimizer")
     translated = [_translate(layer) for layer in layers]
     peft = Setting(
         value=lora,
@@ -35,11 +42,14 @@ def read(program: Program) -> JobReading:
         written=kind is not None,
     )
     defaults = {**transformers_defaults(program.versions), **_own_defaults(lora=lora), "use_peft": peft}
-    defaults |= _half(raw, lora=lora)
+    if raw.find("gradient_accumulation_steps") is None:
+        # examples, each of which is two sequences in preference pairs
+        sequences = 32 if _method(raw) in PAIRS else 16
+        program.notes.put_global_batch(sequences, "ms-swift's default of 16 a step", written=False, rounds_up=True)
     return read_trainer(
         program,
-        [*translated, defaults],
-        [_deepspeed(raw), _sequence(raw), *accelerate_layers(program, {})],
+        [*translated, _quantization(raw, program.notes), defaults | _half(program, raw, lora=lora)],
+        [_deepspeed(raw), _fsdp(raw), _dimensions(raw), _processes(program), *accelerate_layers(program, {})],
         method=_method(raw),
     )
 
@@ -48,20 +58,48 @@ def _translate(layer: Layer) -> dict[str, Setting]:
     found = Translation(layer)
     found.rename({"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"})
     found.drop("tuner_type", "train_type", "lora_alpha", "lora_dropout", "vit_gradient_checkpointing", "lora_bias")
-    found.drop("sequence_parallel_size", "lora_dtype", "lora_dropout_p", "lorap_lr_ratio", "quant_method")
+    found.drop("sequence_parallel_size", "deepspeed_autotp_size", "lora_dtype", "lora_dropout_p", "lorap_lr_ratio")
+    found.drop("quant_method", "quant_bits", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type")
     attention = found.take("attn_impl")
     if attention is not None:
         name = str(attention.value)
         found.put("attn_implementation", _ATTENTION.get(name, name), attention)
-    bits = found.take("quant_bits")
-    if bits is not None and as_int(bits) in (4, 8):
-        found.put(f"load_in_{as_int(bits)}bit", True, bits)
-        if as_int(bits) == 4:
-            double = found.take("bnb_4bit_use_double_quant")
-            found.put("bnb_4bit_use_double_quant", double.value if double is not None else True, double or bits)
     if (named := found.layer.get("deepspeed")) is not None and str(named.value) in _ZERO:
         found.take("deepspeed")
+    if (shipped := found.layer.get("fsdp")) is not None and shipped.value == _FSDP2:
+        found.take("fsdp")
     return found.layer
+
+
+def _quantization(raw: Settings, notes: Notes) -> dict[str, Setting]:
+    """Weights are quantized as they are loaded where ``quant_method`` says by whom (``quant_args.py``)."""
+    method, bits = raw.find("quant_method"), raw.find("quant_bits")
+    if method is None:
+        if bits is not None:
+            notes.warn(f"{bits.origin} has no effect without quant_method.")
+        return {}
+    if as_word(method) != "bnb" or as_int(bits) not in (4, 8):
+        sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
+        notes.unsure("lora.quantization", sentence)
+    if bits is not None and as_int(bits) == 8:
+        return {"load_in_8bit": Setting(value=True, origin=bits.origin)}
+    double = raw.find("bnb_4bit_use_double_quant")
+    default = Setting(value=True, origin="ms-swift's default bnb_4bit_use_double_quant", written=False)
+    origin = (bits or method).origin
+    return {"load_in_4bit": Setting(value=True, origin=origin), "bnb_4bit_use_double_quant": double or default}
+
+
+def _processes(program: Program) -> dict[str, Setting]:
+    """One process, which spreads the model's layers over all GPUs it sees, unless NPROC_PER_NODE asks for more."""
+    if program.file is not None or not {"accelerate", "torchrun"}.isdisjoint(program.outer.launchers):
+        return {}
+    if told := processes_per_node(program.environ):
+        return told
+    visible = visible_gpus(program.environ)
+    if "tool" in program.outer.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
+        program.notes.warn("ms-swift's one process spreads the layers over several GPUs; one is counted to hold all.")
+        program.notes.doubt("less", *STATES, "activations")
+    return {"num_processes": Setting(value=1, origin="ms-swift starts one process", written=False)}
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
@@ -71,20 +109,24 @@ def _own_defaults(*, lora: bool) -> dict[str, Setting]:
     return {name: Setting(value=value, origin="ms-swift's default", written=False) for name, value in values.items()}
 
 
-def _half(raw: Settings, *, lora: bool) -> dict[str, Setting]:
-    """Weights in ``torch_dtype``, else as stored; bf16 or fp16 arithmetic follows from it, bf16 where nothing is said.
+def _half(program: Program, raw: Settings, *, lora: bool) -> dict[str, Setting]:
+    """Weights in ``torch_dtype``, else as stored, else bf16; arithmetic in bf16 then, in fp16 for any other type.
 
-    Fully trained weights in fp16 are cast to fp32 (``swift/arguments``), those in bf16 are not.
+    Fully trained weights in fp16 are cast to fp32 (``swift/arguments``: ``_init_mixed_precision``), those in bf16 not.
     """
     said = raw.find("torch_dtype")
-    word = as_word(said) if said is not None else "bfloat16"
     origin = said.origin if said is not None else "ms-swift's usual torch_dtype"
+    word = as_word(said) if said is not None else "bfloat16"
+    model = raw.find("model")
+    if said is None and model is not None:
+        name = Finding(key="model.id", value=str(model.value), origin=model.origin, written=True)
+        config = known_config(name, program.environ)
+        if config is not None and (stored := config.get("dtype") or config.get("torch_dtype")):
+            word, origin = as_word(Setting(value=stored, origin="")), f"the model's config says {stored}"
     if word in ("bfloat16", "bf16"):
         return {"bf16": Setting(value=True, origin=origin, written=False), "dtype": _dtype("bfloat16", origin)}
-    if word in ("float16", "fp16"):
-        loaded = "float16" if lora else "float32"
-        return {"fp16": Setting(value=True, origin=origin, written=False), "dtype": _dtype(loaded, origin)}
-    return {"dtype": _dtype("float32", origin)}
+    loaded = "float16" if lora and word in ("float16", "fp16") else "float32"
+    return {"fp16": Setting(value=True, origin=origin, written=False), "dtype": _dtype(loaded, origin)}
 
 
 def _dtype(kind: str, origin: str) -> Setting:
@@ -108,9 +150,24 @@ def _deepspeed(raw: Settings) -> dict[str, Setting]:
     return layer
 
 
-def _sequence(raw: Settings) -> dict[str, Setting]:
-    size = raw.find("sequence_parallel_size")
-    return {} if size is None else {"parallelism_config_cp_size": size}
+def _fsdp(raw: Settings) -> dict[str, Setting]:
+    """``--fsdp fsdp2`` names the configuration that ms-swift ships (``swift/config/fsdp2.json``)."""
+    named = raw.find("fsdp")
+    if named is None or named.value != _FSDP2:
+        return {}
+    values = {
+        "use_fsdp": True,
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": True,
+        "fsdp_activation_checkpointing": True,
+    }
+    return {name: Setting(value=value, origin=named.origin) for name, value in values.items()}
+
+
+def _dimensions(raw: Settings) -> dict[str, Setting]:
+    sizes = {"sequence_parallel_size": "cp", "deepspeed_autotp_size": "tp"}
+    found = {f"parallelism_config_{short}_size": raw.find(name) for name, short in sizes.items()}
+    return {name: setting for name, setting in found.items() if setting is not None}
 
 
 def _method(raw: Settings) -> str | None:

@@ -5,22 +5,25 @@ values a reader that runs nothing cannot see: what no flag says is asked of the 
 """
 
 import re
+from dataclasses import replace
 
 from ..evidence import JobReading, Notes
 from ..program import Program
 from ..ranks import World, read_world
 from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import warn_of_unread
+from ..unread import warn_of_unread
 from .known_models import folder_id, torchtitan_id
 from .layers import tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
 
 _TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_CHECKPOINTING = re.compile(r"activation[-_]checkpoint:([\w-]+)")
 _FLAVOR = re.compile(r"(\w+?)_(\d+(?:\.\d+|_\d+)?b(?:[-_]a\d+b)?)", re.IGNORECASE)
 
 
 def read(program: Program) -> JobReading:
     """The job of a torchtitan configuration."""
+    checkpointing, program = _checkpointing_word(program)
     notes, settings = program.notes, _settings(program)
     notes.put("training.framework", "torchtitan", "the program is torchtitan's")
     _model(program, settings)
@@ -28,11 +31,12 @@ def read(program: Program) -> JobReading:
     _precision(settings, notes)
     optimizer = settings.find("optimizer.name") or Setting(value="AdamW", origin="torchtitan's default", written=False)
     if (as_word(optimizer) or "") not in ("adamw", "adam"):
-        notes.warn(f"{optimizer.origin}: optimizer {optimizer.value!r} is not known here and is counted as adamw.")
+        sentence = f"{optimizer.origin}: optimizer {optimizer.value!r} is not known here and is counted as adamw."
+        notes.unsure("training.optimizer", sentence)
     kind = settings.find("optimizer.implementation")
     fused = kind is None or as_word(kind) == "fused"
     notes.put("training.optimizer", "adamw-fused" if fused else "adamw", optimizer.origin, written=optimizer.written)
-    _checkpointing(settings, notes)
+    _checkpointing(settings, checkpointing, notes)
     put_bool(notes, "training.compile", settings.find("compile.enable", "training.compile"))
     _float8(settings, notes)
     put_bool(notes, "training.optimizer_in_backward", settings.find("optimizer.early_step_in_backward"))
@@ -72,7 +76,11 @@ def _batch(settings: Settings, notes: Notes) -> None:
     tokens = settings.find("training.num_tokens_per_microbatch_per_dp_rank")
     if tokens is not None and (count := as_int(tokens)) and (long := as_int(length)):
         notes.put("training.micro_batch", max(1, count // long), f"{tokens.origin}, over the length")
+        if (step := settings.find("training.num_tokens_per_train_step")) is not None and (all_tokens := as_int(step)):
+            notes.put_global_batch(all_tokens // long, f"{step.origin}, over the length")
         return
+    if (total := settings.find("training.global_batch_size")) is not None:
+        notes.put_global_batch(as_int(total), total.origin)
     stages = as_int(settings.find("parallelism.pipeline_parallel_degree")) or 1
     if stages > 1 and batch is not None and (local := as_int(batch)):
         micro = settings.find("parallelism.pipeline_parallel_microbatch_size")
@@ -100,13 +108,27 @@ def _precision(settings: Settings, notes: Notes) -> None:
     put_word(notes, "parallel.reduce_dtype", reduce, _TYPES)
 
 
-def _checkpointing(settings: Settings, notes: Notes) -> None:
-    mode = settings.find("activation_checkpoint.mode") or Setting(
-        value="selective", origin="torchtitan's default activation_checkpoint.mode", written=False
+def _checkpointing_word(program: Program) -> tuple[Setting | None, Program]:
+    """``activation-checkpoint:full``, today's way to say it, and the program without that word."""
+    words = program.launch.arguments
+    found = next((match for word in words if (match := _CHECKPOINTING.fullmatch(word))), None)
+    if found is None:
+        return None, program
+    rest = tuple(word for word in words if word != found[0])
+    mode = Setting(value=found[1].replace("-", "_"), origin=f"{found[0]} on the command line")
+    return mode, replace(program, launch=replace(program.launch, arguments=rest))
+
+
+def _checkpointing(settings: Settings, word: Setting | None, notes: Notes) -> None:
+    mode = (
+        word
+        or settings.find("activation_checkpoint.mode")
+        or Setting(value="selective", origin="torchtitan's default activation_checkpoint.mode", written=False)
     )
     option = settings.find("activation_checkpoint.selective_ac_option")
     if as_word(mode) == "memory_budget":
-        notes.warn(f"{mode.origin}: a memory budget is counted as selective checkpointing.")
+        sentence = f"{mode.origin}: a memory budget is counted as selective checkpointing."
+        notes.unsure("training.activation_checkpointing", sentence)
         notes.put("training.activation_checkpointing", "selective", mode.origin, written=False)
         return
     put_word(
@@ -116,7 +138,8 @@ def _checkpointing(settings: Settings, notes: Notes) -> None:
         {"none": "none", "selective": "selective", "full": "full"},
     )
     if as_word(mode) == "selective" and option is not None and as_word(option) != "op":
-        notes.warn(f"{option.origin}: every {option.value}th layer is checkpointed; counted as if chosen by operation.")
+        sentence = f"{option.origin}: every {option.value}th layer is checkpointed; counted as if chosen by operation."
+        notes.unsure("training.activation_checkpointing", sentence)
 
 
 def _float8(settings: Settings, notes: Notes) -> None:
@@ -124,6 +147,8 @@ def _float8(settings: Settings, notes: Notes) -> None:
     converters = settings.find("model.converters")
     if converters is not None and any(word in str(converters.value) for word in ("float8", "mx")):
         notes.warn(f"{converters.origin}: linear layers in 8 bits are counted as in bf16.")
+        notes.doubt("more", "weights")  # copies in 8 bits
+        notes.doubt("less", "activations")
     settings.find("quantize.linear.float8.filter_fqns", "float8.filter_fqns")
 
 
@@ -154,6 +179,10 @@ def _parallel(program: Program, settings: Settings) -> None:
     if (as_int(tensor) or 1) > 1 and tensor is not None:
         origin = f"{tensor.origin}: torchtitan's tensor parallelism splits norms and residuals too"
         notes.put("parallel.sequence_parallel", True, origin, written=False)
+    whole = find("parallelism.disable_loss_parallel")
+    if whole is not None and as_bool(whole) and (as_int(tensor) or 1) > 1:
+        notes.warn(f"{whole.origin}: the loss is counted as split over the tensor-parallel ranks.")
+        notes.doubt("more", "logits")
     _reshard(settings, stages, notes)
     offload = find("training.enable_cpu_offload")
     if offload is not None and as_bool(offload):

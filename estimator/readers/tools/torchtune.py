@@ -4,16 +4,19 @@ Names and meanings: ``recipes/`` and ``torchtune/training`` of torchtune 0.6. Th
 ``dtype``, chunked loss, FSDP2 in the distributed ones.
 """
 
-from pathlib import PurePath
+import os
+import shutil
+from pathlib import Path, PurePath
 
 from ..evidence import JobReading, Notes
+from ..flags import parse_flags
 from ..precision import WEIGHT_TYPES
 from ..program import Program
 from ..ranks import read_world
 from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import warn_of_unread
+from ..unread import warn_of_unread
 from .known_models import folder_id, torchtune_id
-from .layers import tool_settings
+from .layers import overrides_first, tool_settings
 from .own import put_bool, put_int, put_ranks, put_word
 
 _OPTIMIZERS = {
@@ -31,7 +34,8 @@ _DISTRIBUTED = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_di
 
 def read(program: Program) -> JobReading:
     """The job of a torchtune recipe."""
-    notes, settings = program.notes, tool_settings(program, "config", written=("torchtune_config.yaml",))
+    notes = program.notes
+    settings = tool_settings(program, "config", written=("torchtune_config.yaml",), shipped=_shipped(program))
     notes.put("training.framework", "torchtune", "the program is torchtune's")
     _model(program, settings)
     put_int(notes, "training.micro_batch", settings.find("batch_size"))
@@ -62,6 +66,24 @@ def read(program: Program) -> JobReading:
     return notes.reading()
 
 
+def _shipped(program: Program) -> Path | None:
+    """The file of ``--config llama3_1/8B_lora``, a name in torchtune's own list: beside its recipes."""
+    flags, _ = parse_flags(overrides_first(program.launch.arguments))
+    name = str(flags["config"].value) if "config" in flags else ""
+    if not name or name.endswith((".yaml", ".yml")):
+        return None
+    folders: list[Path] = []
+    if program.launch.command:
+        command = program.launch.command
+        found = command if "/" in command else shutil.which(command, path=program.environ.get("PATH"))
+        if found:
+            folders += program.place.path(found).parent.parent.glob("lib*/python3*/site-packages/recipes")
+    elif "recipes" in (parts := PurePath(program.launch.script or "").parts):
+        folders.append(program.place.path(str(PurePath(*parts[: parts.index("recipes") + 1]))))
+    files = [folder / "configs" / f"{name}.yaml" for folder in folders]
+    return next((file for file in files if os.access(file, os.R_OK)), None)
+
+
 def _model(program: Program, settings: Settings) -> None:
     """The checkpoint's folder if it is here with a config, else the model that the builder stands for."""
     notes = program.notes
@@ -85,7 +107,8 @@ def _optimizer(settings: Settings, notes: Notes) -> None:
     word = str(setting.value).rpartition(".")[2].lower()
     known = _OPTIMIZERS.get(word)
     if known is None:
-        notes.warn(f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw.")
+        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
+        notes.unsure("training.optimizer", sentence)
     fused = settings.find("optimizer.fused")
     if known in (None, "adamw"):
         known = "adamw-fused" if as_bool(fused) else "adamw"
@@ -99,7 +122,8 @@ def _adapters(settings: Settings, notes: Notes) -> None:
         return
     put_int(notes, "lora.rank", settings.find("model.lora_rank"))
     modules = settings.find("model.lora_attn_modules")
-    targets = ["o_proj" if m == "output_proj" else str(m) for m in modules.value] if modules is not None else []
+    named = modules.value if modules is not None and isinstance(modules.value, list) else []
+    targets = ["o_proj" if name == "output_proj" else str(name) for name in named]
     mlp = settings.find("model.apply_lora_to_mlp")
     if as_bool(mlp):
         targets += ["gate_proj", "up_proj", "down_proj"]
@@ -109,6 +133,8 @@ def _adapters(settings: Settings, notes: Notes) -> None:
     if targets and modules is not None:
         origin = modules.origin if not as_bool(mlp) or mlp is None else f"{modules.origin}; {mlp.origin}"
         notes.put("lora.targets", targets, origin)
+    else:
+        notes.need("lora.targets")
     if name.startswith("qlora"):
         # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
         notes.put("lora.quantization", "nf4-double", component.origin)

@@ -1,0 +1,79 @@
+"""The jobs that wait, kept between runs in the user's data folder, in their order."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.job import Job
+from vramtop.estimator.jobfile import job_from_mapping, job_to_mapping
+
+from .user_file import UserFile, data_file
+
+_Jobs = list[dict[str, Any]]
+_VERSION = 1
+_MOST = 200
+
+
+@dataclass(slots=True)
+class PendingJobs:
+    """The file of jobs that wait. Changes are written on a thread of their own: a disk may hang.
+
+    Args:
+        path: of the file; None: where the user's data belongs (``$XDG_DATA_HOME/vramtop/pending.json``).
+        say: told in a sentence when something could not be kept, or was set aside; on any thread.
+    """
+
+    path: Path | None = None
+    say: Callable[[str], None] = lambda _: None
+
+    def load(self) -> tuple[Job, ...]:
+        """Those that were kept; what cannot be read any more is said, and stays in the file."""
+        try:
+            kept = self._file.read()
+        except CannotTellError as error:
+            self.say(error.message)
+            return ()
+        jobs = []
+        for entry in kept:
+            try:
+                jobs.append(job_from_mapping(entry, where=f"{self._file.path}, a job that waits"))
+            except InputError as error:
+                self.say(error.message)
+        return tuple(jobs)
+
+    def keep(self, job: Job) -> None:
+        """Add a job at the end, unless it is there."""
+        entry = _plain(job)
+        self._change(lambda jobs: jobs if entry in jobs else [*jobs, entry][-_MOST:])
+
+    def drop(self, job: Job) -> None:
+        """Take a job out."""
+        entry = _plain(job)
+        self._change(lambda jobs: [each for each in jobs if each != entry])
+
+    @property
+    def _file(self) -> UserFile[_Jobs]:
+        path = self.path or data_file("pending.json")
+        return UserFile(path, kind=_Jobs, empty=list, version=_VERSION, holds="the jobs that wait")
+
+    def _change(self, change: Callable[[_Jobs], _Jobs]) -> None:
+        def write() -> None:
+            try:
+                said = self._file.change(change)
+            except CannotTellError as error:
+                said = error.message
+            if said:
+                self.say(said)
+
+        threading.Thread(target=write, name="keep pending jobs").start()  # no daemon: quitting at once loses nothing
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    """As it comes back from the file."""
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(job_to_mapping(job)))
+    return plain
