@@ -1,7 +1,6 @@
 """Budgets and verdicts as text for a terminal: what ``estimate``, ``fit`` and ``attach`` print."""
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.sizes import format_gib
@@ -54,7 +53,7 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     yield from _tensor_table(budget, terminal)
     for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
         for sentence in sentences:
-            yield from wrap(terminal.text(f"{title}: {sentence}"), terminal.width, subsequent_indent="  ")
+            yield from terminal.wrapped(f"{title}: {sentence}", further="  ")
 
 
 def fit_lines(found: Fit, budget: Budget, suggestions: Sequence[Suggestion], terminal: Terminal) -> Iterator[str]:

@@ -29,7 +29,7 @@ from ..given import Given
 from ..job_fields import TUNING, model_names
 from ..newest import Newest
 from ..widgets.budget_view import deeper
-from ..widgets.followed_run import FollowedRun, run_of
+from ..widgets.followed_run import FollowedRun, identified, run_of
 from ..widgets.job_form import JobForm
 from ..widgets.lines import Lines
 from ..widgets.pid_chooser import PidChooser
@@ -73,12 +73,12 @@ class AttachScreen(Screen[None]):
         Binding("f3", "choose", "Process", key_display="F3"),
         Binding("f5", "step", "Step", key_display="F5"),
         Binding("f6", "other_pane", "Settings", key_display="F6"),
-        Binding("f8", "forget", "Forget", key_display="F8"),
+        Binding("f8", "forget", "Forget", key_display="F8", show=False),
         Binding("t", "step", "Step", show=False),
-        Binding("minus,underscore", "zoom(1)", "Longer", key_display="-"),
-        Binding("plus,equals_sign", "zoom(-1)", "Shorter", key_display="+"),
-        Binding("left_square_bracket", "run(-1)", "Run before", key_display="[", show=False),
-        Binding("right_square_bracket", "run(1)", "Next run", key_display="]"),
+        Binding("plus,equals_sign", "zoom(-1)", "Zoom", key_display="+/-"),
+        Binding("minus,underscore", "zoom(1)", "Zoom out", show=False),
+        Binding("right_square_bracket", "run(1)", "Runs", key_display="[/]"),
+        Binding("left_square_bracket", "run(-1)", "Run before", show=False),
         Binding("x", "dismiss_run", "Dismiss"),
     ]
     DEFAULT_CSS = """
@@ -261,6 +261,8 @@ class AttachScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Keys that would do nothing are not offered."""
+        if action in ("zoom", "run", "dismiss_run") and isinstance(self.focused, Input):
+            return False  # they are typed into the field
         if action == "run":
             return len(self._board.runs if self._board else ()) > 1
         if action == "dismiss_run":
@@ -418,6 +420,7 @@ class AttachScreen(Screen[None]):
     def _show_run(self) -> None:
         """Draw the runs' names, and how the one that is shown stands."""
         board = self._board
+        self._keys = identified(board, self._keys)
         title = runs_content(board.runs if board else (), self._keys, self.size.width - 2)
         self.query_one("#title", Lines).show(title)
         if self._keys:

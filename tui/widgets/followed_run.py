@@ -6,30 +6,32 @@ from dataclasses import dataclass
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.explain import Explanation, explain
+from vramtop.estimator.divergence import Divergence, Observation, diverge
 from vramtop.estimator.job import Job
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import Board, ProcessRow, RunRow
 from vramtop.monitor.history import History
 from vramtop.monitor.snapshot import ProcessKey
 
-from ..attach_text import observed_bytes, process_content, run_content, warnings_content, why_content
+from ..attach_text import process_content, run_content, warnings_content
 from ..estimates import Estimate
 from ..newest import Newest
+from ..rank_rows import Place
+from ..why import observation_of, why_content
 from .lines import Lines
 from .rank_table import RankTable
 from .run_view import RunView
 
 _GRAIN = 0.02
 """What is held must change by so much of the budget before it is explained anew."""
-_Question = tuple[int, tuple[int, int, float | None], int]
-"""A budget, a process on a GPU, and how many grains it holds."""
+_Question = tuple[int, tuple[int, int, float | None], int, bool]
+"""A budget, a process on a GPU, how many grains it holds, and whether torch's counters are known."""
 
 
 class FollowedRun(Vertical):
@@ -58,7 +60,7 @@ class FollowedRun(Vertical):
         """What would explain that a process holds something else."""
 
         question: _Question
-        found: Sequence[Explanation]
+        answer: Divergence
 
     def __init__(
         self,
@@ -110,10 +112,8 @@ class FollowedRun(Vertical):
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
             warnings.show(warnings_content(attachment), layout=True)
-        ranks: dict[ProcessKey, int | None] = dict.fromkeys(keys)
-        if attachment:
-            ranks.update({(rank.pid, rank.start_time): rank.rank for rank in attachment.ranks})
-        self.query_one(RankTable).show(self.rows, ranks, width=self.size.width)
+        places = _places(board, attachment, self.rows) or dict.fromkeys(keys, Place())
+        self.query_one(RankTable).show(self.rows, places, width=self.size.width)
         self._again = lambda: self._draw(budget, now)
         self._draw(budget, now)
 
@@ -137,9 +137,8 @@ class FollowedRun(Vertical):
     @on(Explained)
     def _explained(self, event: Explained) -> None:
         event.stop()
-        row = self.drawn
-        if event.question == self._question and row is not None:
-            self.query_one(RunView).explain(why_content(row, event.found))
+        if event.question == self._question:
+            self.query_one(RunView).explain(why_content(event.answer))
 
     def _draw(self, budget: Budget | None, now: float) -> None:
         row, view = self.drawn, self.query_one(RunView)
@@ -151,21 +150,41 @@ class FollowedRun(Vertical):
 
     def _ask_why(self, row: ProcessRow) -> None:
         """On a thread of its own, and only when something has changed."""
-        observed, budget = observed_bytes(row), row.budget
-        if observed is None or budget is None:
+        read = self._attachment
+        assumed = [finding.key for finding in read.reading.findings if not finding.written] if read else []
+        seen, budget = observation_of(row, assumed), row.budget
+        if seen is None or seen.device_bytes is None or budget is None:
             self._question = None
-            self.query_one(RunView).explain(why_content(row, ()))
+            self.query_one(RunView).explain(Content())
             return
-        question = (id(budget), row.key, round(observed / (_GRAIN * budget.peak.device_bytes)))
-        if question == self._question:
-            return
-        self._question = question
-        environ = self._attachment.environ_hf if self._attachment else None
+        grain = max(1.0, _GRAIN * budget.peak.device_bytes)
+        question = (id(budget), row.key, round(seen.device_bytes / grain), seen.counters is not None)
+        if question != self._question:
+            self._question = question
+            self._why.submit(lambda: self._answer_why(question, budget, seen, read.environ_hf if read else None))
 
-        def answer() -> None:
-            self.post_message(self.Explained(question, _explanations(budget, observed, self._estimate, environ)))
+    def _answer_why(
+        self, question: _Question, budget: Budget, seen: Observation, environ: Mapping[str, str] | None
+    ) -> None:
+        """Runs on a thread of its own."""
 
-        self._why.submit(answer)
+        def quick(job: Job) -> Budget:
+            return self._estimate(job, environ=environ)
+
+        self.post_message(self.Explained(question, diverge(budget, seen, quick)))
+
+
+def _places(board: Board | None, attachment: Attachment | None, rows: Sequence[ProcessRow]) -> dict[ProcessKey, Place]:
+    """The ranks that were read; those that hold nothing yet with the GPU that they will take."""
+    if attachment is None:
+        return {}
+    present = {row.process.key for row in rows}
+    if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
+        attachment = attachment.seated([gpu.reading for gpu in board.gpus])
+    return {
+        (rank.pid, rank.start_time): Place(rank.rank, "-" if rank.seat.gpu is None else str(rank.seat.gpu))
+        for rank in attachment.ranks
+    }
 
 
 def run_of(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
@@ -179,18 +198,12 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
     run = run_of(board, keys)
     if run is not None:
         return run.rows
-    pids = {pid for pid, start in keys if start is None}
-    rows = board.processes if board else ()
-    return tuple(row for row in rows if row.process.key in keys or row.process.pid in pids)
+    return tuple(row for row in (board.processes if board else ()) if row.process.key in keys)
 
 
-def _explanations(
-    budget: Budget, observed: int, estimate: Estimate, environ: Mapping[str, str] | None
-) -> Sequence[Explanation]:
-    def quick(job: Job) -> Budget:
-        return estimate(job, environ=environ)
-
-    try:
-        return explain(budget.job, budget, observed, quick)
-    except VramtopError:
-        return ()
+def identified(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:
+    """The processes, with the start of one of which only the pid is known, as soon as it is on a GPU or in a run."""
+    if board is None or all(start is not None for _, start in keys):
+        return keys
+    seen = [*(row.process.key for row in board.processes), *(key for run in board.runs for key in run.pids)]
+    return tuple(next((other for other in seen if key[1] is None and other[0] == key[0]), key) for key in keys)
