@@ -12,12 +12,16 @@ _NO_TARGETS = ("none", "all")
 
 
 def read_run(arguments: Arguments, notes: Notes) -> None:
-    """Put ``run.output_dir``, ``run.save_total_limit``, ``run.logging_dir``, ``run.report_to``; paths become full."""
-    find = arguments.settings.find
+    """Put ``run.output_dir``, ``run.save_total_limit``, ``run.logging_dir``, ``run.report_to``.
+
+    Paths become full, where it is known from which folder the program is started.
+    """
+    find, place = arguments.settings.find, arguments.place
     for name in ("output_dir", "logging_dir"):
         folder = find(name)
         if folder is not None and isinstance(folder.value, str):
-            notes.put(f"run.{name}", str(arguments.place.path(folder.value)), folder.origin, written=folder.written)
+            path = folder.value if place.others else str(place.path(folder.value))
+            notes.put(f"run.{name}", path, folder.origin, written=folder.written)
     limit = find("save_total_limit")
     if limit is not None and (number := as_int(limit)) is not None:
         notes.put("run.save_total_limit", number, limit.origin, written=limit.written)

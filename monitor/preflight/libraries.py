@@ -82,7 +82,7 @@ class Libraries(Check):
         found, wanted, python = context.packages(), list(needs(context.job)), context.python
         missing = [need for need in wanted if not any(name in found.versions for name in need.names)]
         if missing and not python.sure:
-            lacks = ", ".join(need.names[0] for need in missing)
+            lacks = ", ".join(dict.fromkeys(need.names[0] for need in missing))
             return self.cannot_tell(f"{python.path} ({python.origin}) has no {lacks}", "name the job's with --python")
         here = [name for need in wanted for name in need.names if name in found.versions]
         shown = ", ".join(dict.fromkeys(f"{name} {found.versions[name]}" for name in here))

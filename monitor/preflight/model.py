@@ -86,7 +86,7 @@ class ModelFiles(Check):
         if need and need > free:
             room = f"{lacks}; about {format_gib(need)} GiB are to be fetched, and {nearest_folder(cache)} has room for"
             return self.fails(f"{room} {format_gib(free)}", "make room, or set HF_HOME to a larger disk")
-        size = f" (about {format_gib(need)} GiB)" if need else ""
+        size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
         return self.warns(f"{lacks}: the job will fetch it{size} when it starts", f"fetch it before: {fetch}")
 
     def _whole(self, found: ModelFolder, where: str) -> Outcome:

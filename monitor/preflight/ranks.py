@@ -148,7 +148,7 @@ class Rendezvous(Check):
             return self.fails(
                 f"MASTER_ADDR={address} cannot be resolved ({reason})", "set it to a host or an IP address"
             )
-        if port is not None and not port.isdecimal():
+        if port is not None and not (port.isdecimal() and int(port) < 2**16):
             return self.fails(f"MASTER_PORT={port} is no port", "set it to a free one, such as 29500")
         ip = str(found[0][4][0])
         words = f"MASTER_ADDR={address} is {ip}"
@@ -192,6 +192,4 @@ def _is_taken(ip: str, port: int) -> bool:
             probe.bind((ip, port))
         except OSError as error:
             return error.errno == errno.EADDRINUSE
-        except OverflowError:
-            return False
     return False

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.errors import InputError
+from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.evidence import JobReading
 from vramtop.estimator.readers.launch_line import read_launch
 
@@ -319,6 +320,12 @@ def test_where_a_trainer_writes_and_reports(read: Read, tmp_path: Path, flags: s
     assert found(reading, "run.output_dir", "run.save_total_limit") == (str(tmp_path / "out" / "a"), 2)
     assert reading.value("run.report_to") == targets
     assert reading.job({"training.sequence_length": 8}).run.output_dir == str(tmp_path / "out" / "a")
+
+
+def test_a_file_alone_does_not_say_from_where_its_folders_count(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\noutput_dir: out\nreport_to: [wandb, none]\n")
+    reading = read_config_file(tmp_path / "sft.yaml", environ={})
+    assert found(reading, "run.output_dir", "run.report_to") == ("out", ["wandb"])
 
 
 def test_a_script_without_a_name(read: Read) -> None:

@@ -105,7 +105,8 @@ def test_the_place_where_ranks_meet(four: MakeContext) -> None:
     assert check.look(four()).status == "skipped"
     assert check.look(four(local_ranks=2)).unknown
     assert check.look(four({"MASTER_ADDR": "127.0.0.1"})).status == "pass"
-    assert check.look(four({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "many"})).status == "failure"
+    for port in ("many", "-1", "65536"):
+        assert check.look(four({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})).status == "failure"
     lost = check.look(four({"MASTER_ADDR": "no-such-host.invalid"}))
     assert (lost.status, "cannot be resolved" in lost.found) == ("failure", True)
     assert check.look(four({"MASTER_ADDR": "x" * 300})).status == "failure"
