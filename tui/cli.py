@@ -135,8 +135,10 @@ def _preflight_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit codes: 0 nothing fails, though there may be warnings, a tight fit among them; 1 a check fails: the job "
         "would not run; 2 wrong input; 3 nothing fails, but the driver, the memory or the model's files, without "
         "which nobody can say that the job may start, could not be told. A check of anything else that could not be "
-        "told, or not in time, is a warning. What only preflight asks stands in the job file's [run] table: "
-        "output_dir, save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment."
+        "told, or not in time, is a warning. --python names the interpreter that will run the job; else it is that of "
+        "the launch line, of the active environment, or vramtop's own. What only preflight asks stands in the job "
+        "file's [run] table: output_dir, save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, "
+        "required_environment."
     )
     _estimate_arguments(parser)
     words = "so long each check may take at most (else its own limit, 30 to 120 s)"

@@ -31,7 +31,8 @@ def preflight_lines(label: str, outcomes: Sequence[Outcome], terminal: Terminal)
         yield f"{head}  {outcome.name:<{name_width}}  {text[0]}"
         yield from (" " * margin + line for line in text[1:])
         if outcome.advice:
-            advice = wrap(terminal.text(f"to do: {outcome.advice}"), terminal.width - margin, subsequent_indent="  ")
+            words, width = terminal.text(f"to do: {outcome.advice}"), terminal.width - margin
+            advice = wrap(words, width, subsequent_indent="  ", break_on_hyphens=False)
             yield from (" " * margin + line for line in advice)
     yield ""
     yield terminal.text(sum_line(outcomes))

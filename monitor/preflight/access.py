@@ -95,7 +95,8 @@ def ask_hub(model: str, environ: Mapping[str, str], *, timeout: float = SECONDS)
             answer, words = _refusal(error.code, error.headers.get("X-Error-Code", ""), host, origin)
         return Access(answer=answer, words=words, token_from=origin)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        cause = getattr(error, "reason", error)
+        reason = getattr(cause, "strerror", None) or (cause if isinstance(cause, str) else type(cause).__name__)
         return Access(answer="unreachable", words=f"{host} does not answer ({reason})", token_from=origin)
 
 
