@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 
 from vramtop.estimator.budget import Budget
@@ -10,6 +11,7 @@ from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.suggestions import Suggestion, suggest
+from vramtop.monitor.devices import DeviceChoice, nvml_mig_parent, visible_gpus
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.reservations import Reservations
@@ -42,7 +44,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     else:
         with _source_here() as source:
             snapshot = _read_here(source)
-        rooms = rooms_of(snapshot, Reservations().committed(snapshot), chosen_gpus(options.gpu, snapshot))
+        chosen, seen = _chosen(options.gpu, snapshot)
+        rooms, notes = rooms_of(snapshot, Reservations().committed(snapshot), chosen), (*notes, *seen)
         gpu, memory = _card(rooms)
     budget = _estimate(options, job, gpu, memory)
     return _answer(options, budget, fit(budget, rooms), gpu, notes)
@@ -55,7 +58,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
     with _source_here() as source:
         snapshot = _read_here(source)
-        chosen = chosen_gpus(options.gpu, snapshot)
+        chosen, seen = _chosen(options.gpu, snapshot)
         gpu, memory = _card(rooms_of(snapshot, {}, chosen))
         asked = Wait(
             budget=_estimate(options, job, gpu, memory),
@@ -68,7 +71,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         found = wait(asked)
     if program and found.verdict == "fits":
         become(program, found)
-    return _answer(options, asked.budget, found, gpu, notes)
+    return _answer(options, asked.budget, found, gpu, (*notes, *seen))
 
 
 def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: int | None) -> Budget:
@@ -141,14 +144,17 @@ def _read_here(source: NvmlSource) -> Snapshot:
     return snapshot
 
 
-def chosen_gpus(text: str | None, snapshot: Snapshot) -> list[int] | None:
-    """The indices that ``--gpu`` names; None: all.
+def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    """The GPUs that are asked for: by ``--gpu``, else by CUDA_VISIBLE_DEVICES, else all; and what to know of that."""
+    return _visible(snapshot) if text is None else (named_gpus(text, snapshot), ())
+
+
+def named_gpus(text: str, snapshot: Snapshot) -> list[int]:
+    """The indices that ``--gpu`` names.
 
     Raises:
         InputError: there is no such GPU.
     """
-    if text is None:
-        return None
     known = [gpu.index for gpu in snapshot.gpus]
     try:
         chosen = [int(part) for part in text.split(",")]
@@ -158,6 +164,19 @@ def chosen_gpus(text: str | None, snapshot: Snapshot) -> list[int] | None:
     if absent:
         raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {', '.join(map(str, known))}")
     return chosen
+
+
+def _visible(snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    choice = DeviceChoice.of(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
+    if choice.visible is None:
+        return None, ()
+    indices, doubt = visible_gpus(choice, snapshot.gpus)
+    if not indices:
+        raise InputError(
+            f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here; unset it, or give --gpu INDEX"
+        )
+    said = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.visible!r}."
+    return indices, (said, f"They may be others: {doubt}.") if doubt else (said,)
 
 
 def rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:

@@ -24,7 +24,7 @@ from ..preflight_text import preflight_lines
 from ..progress import Progress
 from ..terminal import look
 from .estimate import elsewhere
-from .fit import chosen_gpus, rooms_elsewhere
+from .fit import named_gpus, rooms_elsewhere
 
 _RESULTS = {0: "pass", 1: "failure", 3: "unknown"}
 
@@ -64,7 +64,7 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
     gpu, memory = elsewhere(options, job)
     if memory:
         return described_machine(rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size), gpu)
-    return this_machine(lambda snapshot: chosen_gpus(options.gpu, snapshot))
+    return this_machine(lambda snapshot: named_gpus(options.gpu, snapshot) if options.gpu else None)
 
 
 def _refuse_nonsense(context: Context) -> None:

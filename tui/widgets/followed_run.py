@@ -1,6 +1,6 @@
 """A run that is followed: its ranks side by side, its settings, and one of its processes against its budget."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual import on
@@ -12,26 +12,27 @@ from textual.message import Message
 from textual.widgets import Static
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.divergence import Divergence, Observation, diverge
-from vramtop.estimator.job import Job
+from vramtop.estimator.divergence import Divergence
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import Board, ProcessRow, RunRow
+from vramtop.monitor.compare import Status
 from vramtop.monitor.history import History
 from vramtop.monitor.snapshot import ProcessKey
+from vramtop.monitor.why import why
 
 from ..attach_text import process_content, run_content, warnings_content
 from ..estimates import Estimate
 from ..newest import Newest
 from ..rank_rows import Place
-from ..why import observation_of, why_content
+from ..why import why_content
 from .lines import Lines
 from .rank_table import RankTable
 from .run_view import RunView
 
 _GRAIN = 0.02
 """What is held must change by so much of the budget before it is explained anew."""
-_Question = tuple[int, tuple[int, int, float | None], int, bool]
-"""A budget, a process on a GPU, how many grains it holds, and whether torch's counters are known."""
+_Question = tuple[int, tuple[int, int, float | None], int, bool, Status]
+"""A budget, a process on a GPU, how many grains it holds, whether torch's counters are known, and its status."""
 
 
 class FollowedRun(Vertical):
@@ -150,28 +151,26 @@ class FollowedRun(Vertical):
 
     def _ask_why(self, row: ProcessRow) -> None:
         """On a thread of its own, and only when something has changed."""
-        read = self._attachment
-        assumed = [finding.key for finding in read.reading.findings if not finding.written] if read else []
-        seen, budget = observation_of(row, assumed), row.budget
-        if seen is None or seen.device_bytes is None or budget is None:
+        read, budget, comparison = self._attachment, row.budget, row.comparison
+        if budget is None or comparison is None or not comparison.diverges:
             self._question = None
             self.query_one(RunView).explain(Content())
             return
+        high = comparison.high_water
+        held = (high.size_bytes if high else comparison.observed_bytes) or 0
         grain = max(1.0, _GRAIN * budget.peak.device_bytes)
-        question = (id(budget), row.key, round(seen.device_bytes / grain), seen.counters is not None)
+        question = (id(budget), row.key, round(held / grain), row.process.counters is not None, comparison.status)
         if question != self._question:
             self._question = question
-            self._why.submit(lambda: self._answer_why(question, budget, seen, read.environ_hf if read else None))
+            assumed = [finding.key for finding in read.reading.findings if not finding.written] if read else []
+            environ = read.environ_hf if read else None
 
-    def _answer_why(
-        self, question: _Question, budget: Budget, seen: Observation, environ: Mapping[str, str] | None
-    ) -> None:
-        """Runs on a thread of its own."""
+            def answer() -> None:
+                quick = lambda job: self._estimate(job, environ=environ)  # noqa: E731 - a name for the argument
+                found = why(budget, comparison, row.process, quick, assumed=assumed)
+                self.post_message(self.Explained(question, found))
 
-        def quick(job: Job) -> Budget:
-            return self._estimate(job, environ=environ)
-
-        self.post_message(self.Explained(question, diverge(budget, seen, quick)))
+            self._why.submit(answer)
 
 
 def _places(board: Board | None, attachment: Attachment | None, rows: Sequence[ProcessRow]) -> dict[ProcessKey, Place]:
