@@ -169,3 +169,14 @@ def test_unequal_cards_without_an_order_are_a_warning(make_context: MakeContext,
     assert VisibleDevices().look(make_context(ddp(2), gpus=gpus)).status == "warning"
     ordered = make_context(ddp(2), gpus=gpus, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert VisibleDevices().look(ordered).status == "pass"
+
+
+def test_gpus_that_the_user_named_are_not_those_that_the_job_would_take(
+    make_context: MakeContext, make_gpu: Any
+) -> None:
+    context = make_context(ddp(1), gpus=[make_gpu(index) for index in range(2)])
+    second = dataclasses.replace(context.machine, rooms=context.machine.rooms[1:], chosen=True)
+    found = VisibleDevices().look(dataclasses.replace(context, machine=second))
+    assert (found.status, found.advice) == ("warning", "set CUDA_VISIBLE_DEVICES=1")
+    set_ = dataclasses.replace(context, machine=second, environ={"CUDA_VISIBLE_DEVICES": "1"})
+    assert VisibleDevices().look(set_).status == "pass"
