@@ -30,7 +30,7 @@ class Driver(Check):
         if machine.elsewhere:
             return self.skips("the job is for another machine than this one")
         if machine.snapshot is None:
-            advice = "start the job where there is a driver; --gpu-type NAME asks about another machine"
+            advice = "start the job where a driver answers; --gpu-type NAME asks about another machine"
             return self.fails(machine.unseen or "no GPU can be seen here", advice)
         gpus, source = machine.snapshot.gpus, machine.snapshot.source
         if not gpus:

@@ -1,5 +1,7 @@
 """The machine that a job is to run on: this one as it is now, or one that is described."""
 
+import queue
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +13,8 @@ from ..nvml import NvmlSource
 from ..reservations import Reservations
 from ..snapshot import Snapshot
 
+DRIVER_SECONDS = 20.0
+"""So long the driver may take to answer; a healthy one takes less than one, without persistence mode a few."""
 Capabilities = Mapping[int, tuple[int, int]]
 """CUDA compute capability by GPU index."""
 
@@ -43,26 +47,41 @@ class Machine:
         return max((room.total_bytes for room in self.rooms if room.total_bytes), default=None)
 
 
-def this_machine(only: Callable[[Snapshot], Collection[int] | None] = lambda _: None) -> Machine:
+def this_machine(
+    only: Callable[[Snapshot], Collection[int] | None] = lambda _: None, *, seconds: float = DRIVER_SECONDS
+) -> Machine:
     """This machine as NVML shows it now.
 
     Args:
         only: chooses the GPUs to consider, by index; None: all.
+        seconds: so long the driver may take to answer.
     """
-    source = NvmlSource()
+    answers: queue.SimpleQueue[Snapshot | CannotTellError] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(answers,), name="preflight NVML", daemon=True).start()
     try:
-        source.open()
-        try:
-            snapshot = source.read()
-        finally:
-            source.close()
-    except CannotTellError as error:
-        return Machine(rooms=(), unseen=error.message.rstrip("."))
+        snapshot = answers.get(timeout=seconds)
+    except queue.Empty:
+        return Machine(rooms=(), unseen=f"the NVIDIA driver gives no answer within {seconds:g} seconds")
+    if isinstance(snapshot, CannotTellError):
+        return Machine(rooms=(), unseen=snapshot.message.rstrip("."))
     indices = only(snapshot)
     rooms = rooms_of(snapshot, Reservations().committed(snapshot), indices)
     card = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
     named = indices is not None
     return Machine(rooms=rooms, snapshot=snapshot, chosen=named, card=card, capabilities=compute_capabilities)
+
+
+def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
+    """One reading; a driver with a lost GPU may never come back from it."""
+    source = NvmlSource()
+    try:
+        source.open()
+        try:
+            answers.put(source.read())
+        finally:
+            source.close()
+    except CannotTellError as error:
+        answers.put(error)
 
 
 def described_machine(rooms: tuple[Room, ...], card: Gpu | None) -> Machine:

@@ -1,6 +1,7 @@
 """Driver, runtime, compute capability and visible devices."""
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,22 @@ def test_a_machine_without_driver_says_why(monkeypatch: pytest.MonkeyPatch, driv
     assert machine.rooms == ()
     assert "driver" in (machine.unseen or "")
     assert not machine.elsewhere
+
+
+def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    class Hangs:
+        def open(self) -> None:
+            never.wait(60)
+
+        def read(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("vramtop.monitor.preflight.machine.NvmlSource", Hangs)
+    assert this_machine(seconds=0.1).unseen == "the NVIDIA driver gives no answer within 0.1 seconds"
+    never.set()
 
 
 @pytest.mark.parametrize(

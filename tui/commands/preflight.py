@@ -13,7 +13,7 @@ from vramtop.monitor.preflight.check import Outcome
 from vramtop.monitor.preflight.context import Context
 from vramtop.monitor.preflight.interpreter import job_python
 from vramtop.monitor.preflight.launch import job_environ
-from vramtop.monitor.preflight.machine import Machine, described_machine, this_machine
+from vramtop.monitor.preflight.machine import DRIVER_SECONDS, Machine, described_machine, this_machine
 from vramtop.monitor.preflight.prepare import BUDGET_SECONDS, prepare
 from vramtop.monitor.preflight.run import CHECKS, exit_code
 from vramtop.monitor.preflight.run import run as run_checks
@@ -64,7 +64,8 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
     gpu, memory = elsewhere(options, job)
     if memory:
         return described_machine(rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size), gpu)
-    return this_machine(lambda snapshot: named_gpus(options.gpu, snapshot) if options.gpu else None)
+    seconds = min(DRIVER_SECONDS, options.timeout or DRIVER_SECONDS)
+    return this_machine(lambda snapshot: named_gpus(options.gpu, snapshot) if options.gpu else None, seconds=seconds)
 
 
 def _refuse_nonsense(context: Context) -> None:
