@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from vramtop.estimator.paths import expanded
 
-from .access import find_token, is_offline
+from .access import find_token, is_offline, token_file
 from .check import Check, Outcome
 from .context import Context
 from .model import is_complete, model_place
@@ -58,17 +58,32 @@ class Keys(Check):
         return self.passes(there)
 
 
+class HubToken(Check):
+    """A token for the hub, where it gives the model to some accounts alone."""
+
+    name = "Hub token"
+
+    def look(self, context: Context) -> Outcome:
+        """That there is none is a failure; whether it does is said by the model's access."""
+        place = model_place(context.job, context.environ)
+        if place is None or place.hub_id is None or is_complete(place, context.job):
+            return self.skips("nothing is to be fetched from the hub")
+        if is_offline(context.environ):
+            return self.skips("the hub may not be asked")
+        access, token = context.access(), find_token(context.environ)
+        if token is not None:
+            return self.passes(f"there is a token ({token[1]})")
+        if access.answer in ("gated", "absent", "refused"):
+            found = f"HF_TOKEN is not set, nor is there a token in {token_file(context.environ)}"
+            return self.fails(found, "set HF_TOKEN where the job is started, or run: hf auth login")
+        return self.skips("the hub asks for none" if access.answer == "open" else "the hub does not say")
+
+
 def needed(context: Context) -> Iterator[Key]:
     """What this job needs, and why."""
     run = context.job.run
     if run.inference_endpoint:
         yield Key(name=run.inference_key, why=f"the job asks {_host(run.inference_endpoint)}")
-    place = model_place(context.job, context.environ)
-    fetches = place is not None and place.hub_id is not None and not is_complete(place, context.job)
-    if fetches and not is_offline(context.environ) and context.access().answer in ("gated", "absent"):
-        token = find_token(context.environ)
-        instead = f"a token in {token[1]}" if token and token[1] != "HF_TOKEN" else None
-        yield Key(name="HF_TOKEN", why="the model is not given to everybody", instead=instead)
     for target in run.report_to:
         if target in _REPORTING:
             yield Key(name=_REPORTING[target], why=f"metrics go to {target}", instead=_instead(target, context))

@@ -14,7 +14,7 @@ from ..reservations import Reservations
 from ..snapshot import Snapshot
 
 DRIVER_SECONDS = 20.0
-"""So long the driver may take to answer; a healthy one takes less than one, without persistence mode a few."""
+"""So long the driver may take to answer: without persistence mode it starts up first, card by card."""
 Capabilities = Mapping[int, tuple[int, int]]
 """CUDA compute capability by GPU index."""
 

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from vramtop.estimator.errors import VramtopError
@@ -11,7 +11,7 @@ from vramtop.estimator.errors import VramtopError
 from .check import Check, Outcome
 from .context import Context
 from .cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices
-from .keys import Keys
+from .keys import HubToken, Keys
 from .libraries import Libraries
 from .logs import LogFolder, OutputFolder, ReportingTargets
 from .memory import FitVerdict, LowerBound
@@ -21,7 +21,7 @@ from .ranks import InfiniBand, NetworkInterface, Rendezvous, SharedMemory
 CHECKS: tuple[type[Check], ...] = (
     *(Driver, CudaRuntime, ComputeCapability, VisibleDevices),
     *(LowerBound, FitVerdict),
-    *(ModelFiles, ModelAccess, Keys),
+    *(ModelFiles, ModelAccess, HubToken, Keys),
     *(OutputFolder, LogFolder, ReportingTargets),
     Libraries,
     *(NetworkInterface, InfiniBand, SharedMemory, Rendezvous),
@@ -67,7 +67,7 @@ def run(
             answered = [(place, _late(checks[place], ends[place] - begun)) for place in late]
         for place, outcome in answered:
             if place not in found:
-                found[place] = _without_secrets(outcome, context.environ)
+                found[place] = _without_secrets(outcome, context)
                 if told is not None:
                     told(found[place])
     return tuple(found[place] for place in range(len(checks)))
@@ -99,15 +99,16 @@ def _late(check: Check, seconds: float) -> Outcome:
     )
 
 
-def _without_secrets(outcome: Outcome, environ: Mapping[str, str]) -> Outcome:
+def _without_secrets(outcome: Outcome, context: Context) -> Outcome:
     """The outcome without any value of a variable that holds a secret, wherever a library may have put one."""
+    keys = {context.job.run.inference_key, *context.job.run.required_environment}
     secrets = sorted(
         (
             value.strip()
-            for name, value in environ.items()
+            for name, value in context.environ.items()
             if len(value.strip()) >= _SHORTEST_SECRET
             and not value.strip().startswith("/")  # the path of a key is none
-            and any(word in name.upper() for word in _SECRET_WORDS)
+            and (name in keys or any(word in name.upper() for word in _SECRET_WORDS))
         ),
         key=len,
         reverse=True,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from vramtop.estimator.errors import CannotTellError
+from vramtop.estimator.job import Job, ModelSpec, Run
 from vramtop.monitor.preflight.check import Check, Outcome
 from vramtop.monitor.preflight.context import Context, Once
 from vramtop.monitor.preflight.run import CHECKS, exit_code, run
@@ -110,6 +111,12 @@ def outcome(status: str, *, unknown: bool = False, decisive: bool = False) -> Ou
 )
 def test_exit_codes(outcomes: list[Outcome], code: int) -> None:
     assert exit_code(outcomes) == code
+
+
+def test_a_variable_that_the_job_requires_counts_as_secret_whatever_its_name(make_context: MakeContext) -> None:
+    job = Job(model=ModelSpec(config={}), run=Run(required_environment=["MY_AUTH"]))
+    (found,) = run(make_context(job, environ={"MY_AUTH": "sesame-open"}), [Raises(CannotTellError("sesame-open"))])
+    assert found.found == "(not shown)"
 
 
 def test_the_value_of_a_key_is_taken_out_of_whatever_a_library_says(make_context: MakeContext) -> None:

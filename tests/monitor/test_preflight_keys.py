@@ -8,7 +8,7 @@ import pytest
 from vramtop.estimator.job import Job, ModelSpec, Run
 from vramtop.monitor.preflight.access import Access
 from vramtop.monitor.preflight.context import Context
-from vramtop.monitor.preflight.keys import Keys
+from vramtop.monitor.preflight.keys import HubToken, Keys
 
 MakeContext = Callable[..., Context]
 SECRET = "nvapi-0123456789"  # noqa: S105 - made up
@@ -70,14 +70,24 @@ def test_wandb_may_have_its_key_elsewhere_or_need_none(make_context: MakeContext
 
 def test_a_gated_model_that_is_not_here_needs_a_token(make_context: MakeContext, tmp_path: Path) -> None:
     job, environ = Job(model=ModelSpec(id="acme/gated")), {"HF_HOME": str(tmp_path)}
-    gated = Access(answer="gated", words="", token_from=None)
-    found = Keys().look(make_context(job, environ=environ, access=lambda: gated))
-    assert (found.status, "HF_TOKEN is not set" in found.found) == ("failure", True)
+
+    def look(answer: str, **more: str) -> tuple[str, str]:
+        access = Access(answer=answer, words="", token_from=None)  # type: ignore[arg-type]
+        found = HubToken().look(make_context(job, environ={**environ, **more}, access=lambda: access))
+        return found.status, found.found
+
+    assert look("gated") == ("failure", f"HF_TOKEN is not set, nor is there a token in {tmp_path / 'token'}")
+    assert look("gated", HF_TOKEN=SECRET) == ("pass", "there is a token (HF_TOKEN)")
+    assert look("gated", HF_HUB_OFFLINE="1")[0] == "skipped"
+    assert look("open")[0] == look("unreachable")[0] == "skipped"
     (tmp_path / "token").write_text(SECRET)
-    filed = Keys().look(make_context(job, environ=environ, access=lambda: gated))
-    assert (filed.status, f"a token in {tmp_path / 'token'} serves" in filed.found) == ("pass", True)
-    set_ = Keys().look(make_context(job, environ={**environ, "HF_TOKEN": SECRET}, access=lambda: gated))
-    assert (set_.status, set_.found) == ("pass", "HF_TOKEN is set")
-    open_ = Access(answer="open", words="", token_from=None)
-    assert Keys().look(make_context(job, environ=environ, access=lambda: open_)).status == "skipped"
-    assert Keys().look(make_context(job, environ={**environ, "HF_HUB_OFFLINE": "1"})).status == "skipped"
+    assert look("gated") == ("pass", f"there is a token ({tmp_path / 'token'})")
+    assert HubToken().look(make_context(Job(model=INLINE))).status == "skipped"
+
+
+def test_keys_wait_for_no_hub(make_context: MakeContext) -> None:
+    def hangs() -> Access:
+        raise AssertionError("asked")
+
+    job = Job(model=ModelSpec(id="acme/gated"), run=Run(required_environment=["A"]))
+    assert Keys().look(make_context(job, environ={}, access=hangs)).status == "failure"
