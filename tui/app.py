@@ -18,7 +18,6 @@ from textual.theme import Theme
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.methods import estimate
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import ProcessKey, Snapshot
@@ -97,7 +96,7 @@ class VramtopApp(App[None]):
         ascii_only: bool = False,
         banner: str | None = None,
         pid: int | None = None,
-        estimate: "Estimate" = estimate,
+        estimate: "Estimate | None" = None,
         refine: "Estimate | None" = None,
         complaints: Sequence[str] = (),
         signal_fit: Signal = "none",
@@ -291,11 +290,13 @@ class VramtopApp(App[None]):
         yield from super().get_system_commands(screen)
 
     def _open_attach(self, pid: int | None, start_time: float | None) -> None:
+        from vramtop.estimator.methods import estimate  # not at start-up, of which it would take a fifth
+
         from .screens.attach import AttachScreen
 
         screen = AttachScreen(
             self.watchlist,
-            estimate=self._estimate,
+            estimate=self._estimate or estimate,
             refine=self._refine,
             attached=self._attached,
             board=self.board,

@@ -21,7 +21,7 @@ def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int
     if not runs:
         return Content("Attach: what does a running job take?")
     at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
-    if len(runs) == 1:  # its status stands below
+    if len(runs) == 1 and at == 0:  # its status stands below
         return Content(_name(runs[0])).truncate(width)
     tabs = [_tab(number, run, shown=number == at) for number, run in enumerate(runs)]
     first = 0

@@ -13,7 +13,7 @@ def why_content(divergence: Divergence) -> Content:
     head, below = divergence.sentence, divergence.lines
     said = next((line for line in below if head.endswith(f"; {line}")), None)
     if said is not None:  # it is the first of those below
-        head = f"{head.removesuffix(said).rstrip('; ')}; the budget would be"
+        head = head.removesuffix(f"; {said}")
     lines = [Content.assemble(("Why? ", "bold"), clean(head))]
     lines += [Content.assemble(("  · ", MUTED), clean(line)) for line in below]
     return Content("\n").join(lines)

@@ -162,7 +162,7 @@ async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimat
     Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("#row-training-micro_batch Input")))
+        await until(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
         assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u")
@@ -221,7 +221,7 @@ async def test_all_ranks_stand_side_by_side_and_another_run_is_a_key_away(
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#refused"))
+        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
         assert screen.query_one(RankTable).row_count == 2
         assert "1 other  ▲ OVER" in text_of(screen, "#title")
         assert "2 mine" in text_of(screen, "#title")
@@ -242,7 +242,7 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
     watchlist.is_running = lambda key: key[0] == training.pid
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#refused"))
+        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
         screen.show_board(two_runs(None, None, 41))
         assert "ended" in text_of(screen, "#bars")
         assert "held at most 61.0 GiB" in text_of(screen, "#bars")
@@ -360,7 +360,7 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
         await pilot.pause()
         screen.show_board(recorded)
         await pilot.press("tab", "enter")
-        await until(pilot, lambda: "is in the recording" in text_of(screen, "#refused"))
+        await until(pilot, lambda: "is in the recording" in text_of(screen, "#doubt"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
         assert watchlist.watched() == ()
 
@@ -376,7 +376,7 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
 
 
 async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimate_forty):
-    def attach(pid: int, *, start_time: float | None = None) -> Attachment:
+    def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
     screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)

@@ -1,5 +1,6 @@
 """A run that is followed: its ranks side by side, its settings, and one of its processes against its budget."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from ..estimates import Estimate
 from ..newest import Newest
 from ..rank_rows import Place
 from ..why import why_content
+from ..words import MUTED
 from .lines import Lines
 from .rank_table import RankTable
 from .run_view import RunView
@@ -50,7 +52,6 @@ class FollowedRun(Vertical):
     FollowedRun #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
     FollowedRun #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
     FollowedRun #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
-    FollowedRun #refused { padding: 0 1; height: auto; color: $text-warning; }
     FollowedRun #memory { width: 3fr; }
     FollowedRun #doubt { height: auto; padding: 0 1; color: $text-error; display: none; }
     FollowedRun #doubt.-told { display: block; }
@@ -74,6 +75,7 @@ class FollowedRun(Vertical):
         self._history = history
         self._estimate = estimate
         self._why = Newest("explain")
+        self._gone = threading.Event()
         self._question: _Question | None = None
         self._again: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
@@ -89,6 +91,10 @@ class FollowedRun(Vertical):
         with Horizontal(id="halves"):
             yield Vertical(id="settings")
             yield RunView(id="memory")
+
+    def on_unmount(self) -> None:
+        """Nobody waits for explanations any more."""
+        self._gone.set()
 
     def show(
         self, board: Board | None, keys: Sequence[ProcessKey], attachment: Attachment | None, budget: Budget | None
@@ -107,8 +113,8 @@ class FollowedRun(Vertical):
         header = run_content(attachment, self.rows) if attachment else None
         if header is None and self.rows:
             header = process_content(self.rows)
-        if header is not None:
-            self.query_one("#run", Lines).show(header, layout=True)
+        reading = Content.styled(f"… reading process {keys[0][0]}", MUTED) if keys else Content()
+        self.query_one("#run", Lines).show(reading if header is None else header, layout=True)
         warnings = self.query_one("#warnings", Lines)
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
@@ -168,7 +174,8 @@ class FollowedRun(Vertical):
             def answer() -> None:
                 quick = lambda job: self._estimate(job, environ=environ)  # noqa: E731 - a name for the argument
                 found = why(budget, comparison, row.process, quick, assumed=assumed)
-                self.post_message(self.Explained(question, found))
+                if not self._gone.is_set():
+                    self.post_message(self.Explained(question, found))
 
             self._why.submit(answer)
 
@@ -198,6 +205,13 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
     if run is not None:
         return run.rows
     return tuple(row for row in (board.processes if board else ()) if row.process.key in keys)
+
+
+def is_recorded(board: Board | None, pid: int) -> bool:
+    """The process is known from a recording alone; one of the same pid that runs here is another one."""
+    if board is None or board.snapshot.source.kind == "nvml":
+        return False
+    return any(row.process.pid == pid for row in (*board.processes, *board.ended))
 
 
 def identified(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:
