@@ -43,6 +43,7 @@ _TOOLS = {
     "litgpt": {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"},
     "tune": {"run"},
     "unsloth": {"train"},
+    "vllm": {"serve"},
 }
 """Training tools that launch their own workers, with the commands that train."""
 _TRL_COMMANDS = {"sft", "dpo", "kto", "grpo", "reward", "rloo", "distillation", "orpo", "cpo"}

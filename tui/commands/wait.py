@@ -32,6 +32,7 @@ class Wait:
         interval: seconds between two looks.
         timeout: seconds after which to give up; None: never.
         program: the command to become; empty: say so and end.
+        judge: whether a budget fits these rooms; ``fit`` itself looks at the GPUs alone.
     """
 
     budget: Budget
@@ -40,6 +41,7 @@ class Wait:
     interval: float
     timeout: float | None
     program: Sequence[str]
+    judge: Callable[[Budget, Sequence[Room]], Fit] = fit
 
 
 def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[str, ...]:
@@ -77,7 +79,7 @@ def wait(
     while True:
         with reservations.exclusive():
             snapshot = asked.read()
-            found = fit(asked.budget, asked.rooms(snapshot, reservations.committed(snapshot)))
+            found = asked.judge(asked.budget, asked.rooms(snapshot, reservations.committed(snapshot)))
             if found.verdict == "fits":
                 reservations.promise(_promise(asked, found, snapshot))
                 return found
@@ -112,11 +114,10 @@ def _promise(asked: Wait, found: Fit, snapshot: Snapshot) -> Reservation:
     if started is None:
         raise CannotTellError(f"Process {pid}, for which the room would be kept, has ended.")
     names = {gpu.index: gpu.uuid or str(gpu.index) for gpu in snapshot.gpus}
-    needs = zip(found.placement, asked.budget.ranks, strict=True)
     return Reservation(
         pid=pid,
         start_time=started,
         job=asked.budget.job.label,
-        gpus={names[index]: need.device_bytes for index, need in needs},
+        gpus={names[index]: size for index, size in found.taken_bytes.items()},
         until=None if asked.program else time.time() + START_SECONDS,
     )
