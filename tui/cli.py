@@ -118,8 +118,7 @@ def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     _estimate_arguments(parser)
-    words = "RAM that the machine can give, such as 256GiB (this machine's own when left out; else not looked at)"
-    parser.add_argument("--host-memory", metavar="SIZE", help=words)
+    _host_argument(parser)
     words = "the largest micro-batch is one with which some accumulation keeps the sequences per step"
     parser.add_argument("--keep-global-batch", action="store_true", help=words)
     group = parser.add_argument_group("waiting")
@@ -145,6 +144,7 @@ def _preflight_arguments(parser: argparse.ArgumentParser) -> None:
         "required_environment."
     )
     _estimate_arguments(parser)
+    _host_argument(parser)
     words = "so long each check may take at most (else its own limit, 30 to 120 s)"
     parser.add_argument("--timeout", type=_seconds, default=None, metavar="SECONDS", help=words)
 
@@ -177,6 +177,11 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
     card.add_argument("--gpu-memory", metavar="SIZE", help="a card of this size, such as 80GiB or 81559MiB")
     card.add_argument("--gpu", metavar="INDEX[,INDEX]", help="these GPUs of this machine only")
     group.add_argument("--gpus", type=_count, metavar="N", help="so many of them (as many as the job has ranks)")
+
+
+def _host_argument(parser: argparse.ArgumentParser) -> None:
+    words = "RAM that the machine can give, such as 256GiB (this machine's own when left out; else not looked at)"
+    parser.add_argument("--host-memory", metavar="SIZE", help=words)
 
 
 def _method_argument(parser: argparse.ArgumentParser) -> None:

@@ -42,8 +42,13 @@ class Need:
 def needs(job: Job) -> Iterator[Need]:
     """What a job needs, and why."""
     training, strategy = job.training, job.parallel.strategy
+    if job.served_by_vllm:
+        yield Need(names=("torch",), why="engine = vllm")
+        yield Need(names=("vllm",), why="engine = vllm")
+        return
     for name in _FRAMEWORKS[training.framework]:
-        yield Need(names=(name,), why=f"framework = {training.framework}")
+        if name != "accelerate" or training.mode == "train":
+            yield Need(names=(name,), why=f"framework = {training.framework}")
     trainer = training.framework == "transformers"
     if job.lora and trainer:
         yield Need(names=("peft",), why="LoRA adapters")
@@ -67,7 +72,7 @@ def needs(job: Job) -> Iterator[Need]:
 
 DISTRIBUTIONS = (
     *("torch", "transformers", "accelerate", "peft", "bitsandbytes", "flash-attn", "flash-attn-3", "kernels"),
-    *("deepspeed", "megatron-fsdp", "megatron-core", "liger-kernel", "torchtitan", "torchtune", "litgpt"),
+    *("deepspeed", "megatron-fsdp", "megatron-core", "liger-kernel", "torchtitan", "torchtune", "litgpt", "vllm"),
 )
 """All that ``needs`` may name."""
 

@@ -9,6 +9,7 @@ from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 
 from ..fit import Room, rooms_of
+from ..host_memory import HostRoom, host_room
 from ..nvml import NvmlSource
 from ..reservations import Reservations
 from ..snapshot import Snapshot
@@ -29,6 +30,8 @@ class Machine:
     """Of this machine; None: another one is described, or this one's GPUs cannot be seen."""
     chosen: bool = False
     """The user named the GPUs; else the job takes those that its environment shows it."""
+    host: HostRoom | None = None
+    """Its RAM; None: not known, of a machine that is described."""
     unseen: str | None = None
     """Why this machine's GPUs cannot be seen."""
     card: Gpu | None = None
@@ -61,14 +64,23 @@ def this_machine(
     try:
         snapshot = answers.get(timeout=seconds)
     except queue.Empty:
-        return Machine(rooms=(), unseen=f"the NVIDIA driver gives no answer within {seconds:g} seconds")
+        return Machine(
+            rooms=(), unseen=f"the NVIDIA driver gives no answer within {seconds:g} seconds", host=host_room()
+        )
     if isinstance(snapshot, CannotTellError):
-        return Machine(rooms=(), unseen=snapshot.message.rstrip("."))
+        return Machine(rooms=(), unseen=snapshot.message.rstrip("."), host=host_room())
     indices = only(snapshot)
     rooms = rooms_of(snapshot, Reservations().committed(snapshot), indices)
     card = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
     named = indices is not None
-    return Machine(rooms=rooms, snapshot=snapshot, chosen=named, card=card, capabilities=compute_capabilities)
+    return Machine(
+        rooms=rooms,
+        snapshot=snapshot,
+        chosen=named,
+        card=card,
+        capabilities=compute_capabilities,
+        host=host_room(),
+    )
 
 
 def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
@@ -84,10 +96,10 @@ def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
         answers.put(error)
 
 
-def described_machine(rooms: tuple[Room, ...], card: Gpu | None) -> Machine:
+def described_machine(rooms: tuple[Room, ...], card: Gpu | None, host: HostRoom | None = None) -> Machine:
     """A machine that is not this one."""
     known = {} if card is None else dict.fromkeys((room.index for room in rooms), card.compute_capability)
-    return Machine(rooms=rooms, card=card, capabilities=lambda: known)
+    return Machine(rooms=rooms, card=card, capabilities=lambda: known, host=host)
 
 
 def compute_capabilities() -> Capabilities:

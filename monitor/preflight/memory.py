@@ -14,11 +14,12 @@ from vramtop.estimator.states import shards
 from vramtop.estimator.widths import read_widths
 
 from ..fit import Room, fit
+from ..host_memory import judge_host
 from .check import Check, Outcome
 from .context import Context
 from .seats import rooms_to_take
 
-_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8}
+_BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
 _CONSTANTS_BYTES = 0.1
 """Per quantized weight, for its block's constants and for what is not quantized."""
 
@@ -81,6 +82,25 @@ def _advice(budget: Budget, rooms: Sequence[Room]) -> str:
     return "vramtop fit says what would make it smaller"
 
 
+class HostMemory(Check):
+    """The machine's RAM, while the job's processes load and while they train."""
+
+    name = "Host memory"
+
+    def look(self, context: Context) -> Outcome:
+        """What does not fit the host is killed there, whatever is free on the GPUs."""
+        need, room = context.quick().host, context.machine.host
+        if room is None:
+            return self.skips("how much the machine has is not known (--host-memory)")
+        if need is None:
+            return self.skips("what the job takes of it is not known")
+        found = judge_host(need, room, ranks=context.local_ranks or context.job.parallel.world_size)
+        advice = "load less at once (fsdp_cpu_ram_efficient_loading, ZeRO 3), offload less, or free memory"
+        if found.verdict == "fits":
+            return self.passes(found.sentence)
+        return self.warns(found.sentence, advice) if found.verdict == "tight" else self.fails(found.sentence, advice)
+
+
 _METHODS = {"formula": "closed form", "exact": "closed form on the built model", "traced": "traced"}
 
 
@@ -123,4 +143,6 @@ def _width(job: Job) -> float:
     """Bytes of a base weight."""
     if job.lora and job.lora.quantization != "none":
         return _BITS[job.lora.quantization] / 8 + _CONSTANTS_BYTES
+    if job.served_by_vllm and job.inference and job.inference.weights != "auto":
+        return _BITS[job.inference.weights] / 8 + _CONSTANTS_BYTES
     return read_widths(job).weight

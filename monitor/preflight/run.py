@@ -14,13 +14,13 @@ from .cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices
 from .keys import HubToken, Keys
 from .libraries import Libraries
 from .logs import LogFolder, OutputFolder, ReportingTargets
-from .memory import FitVerdict, LowerBound
+from .memory import FitVerdict, HostMemory, LowerBound
 from .model import ModelAccess, ModelFiles
 from .ranks import InfiniBand, NetworkInterface, Rendezvous, SharedMemory
 
 CHECKS: tuple[type[Check], ...] = (
     *(Driver, CudaRuntime, ComputeCapability, VisibleDevices),
-    *(LowerBound, FitVerdict),
+    *(LowerBound, FitVerdict, HostMemory),
     *(ModelFiles, ModelAccess, HubToken, Keys),
     *(OutputFolder, LogFolder, ReportingTargets),
     Libraries,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.installed import Packages
-from vramtop.estimator.job import Job, Lora, ModelSpec, Parallel, Software, Training
+from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
 from vramtop.monitor.preflight.context import Context
 from vramtop.monitor.preflight.interpreter import JobPython
 from vramtop.monitor.preflight.libraries import DISTRIBUTIONS, Libraries, needs, satisfies
@@ -28,7 +28,8 @@ def job(**tables: Any) -> Job:
         (job(lora=Lora()), {"torch", "transformers", "accelerate", "peft"}),
         (job(lora=Lora(quantization="nf4")), {"torch", "transformers", "accelerate", "peft", "bitsandbytes"}),
         (job(training=Training(optimizer="paged-adamw")), {"torch", "transformers", "accelerate", "bitsandbytes"}),
-        (job(training=Training(optimizer="adamw-8bit", mode="inference")), {"torch", "transformers", "accelerate"}),
+        (job(training=Training(optimizer="adamw-8bit", mode="inference")), {"torch", "transformers"}),
+        (job(training=Training(mode="inference"), inference=Inference(engine="vllm")), {"torch", "vllm"}),
         (job(training=Training(loss="fused-linear")), {"torch", "transformers", "accelerate", "liger-kernel"}),
         (job(parallel=Parallel(strategy="zero3")), {"torch", "transformers", "accelerate", "deepspeed"}),
         (job(model=ModelSpec(attention="flash_attention_2")), {"torch", "transformers", "accelerate", "flash-attn"}),

@@ -8,12 +8,13 @@ import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CancelledError, CannotTellError
-from vramtop.estimator.job import Job, Lora, ModelSpec, Parallel, Training
+from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Parallel, Training
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import GIB
+from vramtop.monitor.host_memory import HostRoom
 from vramtop.monitor.preflight.context import Context
 from vramtop.monitor.preflight.machine import Machine
-from vramtop.monitor.preflight.memory import FitVerdict, LowerBound, lower_bound
+from vramtop.monitor.preflight.memory import FitVerdict, HostMemory, LowerBound, lower_bound
 
 MakeContext = Callable[..., Context]
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")
@@ -124,3 +125,28 @@ def test_of_several_machines_this_ones_ranks_count(make_context: MakeContext, ma
     found = FitVerdict().look(context)
     assert (found.status, "on this machine alone" in found.found) == ("pass", True)
     assert FitVerdict().look(dataclasses.replace(context, local_ranks=None)).status == "failure"
+
+
+@pytest.mark.parametrize(
+    ("gib", "ranks", "status"), [(64, 1, "pass"), (20, 1, "failure"), (64, 4, "failure"), (None, 1, "skipped")]
+)
+def test_the_hosts_memory(make_context: MakeContext, gib: int | None, ranks: int, status: str) -> None:
+    """8 billion parameters that each rank loads in fp32, from a checkpoint in 16 bits."""
+    asked = job("bf16-mixed", parallel=Parallel(strategy="ddp", data_replicate=ranks))
+    budget = estimate(asked)
+    context = make_context(asked, quick=lambda: budget)
+    room = None if gib is None else HostRoom(available_bytes=gib * GIB)
+    found = HostMemory().look(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room)))
+    assert found.status == status
+    one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room), local_ranks=1)
+    assert ranks == 1 or HostMemory().look(one).status == "pass"
+
+
+def test_the_bound_of_a_served_model_counts_its_own_weights() -> None:
+    served = Job(
+        model=LLAMA,
+        training=Training(mode="inference", precision="bf16"),
+        inference=Inference(engine="vllm", weights="int4"),
+    )
+    _, words = lower_bound(estimate(served))
+    assert "x 0.6 bytes" in words

@@ -4,11 +4,14 @@ import argparse
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.job import Job
 from vramtop.estimator.models import resolve_model
+from vramtop.estimator.sizes import parse_size
+from vramtop.monitor.host_memory import HostRoom
 from vramtop.monitor.preflight.check import Outcome
 from vramtop.monitor.preflight.context import Context
 from vramtop.monitor.preflight.interpreter import job_python
@@ -63,9 +66,15 @@ def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None
 def _machine(options: argparse.Namespace, job: Job) -> Machine:
     gpu, memory = elsewhere(options, job)
     if memory:
-        return described_machine(rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size), gpu)
+        rooms = rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
+        return described_machine(rooms, gpu, _host(options))
     seconds = min(DRIVER_SECONDS, options.timeout or DRIVER_SECONDS)
-    return this_machine(lambda snapshot: named_gpus(options.gpu, snapshot) if options.gpu else None, seconds=seconds)
+    machine = this_machine(lambda found: named_gpus(options.gpu, found) if options.gpu else None, seconds=seconds)
+    return replace(machine, host=_host(options) or machine.host)
+
+
+def _host(options: argparse.Namespace) -> HostRoom | None:
+    return HostRoom(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
 
 
 def _refuse_nonsense(context: Context) -> None:
