@@ -32,7 +32,8 @@ _CUDA_BYTES = 900 * MIB
 _BUFFERS = 1.5
 """DeepSpeed's ``additional_buffer_factor``, for what is pinned."""
 ASSUMPTION = (
-    "Host memory: a process takes 1.3 GiB before any tensor; data loader workers and the data itself are not counted."
+    "Host memory: a process takes 1.3 GiB before any tensor, and checkpoints are safetensors files; data loader "
+    "workers and the data itself are not counted."
 )
 
 
@@ -72,9 +73,8 @@ class HostNeed:
         return max(self.loading_bytes(ranks), self.steady_bytes(ranks))
 
     def high_bytes(self, ranks: int) -> int:
-        """The upper bound: mapped pages kept, and pinned buffers rounded up."""
-        steady = ranks * (self.process + round(_BUFFERS * self.offloaded))
-        return max(self.loading_bytes(ranks) + self.mapped, steady)
+        """The upper bound: pinned buffers rounded up."""
+        return max(self.loading_bytes(ranks), ranks * (self.process + round(_BUFFERS * self.offloaded)))
 
     def to_json(self, ranks: int) -> dict[str, Any]:
         """By component for one rank, and the sums for so many ranks of one machine."""

@@ -73,7 +73,8 @@ def suggest(
     search = _Search(job, current, corrected(job, current, estimate), judge)
     changes = changes_of(job, gpus=gpus)
     singles = list(_smallest(search.tried((change,) for change in changes)))
-    changes = tuple(change for change in changes if change.kind != LOADING)
+    if judge(moved(current, -current.peak.high_bytes)) == "fits":  # the host is no limit
+        changes = tuple(change for change in changes if change.kind != LOADING)
     enough = [s for s in singles if s.verdict == "fits"]
     limit = _MUCH_CHEAPER * min((s.cost for s in enough), default=float("inf"))
     alone = {part.kind for s in enough for part in s.parts if s.cost <= limit}
@@ -84,7 +85,7 @@ def suggest(
     if cheapest > _DEAR:
         thirds = _thirds(tried, changes, _MUCH_CHEAPER * cheapest)
         tried += _smallest(search.tried(thirds, until=most))
-    found = sorted([*singles, *tried], key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes))
+    found = sorted(_useful([*singles, *tried]), key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes))
     fitting = [s for s in found if s.verdict == "fits"]
     tight = [s for s in found if s.verdict == "tight"]
     if fitting or tight:
@@ -200,6 +201,21 @@ def _smallest(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
             continue
         seen.add((kinds, suggestion.verdict))
         yield suggestion
+
+
+def _useful(found: Sequence[Suggestion]) -> list[Suggestion]:
+    """Without those of which a part does as well."""
+    kinds = {id(s): {part.kind for part in s.parts} for s in found}
+
+    def as_good(fewer: Suggestion, more: Suggestion) -> bool:
+        if fewer.verdict != more.verdict or not kinds[id(fewer)] < kinds[id(more)]:
+            return False
+        if not all(more.changes.get(key) == value for key, value in fewer.changes.items()):
+            return False
+        smaller = more.budget.peak.device_bytes < 0.99 * fewer.budget.peak.device_bytes
+        return fewer.verdict in ("fits", "tight") or not smaller
+
+    return [s for s in found if not any(as_good(fewer, s) for fewer in found)]
 
 
 def _thirds(pairs: Sequence[Suggestion], changes: Sequence[Change], limit: float) -> list[tuple[Change, ...]]:

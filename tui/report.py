@@ -34,6 +34,9 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     if budget.serving is not None:
         each = format_gib(budget.serving.sequence_bytes, digits=2)
         yield terminal.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+    if budget.host is not None:
+        loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
+        yield terminal.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()

@@ -40,6 +40,7 @@ class Terminal:
             initial_indent=indent,
             subsequent_indent=indent if further is None else further,
             break_long_words=False,
+            break_on_hyphens=False,  # flags stay whole
         )
         return [line.replace("\xa0", " ") for line in whole]
 

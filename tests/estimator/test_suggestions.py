@@ -86,6 +86,15 @@ def test_a_third_change_comes_where_no_pair_is_enough(quick: Variants) -> None:
         assert len(suggestion.changes) == sum(len(part.changes) for part in suggestion.parts)
 
 
+@pytest.mark.parametrize("size", [16, 24, 33, 60])
+def test_no_part_of_a_suggestion_does_as_well(quick: Variants, size: float) -> None:
+    found = offered(JOB, quick, within(size))
+    for more in found:
+        for fewer in found:
+            if all(more.changes.get(key) == value for key, value in fewer.changes.items()) and fewer is not more:
+                assert fewer.verdict != more.verdict or more.verdict == "does_not_fit"
+
+
 def test_the_smallest_step_that_is_enough_is_taken(quick: Variants) -> None:
     halved, quartered = ({"training.micro_batch": 4 // f, "training.gradient_accumulation": f} for f in (2, 4))
     for changes in (halved, quartered):

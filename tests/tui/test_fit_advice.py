@@ -99,6 +99,9 @@ def test_the_hosts_memory_decides_too(fit: Fit) -> None:
     assert "8 processes need" in answer["sentence"]
     assert answer["suggestions"][0]["changes"] == {"parallel.load_on_rank_zero": True}
     assert found(fit(*words, "--host-memory", "256GiB"))["verdict"] == "fits"
+    both = found(fit(*words[:2], "20GiB", *words[3:], "--host-memory", "20GiB"))
+    assert both["suggestions"][0]["verdict"] == "fits"
+    assert "parallel.load_on_rank_zero" in both["suggestions"][0]["changes"]
 
 
 def test_launch_lines_are_answered_in_their_own_flags(fit: Fit) -> None:
