@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from .errors import InputError
-from .job import Job, Software, Unsure
+from .job import Job, Run, Software, Unsure
 from .paths import is_file
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
@@ -75,9 +75,9 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """The job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "unsure"):
+    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
         value = getattr(job, table)
-        if value is not None and value not in (Software(), Unsure()):
+        if value is not None and value not in (Software(), Run(), Unsure()):  # rarely said
             fields = msgspec.structs.asdict(value)
             tables[table] = {key: field for key, field in fields.items() if field is not None}
     return tables
