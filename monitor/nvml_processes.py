@@ -41,7 +41,9 @@ def process_rows(
                 inside[pid] = entry.gpuInstanceId
             known = sizes.get(pid)
             sizes[pid] = size if known is None else max(known, size or 0)
-    rows = [_row(pid, sizes[pid], kinds[pid], total_bytes, describe(pid), inside.get(pid)) for pid in kinds]
+    rows = [
+        _row(pid, sizes[pid], kinds[pid], total_bytes, describe(pid), gpu_instance=inside.get(pid)) for pid in kinds
+    ]
     rows.sort(key=lambda row: (row.used_bytes is None, -(row.used_bytes or 0), row.pid))
     return tuple(rows)
 
@@ -52,6 +54,7 @@ def _row(
     kinds: tuple[ProcessKind, ...],
     total_bytes: int | None,
     facts: ProcessFacts,
+    *,
     gpu_instance: int | None,
 ) -> GpuProcess:
     note = facts.note

@@ -41,7 +41,7 @@ def slots(fake_mig):
 def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
     driver, source, fake_gpu, fake_process, slots, tmp_path: Path
 ):
-    held = [fake_process(ME, GIB, gpu_instance=9), fake_process(99999999, GIB, gpu_instance=7)]
+    held = [fake_process(ME, GIB, gpu_instance=9), fake_process(4194303, GIB, gpu_instance=7)]
     driver.gpus = [fake_gpu(mig=slots, processes=held)]
     source.open()
     snapshot = source.read()
@@ -56,7 +56,7 @@ def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
         (10 * GIB, GIB, 9 * GIB),
     ]
     assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == 3  # of the GPU, and once of each GPU instance
-    assert {process.pid: process.gpu_instance for process in gpu.processes} == {ME: 9, 99999999: None}
+    assert {process.pid: process.gpu_instance for process in gpu.processes} == {ME: 9, 4194303: None}
     with RecordingWriter(tmp_path / "mig.rec") as writer:
         writer.write(snapshot)
     assert next(read_recording(tmp_path / "mig.rec")).gpus == snapshot.gpus
