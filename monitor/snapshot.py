@@ -90,6 +90,10 @@ class GpuProcess:
         """Identity over snapshots."""
         return self.pid, self.start_time
 
+    def place_on(self, gpu: int) -> Place:
+        """Where its memory is, on the GPU of that index."""
+        return gpu if self.gpu_instance is None else (gpu, self.gpu_instance)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWords:

@@ -20,7 +20,7 @@ from .fit import fit, rooms_of
 from .history import History
 from .oddities import Oddities
 from .runs import Follower, is_running
-from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
+from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
 
 _TURNED_READINGS = 3
 """A job that waits fits, or does not, when so many readings in a row say so: processes come and go."""
@@ -58,7 +58,7 @@ class Watchlist:
         oddities: finds what is odd on the GPUs.
         on_pend: told of each job that begins to wait, on the caller's thread.
         on_unpend: told of each that waits no longer.
-        reserved: bytes by GPU index that are promised to jobs about to start.
+        reserved: bytes by GPU, or GPU instance, that are promised to jobs about to start.
     """
 
     estimate: Callable[[Job], Budget]
@@ -68,7 +68,7 @@ class Watchlist:
     oddities: Oddities = field(default_factory=Oddities)
     on_pend: Callable[[Job], None] = lambda _: None
     on_unpend: Callable[[Job], None] = lambda _: None
-    reserved: Callable[[Snapshot], Mapping[int, int]] = lambda _: {}
+    reserved: Callable[[Snapshot], Mapping[Place, int]] = lambda _: {}
     card: Gpu | None = None
     """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
     _runs: list[WatchedJob] = field(default_factory=list)
@@ -193,8 +193,8 @@ class Watchlist:
         self, snapshot: Snapshot, gpus: Sequence[GpuRow], waiting: Sequence[Job]
     ) -> tuple[PendingRow, ...]:
         committed = commitments(gpus)
-        for index, size in self.reserved(snapshot).items() if waiting else ():
-            committed[index] = committed.get(index, 0) + size
+        for place, size in self.reserved(snapshot).items() if waiting else ():
+            committed[place] = committed.get(place, 0) + size
         rows = []
         standings: dict[bytes, _Standing] = {}
         for job in waiting:
@@ -208,8 +208,8 @@ class Watchlist:
             turned = standing.turned_at
             rows.append(PendingRow(job=job, budget=budget, fit=found, fits=standing.fits is True, turned_at=turned))
             if found.verdict in ("fits", "tight"):
-                for index, size in found.taken_bytes.items():
-                    committed[index] = committed.get(index, 0) + size
+                for room, size in found.taken:
+                    committed[room.place] = committed.get(room.place, 0) + size
         self._standings = standings
         return tuple(rows)
 

@@ -95,7 +95,7 @@ def remark_lines(budget: Budget) -> list[Content]:
 
 def gpu_lines(fit: Fit, budget: Budget, *, width: int) -> list[Content]:
     """A bar per GPU on the card's scale: held, committed, this job where it would go, free."""
-    return [_gpu_line(gpu, budget, width=width, placed=gpu.room.index in fit.placement) for gpu in fit.gpus]
+    return [_gpu_line(gpu, budget, width=width, placed=gpu.room in fit.placed) for gpu in fit.gpus]
 
 
 def gpu_legend() -> Content:
@@ -124,7 +124,8 @@ def short_name(name: str | None) -> str:
 
 def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
     room = gpu.room
-    label = f"{'▶' if placed else ' '}{room.index:>2} {short_name(room.name)}"[: _LABEL - 1]
+    name = room.label.removeprefix(f"GPU {room.index} ") if room.mig else short_name(room.name)
+    label = f"{'▶' if placed else ' '}{room.index:>2} {name}"[: _LABEL - 1]
     room_for_bar = max(8, width - _LABEL - _TAIL - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(
