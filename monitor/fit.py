@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from vramtop.estimator.budget import Budget, RankNeed
+from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.sizes import format_gib
 
 from .host_memory import HostRoom, HostVerdict, judge_host
@@ -52,6 +53,11 @@ class Room:
         return self.index if self.mig is None else (self.index, self.mig.gpu_instance)
 
     @property
+    def card(self) -> Gpu | None:
+        """The catalogue's entry; of a MIG device, that of its GPU."""
+        return match_nvml_name(self.name, None if self.mig else self.total_bytes) if self.name else None
+
+    @property
     def device(self) -> str:
         """As CUDA_VISIBLE_DEVICES names it."""
         return self.uuid or str(self.index)
@@ -61,14 +67,10 @@ class Room:
         """For people: ``GPU 0``, ``GPU 0 MIG 1g.10gb (gi 3)``."""
         if self.mig is None:
             return f"GPU {self.index}"
-        which = f"gi {self.mig.gpu_instance}" + (
-            f", ci {self.mig.compute_instance}" if self.mig.compute_instance else ""
-        )
-        return (
-            f"GPU {self.index} MIG {self.mig.profile} ({which})"
-            if self.mig.profile
-            else f"GPU {self.index} MIG ({which})"
-        )
+        words = [f"GPU {self.index} MIG", self.mig.profile, f"(gi {self.mig.gpu_instance}"]
+        if self.mig.compute_instance:
+            words[-1] = f"{words[-1]}, ci {self.mig.compute_instance}"
+        return f"{' '.join(filter(None, words))})"
 
     @property
     def available_bytes(self) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.gpus import Gpu, match_nvml_name
+from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import parse_size
@@ -101,7 +101,7 @@ def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: in
 
 def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
     """The catalogue's entry and the size of the GPUs that are considered."""
-    gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
+    gpu = next((room.card for room in rooms if room.name), None)
     return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
 
 
