@@ -16,8 +16,9 @@ from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
-from .fit import fit, rooms_of
+from .fit import fit, rooms_of, with_host
 from .history import History
+from .host_memory import HostRoom
 from .oddities import Oddities
 from .runs import Follower, is_running
 from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
@@ -59,6 +60,7 @@ class Watchlist:
         on_pend: told of each job that begins to wait, on the caller's thread.
         on_unpend: told of each that waits no longer.
         reserved: bytes by GPU index that are promised to jobs about to start.
+        host: the RAM of the snapshot's machine; None: not known, and not reckoned with.
     """
 
     estimate: Callable[[Job], Budget]
@@ -69,6 +71,7 @@ class Watchlist:
     on_pend: Callable[[Job], None] = lambda _: None
     on_unpend: Callable[[Job], None] = lambda _: None
     reserved: Callable[[Snapshot], Mapping[int, int]] = lambda _: {}
+    host: Callable[[Snapshot], HostRoom | None] = lambda _: None
     card: Gpu | None = None
     """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
     _runs: list[WatchedJob] = field(default_factory=list)
@@ -195,6 +198,7 @@ class Watchlist:
         committed = commitments(gpus)
         for index, size in self.reserved(snapshot).items() if waiting else ():
             committed[index] = committed.get(index, 0) + size
+        host = self.host(snapshot) if waiting else None
         rows = []
         standings: dict[bytes, _Standing] = {}
         for job in waiting:
@@ -203,6 +207,8 @@ class Watchlist:
                 rows.append(PendingRow(job=job, problem=budget))
                 continue
             found = fit(budget, rooms_of(snapshot, committed))
+            if host is not None:
+                found = with_host(found, budget, host, ranks=job.parallel.world_size)
             standing = standings[_identity(job)] = self._standings.get(_identity(job)) or _Standing()
             standing.take(found.verdict == "fits", snapshot.time)
             turned = standing.turned_at
