@@ -148,10 +148,14 @@ class Watchlist:
             running = {key: (run, at) for run in watched for at, key in enumerate(run.pids)}
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
+            committed = commitments(gpus)
+            for index, size in self.reserved(snapshot).items():
+                committed[index] = committed.get(index, 0) + size
             return Board(
                 snapshot=snapshot,
                 gpus=gpus,
-                pending=self._pending_rows(snapshot, gpus, waiting),
+                pending=self._pending_rows(snapshot, committed, waiting),
+                committed=committed,
                 runs=self._follower.runs(snapshot, gpus, watched, self._budget),
                 oddities=self.oddities.update(snapshot),
             )
@@ -193,11 +197,9 @@ class Watchlist:
         return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
 
     def _pending_rows(
-        self, snapshot: Snapshot, gpus: Sequence[GpuRow], waiting: Sequence[Job]
+        self, snapshot: Snapshot, committed: Mapping[int, int], waiting: Sequence[Job]
     ) -> tuple[PendingRow, ...]:
-        committed = commitments(gpus)
-        for index, size in self.reserved(snapshot).items() if waiting else ():
-            committed[index] = committed.get(index, 0) + size
+        committed = dict(committed)
         host = self.host(snapshot) if waiting else None
         rows = []
         standings: dict[bytes, _Standing] = {}

@@ -85,10 +85,11 @@ def test_promised_room_is_not_there_for_those_that_wait(
 ) -> None:
     watchlist = Watchlist(make_budget, reserved=lambda _: {0: 50 * GIB})
     watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
-    row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
+    board = watchlist.update(make_snapshot([make_gpu(0)]))
+    row = board.pending[0]
     assert row.fit is not None
     assert row.fit.verdict == "does_not_fit"
-    assert row.fit.gpus[0].room.committed_bytes == 50 * GIB
+    assert row.fit.gpus[0].room.committed_bytes == board.committed[0] == 50 * GIB
 
 
 def test_a_job_turns_when_it_fits_or_does_not_for_some_readings(
