@@ -203,6 +203,9 @@ class NvmlDevice:
             try:
                 lists[kind] = self._asker.ask(kind, calls, self._handle, valid=_pids_are_pids)
             except RefusedError as refused:
+                if (inside := self._mig.processes(kind, calls, _pids_are_pids)) is not None:
+                    lists[kind] = inside
+                    continue
                 if kind == "compute" or refused.code not in UNSUPPORTED:  # not every card has the other two lists
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":

@@ -73,6 +73,22 @@ class NvmlMig:
         code = self._refused or code
         return readings, () if code is None else (field_fault("mig", code, what=what),)
 
+    def processes(self, key: str, calls: tuple[str, ...], valid: Callable[[Any], bool]) -> list[Any] | None:
+        """NVML's entries over all devices, for who may not ask for those of the whole GPU; None: not to be had.
+
+        Args:
+            key: of the list.
+            calls: pynvml's names for it.
+            valid: whether an answer can be true.
+        """
+        entries: list[Any] = []
+        try:
+            for slot in self._slots:
+                entries += self._asker.ask(f"{key} of {slot.uuid}", calls, slot.handle, valid=valid)
+        except RefusedError:
+            return None
+        return entries if self._on and self._slots else None
+
     def _is_on(self) -> bool:
         if self._clock() >= self._mode_at:
             self._mode_at = self._clock() + MIG_MODE_AGAIN_SECONDS

@@ -86,6 +86,8 @@ class FakeDriver:
         self.gpus: list[FakeGpu] = []
         self.errors: dict[tuple[str, int | None], int] = {}
         """(function, GPU or None for all) -> code."""
+        self.whole_errors: dict[str, int] = {}
+        """function -> code, but for MIG devices."""
         self.missing: set[str] = set()
         """Functions that this driver's library does not have."""
         self.mig: dict[str, int] = {}
@@ -95,6 +97,10 @@ class FakeDriver:
 
     def fail(self, function: str, code: int, gpu: int | None = None) -> None:
         self.errors[function, gpu] = code
+
+    def refuse_whole(self, function: str, code: int) -> None:
+        """Of GPUs as a whole; their MIG devices answer."""
+        self.whole_errors[function] = code
 
     def lose(self, gpu: int, code: int = pynvml.NVML_ERROR_GPU_IS_LOST) -> None:
         self.fail("*", code, gpu)
@@ -120,6 +126,8 @@ class FakeDriver:
             gpu = args[0].value
         elif name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
             gpu = number_of(args[0]) % _SLOT
+            if name in self.whole_errors and number_of(args[0]) < _SLOT:
+                return self.whole_errors[name]
         for key in ((name, gpu), (name, None), ("*", gpu)):
             if key in self.errors and (key[0] != "*" or gpu is not None):
                 return self.errors[key]
@@ -270,7 +278,12 @@ class FakeDriver:
         return SUCCESS
 
     def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
-        listed = [process for process in self.gpus[number_of(handle)].processes if which in process.lists]
+        gpu, device = self.gpus[number_of(handle) % _SLOT], self._mig_of(handle)
+        listed = [
+            process
+            for process in gpu.processes
+            if which in process.lists and (device is None or process.gpu_instance == device.gpu_instance)
+        ]
         room = count._obj.value
         count._obj.value = len(listed)
         if len(listed) > room:

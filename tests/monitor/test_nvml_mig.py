@@ -141,3 +141,19 @@ def test_a_lost_gpu_stays_one_row(driver, source, fake_gpu, slots):
     driver.lose(0)
     gpu = read(source)
     assert (gpu.mig, gpu.faults[0].code) == (None, "GPU_IS_LOST")
+
+
+def test_processes_are_asked_of_the_devices_where_those_of_the_gpu_may_not_be(
+    driver, source, fake_gpu, fake_process, fake_mig
+):
+    held = [fake_process(ME, GIB, gpu_instance=9), fake_process(1, 2 * GIB, gpu_instance=3)]
+    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3), fake_mig("MIG-c", 9)], processes=held)]
+    forbidden = "nvmlDeviceGetComputeRunningProcesses_v3"
+    driver.refuse_whole(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
+    source.open()
+    gpu = read(source)
+    assert [(row.pid, row.used_bytes, row.gpu_instance) for row in gpu.processes] == [(1, 2 * GIB, 3), (ME, GIB, 9)]
+    assert gpu.reason("processes") is None
+    driver.fail(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu = read(source)
+    assert (gpu.processes, gpu.faults[-1].code) == (None, "NO_PERMISSION")
