@@ -190,13 +190,19 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
         gpus=tuple(verdicts[room] for room in rooms),
         placed=tuple(v.room for v in chosen),
         margin_bytes=min(known) if known and len(known) == len(chosen) else None,
-        sentence=_sentence(verdict, needs, chosen, mig=any(room.mig for room in rooms)),
+        sentence=_sentence(verdict, needs, chosen, rooms),
     )
 
 
 def candidates(rooms: Sequence[Room], ranks: int) -> list[Room]:
     """The rooms that so many ranks can be placed on, together."""
     return [room for room in rooms if room.mig is None or ranks == 1]
+
+
+def there_are(count: int, rooms: Sequence[Room]) -> str:
+    """For a job of several ranks: so few GPUs can be joined."""
+    are = {0: "are none", 1: "is 1"}.get(count, f"are {count}")
+    return f"there {are} here" + (f"; a MIG device {_MIG_JOINS_NOTHING}" if any(room.mig for room in rooms) else "")
 
 
 def with_host(found: Fit, budget: Budget, room: HostRoom, *, ranks: int) -> Fit:
@@ -306,15 +312,14 @@ def _judge(need: RankNeed, room: Room) -> GpuVerdict:
     return GpuVerdict(room=room, verdict="fits" if fits else "tight", need_bytes=need.device_bytes)
 
 
-def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuVerdict], *, mig: bool) -> str:
+def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuVerdict], rooms: Sequence[Room]) -> str:
     ranks, sizes = len(needs), sorted({need.device_bytes for need in needs})
     need = (
         f"{format_gib(sizes[-1])} GiB" if len(sizes) == 1 else f"{format_gib(sizes[0])} to {format_gib(sizes[-1])} GiB"
     )
     each = f"{ranks} × {need}" if ranks > 1 else need
     if len(chosen) < ranks:
-        whole = f"; a MIG device {_MIG_JOINS_NOTHING}" if mig else ""
-        return f"needs {ranks} GPUs ({each}), and there {_are(len(chosen))} here{whole}"
+        return f"needs {ranks} GPUs ({each}), and {there_are(len(chosen), rooms)}"
     where = "GPU " + ", ".join(v.room.label.removeprefix("GPU ") for v in chosen)
     match verdict:
         case "fits":
@@ -329,7 +334,3 @@ def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuV
             return f"needs {each}; {worst.room.label} is short of {format_gib(worst.short_bytes)} GiB"
         case "unknown":
             return f"needs {each}; how much {where} can give is not known"
-
-
-def _are(count: int) -> str:
-    return {0: "are none", 1: "is 1"}.get(count, f"are {count}")

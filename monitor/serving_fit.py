@@ -7,7 +7,7 @@ from typing import Any
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.estimator.sizes import format_gib
 
-from .fit import BEST_FIRST, Fit, GpuVerdict, Room, Verdict, candidates
+from .fit import BEST_FIRST, Fit, GpuVerdict, Room, Verdict, candidates, there_are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def fit_serving(need: ServingNeed, ranks: int, rooms: Sequence[Room]) -> Fit:
     )
     chosen = order[:ranks]
     if len(chosen) < ranks:
-        sentence = f"needs {ranks} GPUs, and there are {len(chosen)} here"
+        sentence = f"needs {ranks} GPUs, and {there_are(len(chosen), rooms)}"
         return _fit("does_not_fit", verdicts, chosen, sentence, None)
     fullest = max(chosen, key=lambda room: BEST_FIRST.index(verdicts[room].verdict))
     verdict, serving = verdicts[fullest].verdict, by_room[fullest]

@@ -1,11 +1,13 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.fit import Room
+from vramtop.monitor.fit import Room, rooms_of
 from vramtop.monitor.serving_fit import fit_serving
+from vramtop.monitor.snapshot import GpuReading, Snapshot
 
 NEED = ServingNeed(
     utilization=0.9,
@@ -70,3 +72,15 @@ def test_each_rank_has_a_card() -> None:
     assert fit_serving(NEED, 3, two).verdict == "does_not_fit"
     unknown = replace(two[0], free_bytes=None)
     assert fit_serving(NEED, 1, [unknown]).verdict == "unknown"
+
+
+def test_vllm_over_several_gpus_takes_no_mig_devices(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_mig_gpu: Callable[..., GpuReading]
+) -> None:
+    rooms = rooms_of(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
+    small = replace(NEED, utilization=0.2)
+    assert fit_serving(small, 1, rooms).devices == ("GPU-00000001",)
+    assert fit_serving(small, 1, rooms[:3]).devices == ("MIG-0-3-0",)
+    both = fit_serving(small, 2, rooms)
+    assert (both.verdict, both.placement) == ("does_not_fit", (1,))
+    assert "there is 1 here; a MIG device is for jobs of one rank" in both.sentence
