@@ -18,6 +18,7 @@ from .block_activations import (
     quantized_inputs,
     selective_per_token,
 )
+from .cache import sequence_cache_bytes
 from .job import Job
 from .layer_context import LayerContext, layer_context, tokens_per_rank
 from .rank import Stage
@@ -94,8 +95,8 @@ def key_value_cache_bytes(job: Job, arch: Architecture, stage: Stage, widths: Wi
     """Keys and values of every token and layer that inference keeps; 0 in training, which has no such cache."""
     if job.training.mode != "inference" or not arch.has_vocab_head or arch.task == "masked-lm":
         return 0
-    per_token = (arch.key_size + arch.value_size) * widths.compute / job.parallel.tensor
-    return round(per_token * tokens_per_rank(job) * stage.layers)
+    length = -(-job.training.sequence_length // job.parallel.context)
+    return job.training.micro_batch * sequence_cache_bytes(job, arch, stage.layers, widths, length)
 
 
 def _before_adapters(context: LayerContext, stage: Stage) -> float:

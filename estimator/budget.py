@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from .host import HostNeed
 from .job import Job
+from .serving_need import ServingNeed
 from .sizes import format_gib
 
 Method = Literal["formula", "exact", "traced"]
@@ -175,6 +177,12 @@ class Budget:
     """How memory goes over a step, where one was traced; a closed form knows only its phases."""
     stages: tuple[RankNeed, ...] = ()
     """A rank of each pipeline stage, in their order; empty: all ranks take the same."""
+
+    host: HostNeed | None = None
+    """What a rank takes of its machine's RAM; None: nobody worked it out."""
+
+    serving: ServingNeed | None = None
+    """What vLLM takes, and what it leaves for its cache; None: it does not run the job."""
 
     @property
     def ranks(self) -> tuple[RankNeed, ...]:

@@ -20,19 +20,29 @@ from .budget import (
     RankNeed,
     Timeline,
 )
+from .effective_batch import effective_batch
 from .errors import InputError
+from .host import HostNeed
 from .jobfile import job_from_mapping, job_to_mapping
+from .serving_need import ServingNeed
 
 SCHEMA = 1
 
 
 def budget_to_json(budget: Budget) -> dict[str, Any]:
-    """Plain dicts and lists; only of traced steps ``largest`` and ``timeline``, only of pipelines ``stages``."""
+    """Plain dicts and lists; what is not known is left out (``largest``, ``timeline``, ``stages``, ``host``)."""
     more: dict[str, Any] = {}
     if budget.largest:
         more["largest"] = [asdict(tensor) for tensor in budget.largest]
     if budget.stages:
         more["stages"] = [asdict(stage) for stage in budget.stages]
+    if budget.host is not None:
+        more["host"] = asdict(budget.host)
+    if budget.serving is not None:
+        more["serving"] = asdict(budget.serving)
+    batch = effective_batch(budget.job)
+    if batch is not None:
+        more["effective_batch"] = batch.to_json()
     if budget.timeline is not None:
         more["timeline"] = _timeline_to_json(budget.timeline)
     return {
@@ -87,6 +97,8 @@ def budget_from_json(data: Mapping[str, Any]) -> Budget:
         largest=read.largest,
         timeline=_timeline_from_json(read.timeline) if read.timeline else None,
         stages=read.stages,
+        host=read.host,
+        serving=read.serving,
     )
 
 
@@ -117,6 +129,8 @@ class _Budget(msgspec.Struct, frozen=True):
     largest: tuple[LargeTensor, ...] = ()
     timeline: _Timeline | None = None
     stages: tuple[RankNeed, ...] = ()
+    host: HostNeed | None = None
+    serving: ServingNeed | None = None
 
 
 def _timeline_to_json(timeline: Timeline) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from .loss import loss_bytes
 from .moments import Rank as _Rank
 from .moments import fullest_of, phases_of
 from .rank import Stage, stages
+from .serving import serving_budget
 from .shape_inventory import UNKNOWN_FAMILY_ERROR
 from .sizes import MIB
 from .states import shards, states
@@ -41,6 +42,8 @@ def closed_form(
     Raises:
         InputError: the job is spread over more than the model has, or its adapters fit nothing.
     """
+    if job.served_by_vllm:
+        return serving_budget(job, arch, inventory, method=method, gpu=gpu)
     widths = read_widths(job)
     ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in stages(job, inventory)]
     by_stage = [phases_of(rank) for rank in ranks]

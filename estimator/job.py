@@ -140,6 +140,24 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     """How the frozen linear weights are stored."""
 
 
+class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a model is served, where ``training.mode`` is ``inference``.
+
+    ``training.micro_batch`` are the sequences at once, ``training.sequence_length`` is the longest of them.
+    """
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """Whose cache and buffers apply."""
+    weights: Literal["auto", "fp8", "int8", "int4"] = "auto"
+    """How the linear layers' weights are stored (``int4``: AWQ or GPTQ); ``auto``: in the type of computation."""
+    cache_dtype: Literal["auto", "fp8"] = "auto"
+    """Keys and values; ``auto``: in the type of computation."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """vLLM: the share of the card's total that it takes; what weights and activations leave of it is cache."""
+    prefill_tokens: Positive | None = None
+    """vLLM: tokens of one step at most (``max_num_batched_tokens``); what the card's default is when left out."""
+
+
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Over what the job is spread."""
 
@@ -171,6 +189,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Megatron-FSDP: none, optim, optim_grads, optim_grads_params; FSDP1: full, grad_op, hybrid."""
     double_buffer: bool = False
     """Megatron-FSDP keeps its communication buffers between steps."""
+    load_on_rank_zero: bool = False
+    """FSDP: only rank 0 of a machine loads the checkpoint (accelerate's ``cpu_ram_efficient_loading``)."""
 
     @property
     def data_ranks(self) -> int:
@@ -228,6 +248,8 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     training: Training = field(default_factory=Training)
     lora: Lora | None = None
     """Absent: full fine-tuning."""
+    inference: Inference | None = None
+    """Absent: transformers' own generation."""
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
@@ -237,6 +259,11 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     def label(self) -> str:
         """The name, else the model's name, else ``job``."""
         return self.name or (self.model.id or "").rstrip("/").rpartition("/")[2] or "job"
+
+    @property
+    def served_by_vllm(self) -> bool:
+        """VLLM runs the model, with a cache as large as it can have."""
+        return self.training.mode == "inference" and self.inference is not None and self.inference.engine == "vllm"
 
     @property
     def global_batch(self) -> int:

@@ -2,16 +2,21 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .allocator import allocator_settings
 from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
+<<<<<<< HEAD
 from .doubts import with_doubts
 from .errors import CannotTellError
+=======
+from .errors import CannotTellError, InputError
+>>>>>>> sizing
 from .gpus import Gpu, find_gpu
+from .host import host_need
 from .inventory import Inventory
 from .job import Job
 from .models import ResolvedModel, resolve_model
@@ -56,14 +61,23 @@ def estimate(
     model = resolve_model(job.model, environ=environ)
     arch = _shape(job, model)
     remarks: list[str] = []
-    if method in ("auto", "traced"):
+    if job.served_by_vllm and method == "traced":
+        raise CannotTellError("vLLM's own model code is not traced; method formula has rules for it")
+    if method in ("auto", "traced") and not job.served_by_vllm:
         if progress:
             progress(f"tracing two training steps of {model.label}")
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
+<<<<<<< HEAD
             return with_doubts(
                 traced_budget(job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
             )
+=======
+            traced = traced_budget(
+                job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
+            )
+            return _with_host(traced, arch)
+>>>>>>> sizing
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -73,15 +87,40 @@ def estimate(
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
+<<<<<<< HEAD
     budget = with_doubts(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
+=======
+    budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    budget = _with_host(budget, arch)
+>>>>>>> sizing
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
-def variants(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None) -> Callable[[Job], Budget]:
-    """A quick estimate of changed jobs, for searches: the model's shape is read once, and the rest is arithmetic.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variants:
+    """A quick estimate of changed jobs of one model."""
 
-    What is returned takes a job of the same model (its attention may differ) and raises InputError as ``estimate``
-    does.
+    arch: Architecture
+    inventory: Inventory
+    gpu: Gpu | None
+
+    def __call__(self, changed: Job) -> Budget:
+        """The budget of a job of the same model; its attention may differ.
+
+        Raises:
+            InputError: as ``estimate`` does.
+        """
+        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu)
+        return replace(budget, host=host_need(changed, self.arch, self.inventory))
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest sequence the model was made for; None where its config does not say."""
+        return self.arch.max_positions
+
+
+def variants(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None) -> Variants:
+    """A quick estimate of changed jobs, for searches: the model's shape is read once, and the rest is arithmetic.
 
     Args:
         job: what is changed.
@@ -96,8 +135,17 @@ def variants(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | N
     arch = _shape(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    inventory = inventory_of(arch)
-    return lambda changed: closed_form(changed, arch, inventory, gpu=card)
+    return Variants(arch=arch, inventory=inventory_of(arch), gpu=card)
+
+
+def _with_host(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
+    """With what it takes of the host, where the shape says that."""
+    if isinstance(arch, CannotTellError):
+        return budget
+    try:
+        return replace(budget, host=host_need(budget.job, arch, inventory_of(arch)))
+    except InputError:  # the built model has what the shape does not show
+        return budget
 
 
 def _closed(

@@ -1,17 +1,21 @@
 """Will a job fit: its budget per rank against what the GPUs can give."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.sizes import format_gib
 
+from .host_memory import HostRoom, HostVerdict, judge_host
 from .snapshot import GpuReading, Snapshot
+
+if TYPE_CHECKING:
+    from .serving_fit import Serving
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
-_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,9 @@ class Room:
     """What running jobs have not yet taken of their budgets, and what earlier pending jobs were promised."""
     closed: str | None = None
     """Why no program can be started there at all, whatever is free: ``is in exclusive-process mode and in use``."""
+
+    reserved_bytes: int = 0
+    """What the driver keeps of the total, which CUDA does not count in it; 0 where that is not known."""
 
     @property
     def available_bytes(self) -> int | None:
@@ -73,6 +80,10 @@ class Fit:
     None when what one of them can give is not known, or there is none."""
     sentence: str
     """The verdict in words."""
+    host: HostVerdict | None = None
+    """Whether the machine's RAM is enough; None: nobody looked."""
+    serving: "Serving | None" = None
+    """What vLLM makes of the fullest chosen GPU; None: it does not run the job, or there is no such GPU."""
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields of ``vramtop fit --json`` that concern the GPUs."""
@@ -93,6 +104,8 @@ class Fit:
             ],
             "placement": list(self.placement),
             "margin_bytes": self.margin_bytes,
+            **({"host": self.host.to_json()} if self.host else {}),
+            **({"serving": self.serving.to_json()} if self.serving else {}),
         }
 
 
@@ -101,6 +114,10 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
 
     Where all ranks fit somehow, they fit so. A GPU that gets no rank is judged by the neediest one.
     """
+    if budget.serving is not None:
+        from .serving_fit import fit_serving  # it knows this module
+
+        return fit_serving(budget.serving, len(budget.ranks), rooms)
     needs = budget.ranks
     neediest = max(needs, key=lambda need: need.device_bytes)
     judged = _place(needs, rooms)
@@ -109,7 +126,7 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
     if len(chosen) < len(needs):
         verdict: Verdict = "does_not_fit"
     else:
-        verdict = max((v.verdict for v in chosen), key=_BEST_FIRST.index)
+        verdict = max((v.verdict for v in chosen), key=BEST_FIRST.index)
     margins = [v.margin_bytes for v in chosen]
     known = [margin for margin in margins if margin is not None]
     return Fit(
@@ -119,6 +136,23 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
         margin_bytes=min(known) if known and len(known) == len(chosen) else None,
         sentence=_sentence(verdict, needs, chosen),
     )
+
+
+def with_host(found: Fit, budget: Budget, room: HostRoom, *, ranks: int) -> Fit:
+    """The verdict with the host's RAM counted in: a job that fits the GPUs and not their host does not fit.
+
+    Args:
+        found: whether it fits the GPUs.
+        budget: the job's; without a ``host`` nothing changes.
+        room: the machine's RAM.
+        ranks: of the job on that machine.
+    """
+    if budget.host is None:
+        return found
+    host = judge_host(budget.host, room, ranks=ranks)
+    if host.verdict == "does_not_fit" or (host.verdict == "tight" and found.verdict == "fits"):
+        return replace(found, host=host, verdict=host.verdict, sentence=f"{found.sentence}; {host.sentence}")
+    return replace(found, host=host)
 
 
 def rooms_of(snapshot: Snapshot, committed: Mapping[int, int], only: Iterable[int] | None = None) -> tuple[Room, ...]:
@@ -137,6 +171,7 @@ def rooms_of(snapshot: Snapshot, committed: Mapping[int, int], only: Iterable[in
             name=gpu.name,
             total_bytes=gpu.total_bytes,
             free_bytes=gpu.free_bytes,
+            reserved_bytes=gpu.reserved_bytes or 0,
             committed_bytes=committed.get(gpu.index, 0),
             closed=_closed(gpu),
         )

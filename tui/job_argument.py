@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +32,34 @@ _EXAMPLES = {
 _FILES = (".toml", ".yaml", ".yml", ".json")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSource:
+    """A job, and what it was read from."""
+
+    job: Job
+    notes: tuple[str, ...] = ()
+    """Warnings about what was not understood."""
+    file: Path | None = None
+    """The user's own job file."""
+    reading: "JobReading | None" = None
+    """Of another tool's launch line or file."""
+    tool: str | None = None
+    """Which tool that is, where it is a known one."""
+    place: str | None = None
+    """``command line``, or the name of that tool's file."""
+
+
 def job_flags() -> dict[str, str]:
-    """A flag for each job key: ``--micro-batch`` for ``training.micro_batch``; those of ``[lora]`` begin with it."""
+    """A flag for each job key: ``--micro-batch`` for ``training.micro_batch``.
+
+    Those of ``[lora]`` and ``[inference]`` begin with the table's name.
+    """
     flags = {}
     for key in job_keys():
         table, _, name = key.partition(".")
         if key not in _NO_FLAG and table not in ("software", "unsure"):  # rarely said, by --set
-            flags[f"--{'lora-' if table == 'lora' else ''}{name.replace('_', '-')}"] = key
+            prefix = f"{table}-" if table in ("lora", "inference") else ""
+            flags[f"--{prefix}{name.replace('_', '-')}"] = key
     return flags
 
 
@@ -62,7 +84,13 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
-    """The job that the arguments describe, and warnings about what was not understood.
+    """The job that the arguments describe, and warnings about what was not understood; see ``read_source``."""
+    source = read_source(options, launch)
+    return source.job, source.notes
+
+
+def read_source(options: argparse.Namespace, launch: Sequence[str] | None) -> JobSource:
+    """The job that the arguments describe, with where it was read from.
 
     Args:
         options: parsed by a parser with ``add_job_arguments``.
@@ -82,7 +110,7 @@ def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple
     if path.suffix in _FILES and not path.is_dir():
         return _from_file(path, changes)
     try:
-        return with_changes(_from_model(options.job, changes), changes, where="the command line"), ()
+        return JobSource(job=with_changes(_from_model(options.job, changes), changes, where="the command line"))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
 
@@ -99,16 +127,17 @@ def _given(options: argparse.Namespace) -> Mapping[str, Any]:
     return dict(parse_assignment(text) for text in assignments)
 
 
-def _from_file(path: Path, changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
+def _from_file(path: Path, changes: Mapping[str, Any]) -> JobSource:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".toml" and not _is_torchtitan(path):
-        return with_changes(load_job(path), changes, where="the command line"), ()
+        return JobSource(job=with_changes(load_job(path), changes, where="the command line"), file=path)
     if _is_model_config(path):
-        return with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line"), ()
-    from vramtop.estimator.readers.config_file import read_config_file
+        job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")
+        return JobSource(job=job)
+    from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 
-    return _from_reading(read_config_file(path), changes, what=str(path), where="with")
+    return _from_reading(read_config_file(path), changes, what=str(path), where="with", tool=tool_of_file(path))
 
 
 def _is_torchtitan(path: Path) -> bool:
@@ -138,15 +167,19 @@ def _is_model_config(path: Path) -> bool:
         return False
 
 
-def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> tuple[Job, tuple[str, ...]]:
-    from vramtop.estimator.readers.launch_line import read_launch
+def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> JobSource:
+    from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
-    return _from_reading(read_launch(launch), changes, what="the launch line", where="before the --, with")
+    reading = read_launch(launch)
+    return _from_reading(
+        reading, changes, what="the launch line", where="before the --, with", tool=tool_of_line(launch)
+    )
 
 
 def _from_reading(
-    reading: "JobReading", changes: Mapping[str, Any], *, what: str, where: str
-) -> tuple[Job, tuple[str, ...]]:
+    reading: "JobReading", changes: Mapping[str, Any], *, what: str, where: str, tool: str | None
+) -> JobSource:
+    place = "command line" if what == "the launch line" else Path(what).name
     missing = reading.still_missing(changes)
     if missing:
         raise InputError(
@@ -154,4 +187,6 @@ def _from_reading(
         )
     guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
     notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
-    return reading.job(changes), (*reading.warnings, *notes)
+    return JobSource(
+        job=reading.job(changes), notes=(*reading.warnings, *notes), reading=reading, tool=tool, place=place
+    )

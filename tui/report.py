@@ -1,11 +1,11 @@
 """Budgets and verdicts as text for a terminal: what ``estimate``, ``fit`` and ``attach`` print."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from textwrap import wrap
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.effective_batch import effective_batch
 from vramtop.estimator.sizes import format_gib
-from vramtop.estimator.suggestions import Suggestion
 from vramtop.monitor.fit import Fit, GpuVerdict
 
 from .bars import Part, bar, component_parts, mark_range
@@ -32,6 +32,10 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     peak = budget.peak
     yield terminal.paint(f"{budget.job.label}: {_job_words(budget)}", None, bold=True)
     yield terminal.text(_model_words(budget))
+    batch = effective_batch(budget.job)
+    if batch is not None:
+        advice = batch.advice()
+        yield from wrap(terminal.text(f"{batch.words()}{f' ({advice})' if advice else ''}"), terminal.width)
     yield ""
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = terminal.width - 12
@@ -57,25 +61,15 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
             yield from wrap(terminal.text(f"{title}: {sentence}"), terminal.width, subsequent_indent="  ")
 
 
-def fit_lines(found: Fit, budget: Budget, suggestions: Sequence[Suggestion], terminal: Terminal) -> Iterator[str]:
-    """A verdict: in words, a bar per GPU, and what would make the job smaller."""
+def fit_lines(found: Fit, budget: Budget, terminal: Terminal) -> Iterator[str]:
+    """A verdict: in words, a bar per GPU, and the host."""
     mark = VERDICTS[found.verdict]
     yield terminal.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + terminal.text(f"  {found.sentence}")
     yield ""
     for gpu in found.gpus:
         yield from _gpu_lines(gpu, budget, found, terminal)
-    if suggestions:
-        yield ""
-        yield "smaller with one change:"
-        rows = [
-            (
-                ", ".join(f"{key} = {value}" for key, value in s.changes.items()),
-                f"{format_gib(s.budget.peak.device_bytes)} GiB",
-                s.why,
-            )
-            for s in suggestions
-        ]
-        yield from (terminal.text(f"  {line}") for line in table(rows, "<><"))
+    if found.host is not None:
+        yield terminal.text(f"  host: {found.host.sentence}")
 
 
 def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) -> Iterator[str]:

@@ -63,6 +63,19 @@ def read_config_file(
     return reading
 
 
+def tool_of_file(path: Path) -> str | None:
+    """The name of the tool that a configuration file was written for; None where it is none of the known ones.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    table = read_table(path)
+    tool = tool_that_wrote(table)
+    if tool is not None:
+        return tool.name
+    return "TRL" if not set(_TRAINER).isdisjoint(table) else None
+
+
 def _place(path: Path, environ: Mapping[str, str]) -> Place:
     """Paths in the file are meant from where its tool is started: its own folder, one around it, or ours."""
     folder = path.absolute().parent

@@ -77,6 +77,17 @@ def read_launch(
     return _read(program)
 
 
+def tool_of_line(argv: Sequence[str]) -> str | None:
+    """The name of the tool that a launch line starts; ``transformers`` for scripts of the user's own."""
+    launch = parse_launch(words_of(argv))
+    if launch.program is None:
+        return None
+    tool = tool_of(launch)
+    if tool is not None:
+        return tool.name
+    return "TRL" if launch.trl_command else "transformers"
+
+
 def _read(program: Program) -> JobReading:
     _read_software(program)
     tool = tool_of(program.launch)

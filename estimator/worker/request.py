@@ -57,6 +57,7 @@ class Parallel:
     cpu_offload: str = "none"
     sharding: str = "full"
     double_buffer: bool = False
+    load_on_rank_zero: bool = False
     tensor_plan: str | None = None
 
     @property

@@ -9,7 +9,6 @@ from vramtop.estimator.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.jobfile import with_changes
 from vramtop.estimator.methods import estimate, variants
 from vramtop.estimator.sizes import GIB
-from vramtop.estimator.suggestions import suggest
 
 JOB = Job(model=ModelSpec(id="Qwen/Qwen2.5-0.5B"), training=Training(sequence_length=512))
 
@@ -47,21 +46,6 @@ def test_the_target_card_decides_what_cuda_takes() -> None:
     assert estimate(JOB, gpu=find_gpu("v100-16gb")).peak.components == volta.peak.components
     with pytest.raises(InputError, match="no GPU"):
         estimate(with_changes(JOB, {"target.gpu": "h1000"}))
-
-
-def test_suggestions_take_less_and_leave_out_what_is_already_so() -> None:
-    job = with_changes(JOB, {"training.micro_batch": 4, "model.attention": "eager"})
-    current = estimate(job)
-    found = suggest(job, current, estimate)
-    assert found
-    assert all(s.budget.peak.device_bytes < current.peak.device_bytes for s in found)
-    keys = [tuple(s.changes) for s in found]
-    assert ("model.attention",) in keys
-    assert keys.index(("model.attention",)) < keys.index(("training.activation_checkpointing",))
-    halved = next(s for s in found if "training.micro_batch" in s.changes)
-    assert halved.budget.job.global_batch == job.global_batch
-    again = suggest(halved.budget.job, halved.budget, estimate)
-    assert all(s.changes != {"training.micro_batch": 4} for s in again)
 
 
 def test_a_card_by_target_needs_no_gpu_here() -> None:

@@ -3,19 +3,22 @@
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
-from vramtop.estimator.suggestions import Suggestion, suggest
-from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of
+from vramtop.estimator.sizes import parse_size
+from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of, with_host
+from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.snapshot import Snapshot
 
-from ..job_argument import read_job
+from ..fit_advice import Advice, Machine, advice_json, advice_lines, advise
+from ..job_argument import JobSource, read_source
 from ..json_text import json_text
 from ..progress import Progress
 from ..report import budget_lines, fit_lines
@@ -24,7 +27,8 @@ from .estimate import elsewhere, method
 from .wait import Wait, become, program_to_start, wait
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
-_SHOWN = 6
+_GPUS_PER_MACHINE = 8
+"""Of a machine elsewhere, of which nothing is known: as many as servers have."""
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -35,8 +39,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     asked = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
     if asked:
         raise InputError(f"--{asked[0]} goes with --wait")
-    job, notes = read_job(options, launch)
+    given = read_source(options, launch)
+    job = given.job
     gpu, memory = elsewhere(options, job)
+    here = not memory
     if memory:
         rooms = _rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
     else:
@@ -45,12 +51,14 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         rooms = rooms_of(snapshot, Reservations().committed(snapshot), _chosen(options.gpu, snapshot))
         gpu, memory = _card(rooms)
     budget = _estimate(options, job, gpu, memory)
-    return _answer(options, budget, fit(budget, rooms), gpu, notes)
+    judge = _judge(rooms, _host_room(options, here=here), here=here)
+    return _answer(options, given, budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
 
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
     """Wait, and then start the program, or print the verdict."""
-    job, notes = read_job(options, launch)
+    given = read_source(options, launch)
+    job = given.job
     if elsewhere(options, job)[1]:
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
     with _source_here() as source:
@@ -68,7 +76,9 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         found = wait(asked)
     if program and found.verdict == "fits":
         become(program, found)
-    return _answer(options, asked.budget, found, gpu, notes)
+    rooms = [each.room for each in found.gpus]
+    judge = _judge(rooms, _host_room(options, here=True), here=True)
+    return _answer(options, given, asked.budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
 
 
 def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: int | None) -> Budget:
@@ -84,40 +94,54 @@ def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
     return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
 
 
-def _answer(options: argparse.Namespace, budget: Budget, found: Fit, gpu: Gpu | None, notes: Sequence[str]) -> int:
-    rooms = [each.room for each in found.gpus]
-    smaller = _suggestions(budget.job, gpu, budget, rooms) if found.verdict in ("does_not_fit", "tight") else ()
+def _answer(
+    options: argparse.Namespace, source: JobSource, budget: Budget, judge: Callable[[Budget], Fit], machine: Machine
+) -> int:
+    found = judge(budget)
+    with Progress(quiet=options.json) as progress:
+        advice = advise(
+            source.job,
+            budget,
+            lambda changed: judge(changed).verdict,
+            replace(machine, python=options.python),
+            method=method(options),
+            progress=progress,
+        )
     if options.json:
-        print(json_text(_to_json(found, budget, smaller, rooms) | ({"notes": list(notes)} if notes else {})))
+        print(json_text(_to_json(found, budget, advice, source)))
     else:
         terminal = look(ascii_only=options.ascii)
-        print("\n".join(fit_lines(found, budget, smaller, terminal)))
+        print("\n".join([*fit_lines(found, budget, terminal), *advice_lines(advice, source, terminal)]))
         print()
-        print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale(rooms, budget))))
-        for note in notes:
+        print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale([each.room for each in found.gpus], budget))))
+        for note in source.notes:
             print(terminal.text(f"note: {note}"))
     return EXIT_CODES[found.verdict]
 
 
-def _to_json(found: Fit, budget: Budget, suggestions: Sequence[Suggestion], rooms: Sequence[Room]) -> dict[str, object]:
-    changes = [
-        {
-            "changes": s.changes,
-            "device_bytes": s.budget.peak.device_bytes,
-            "verdict": fit(s.budget, rooms).verdict,
-            "why": s.why,
-        }
-        for s in suggestions
-    ]
-    return {"budget": budget.to_json(), **found.to_json(), "sentence": found.sentence, "suggestions": changes}
+def _to_json(found: Fit, budget: Budget, advice: Advice, source: JobSource) -> dict[str, object]:
+    verdict = {"budget": budget.to_json(), **found.to_json(), "sentence": found.sentence}
+    return verdict | advice_json(advice, source) | ({"notes": list(source.notes)} if source.notes else {})
 
 
-def _suggestions(job: Job, gpu: Gpu | None, budget: Budget, rooms: Sequence[Room]) -> tuple[Suggestion, ...]:
-    """Changes that make it fit, cheapest first; where none does, those that come closest."""
-    found = suggest(job, budget, lambda changed: estimate(changed, gpu=gpu))
-    enough = [s for s in found if fit(s.budget, rooms).verdict == "fits"]
-    size: Callable[[Suggestion], int] = lambda s: s.budget.peak.device_bytes  # noqa: E731 - a key, used once
-    return tuple(enough[:_SHOWN] or sorted(found, key=size)[:_SHOWN])
+def _judge(rooms: Sequence[Room], host: HostRoom | None, *, here: bool) -> Callable[[Budget], Fit]:
+    """Whether a budget fits these GPUs, and their host where its RAM is known."""
+
+    def judge(budget: Budget) -> Fit:
+        found = fit(budget, rooms)
+        if host is None:
+            return found
+        ranks = min(len(budget.ranks), len(rooms)) if here else min(len(budget.ranks), _GPUS_PER_MACHINE)
+        return with_host(found, budget, host, ranks=max(1, ranks))
+
+    return judge
+
+
+def _host_room(options: argparse.Namespace, *, here: bool) -> HostRoom | None:
+    """The RAM that was named, else this machine's where its GPUs are meant; None: not known."""
+    if options.host_memory:
+        return HostRoom(available_bytes=parse_size(options.host_memory))
+    return host_room() if here else None
 
 
 @contextlib.contextmanager
@@ -159,7 +183,14 @@ def _rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ..
     reserved = gpu.reserved_bytes or 0 if gpu and memory == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
     return tuple(
-        Room(index=index, uuid=None, name=name, total_bytes=memory, free_bytes=memory - reserved)
+        Room(
+            index=index,
+            uuid=None,
+            name=name,
+            total_bytes=memory,
+            free_bytes=memory - reserved,
+            reserved_bytes=reserved,
+        )
         for index in range(count)
     )
 

@@ -9,7 +9,11 @@ from typing import Any
 from ..evidence import JobReading
 from ..launchers import Launch
 from ..program import Program
+<<<<<<< HEAD
 from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, unsloth
+=======
+from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, vllm
+>>>>>>> sizing
 
 Table = Mapping[str, Any]
 
@@ -98,6 +102,12 @@ TOOLS = (
             {"num_layers", "hidden_size", "micro_batch_size"} <= {key.replace("-", "_") for key in table}
         ),
         read=megatron.read,
+    ),
+    Tool(
+        name="vLLM",
+        runs=re.compile(r"(.*/)?vllm|vllm\.entrypoints\.(openai\.)?api_server"),
+        wrote=lambda table: not {"gpu-memory-utilization", "max-model-len", "max-num-seqs"}.isdisjoint(table),
+        read=vllm.read,
     ),
 )
 

@@ -1,0 +1,88 @@
+"""How many sequences and tokens one optimizer step sees, and what keeps that equal on another number of GPUs."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveBatch:
+    """Micro-batch x accumulation x data-parallel ranks.
+
+    Tensor, pipeline, context and expert ranks work on the same sequences, so they do not multiply it.
+    """
+
+    micro_batch: int
+    gradient_accumulation: int
+    data_ranks: int
+    sequence_length: int
+
+    @property
+    def sequences(self) -> int:
+        """Per optimizer step, over all ranks."""
+        return self.micro_batch * self.gradient_accumulation * self.data_ranks
+
+    @property
+    def tokens(self) -> int:
+        """Per optimizer step, over all ranks; padding counts."""
+        return self.sequences * self.sequence_length
+
+    @property
+    def on_one_gpu(self) -> int:
+        """Sequences per step of the same settings on one data-parallel rank."""
+        return self.micro_batch * self.gradient_accumulation
+
+    def accumulation_for(self, *, micro_batch: int, data_ranks: int) -> int | None:
+        """The accumulation that keeps ``sequences`` with another micro-batch or number of ranks; None: none does."""
+        steps, rest = divmod(self.sequences, micro_batch * data_ranks)
+        return steps if steps and not rest else None
+
+    def words(self) -> str:
+        """The product written out, for people."""
+        each = f"{self.micro_batch} × {self.gradient_accumulation} × {_count(self.data_ranks, 'data-parallel rank')}"
+        return f"{each} = {_count(self.sequences, 'sequence')}, {self.tokens:,} tokens a step"
+
+    def advice(self) -> str | None:
+        """What keeps one GPU's batch on all ranks, in words; None where there is one rank."""
+        if self.data_ranks == 1:
+            return None
+        same = f"the same settings on one GPU: {_count(self.on_one_gpu, 'sequence')} a step"
+        whole = EffectiveBatch(
+            micro_batch=self.micro_batch,
+            gradient_accumulation=self.gradient_accumulation,
+            data_ranks=1,
+            sequence_length=self.sequence_length,
+        )
+        for micro_batch in _halvings(self.micro_batch):
+            steps = whole.accumulation_for(micro_batch=micro_batch, data_ranks=self.data_ranks)
+            if steps is not None:
+                return f"{same}; micro-batch {micro_batch} with accumulation {steps} keeps that on {self.data_ranks}"
+        return f"{same}; no whole accumulation keeps that on {self.data_ranks}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, and the products."""
+        return {**asdict(self), "sequences": self.sequences, "tokens": self.tokens}
+
+
+def effective_batch(job: Job) -> EffectiveBatch | None:
+    """Of one optimizer step; None for inference, which has none."""
+    if job.training.mode == "inference":
+        return None
+    return EffectiveBatch(
+        micro_batch=job.training.micro_batch,
+        gradient_accumulation=job.training.gradient_accumulation,
+        data_ranks=job.parallel.data_ranks,
+        sequence_length=job.training.sequence_length,
+    )
+
+
+def _halvings(number: int) -> list[int]:
+    found = [number]
+    while found[-1] > 1:
+        found.append(-(-found[-1] // 2))
+    return found
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,155 @@
+"""Host memory of a job: what its processes take of the machine's RAM while they load, and while they train.
+
+Rules, and where they come from:
+- ``from_pretrained`` maps safetensors files: weights loaded in the type they are stored in stay pages of the file,
+  one copy for all ranks of a machine, which the system can drop; any other type is a private copy in each rank (seen
+  in /proc/self/smaps_rollup, transformers 5.23). Under ZeRO 3 each rank keeps its partition alone (``zero.Init``),
+  under FSDP with ``cpu_ram_efficient_loading`` only rank 0 loads (accelerate, ``FullyShardedDataParallelPlugin``).
+- ZeRO-Offload keeps an fp32 copy, two moments and an fp32 gradient of each partition on the host: 16 bytes per
+  parameter, 18 with the weights (deepspeed/runtime/zero/stage3.py, ``estimate_zero3_model_states_mem_needs``).
+- FSDP's ``CPUOffloadPolicy`` keeps the shards of weights, gradients and states in their own types, pinned.
+- torch rounds pinned blocks up to powers of two (ATen/core/CachingHostAllocator.h); DeepSpeed counts half as much
+  again for buffers (``additional_buffer_factor=1.5``): the upper bound here.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .activations import saved_activations
+from .architecture import Architecture
+from .inventory import Inventory
+from .job import Job
+from .jobfile import with_changes
+from .rank import Stage, stages
+from .sizes import MIB
+from .states import shards, state_bytes, weight_width
+from .widths import Widths, read_widths, uses_zero
+
+_PROCESS_BYTES = 430 * MIB
+"""Python with torch and transformers imported: resident size, torch 2.13, transformers 5.23."""
+_CUDA_BYTES = 900 * MIB
+"""What CUDA and its libraries add: a process with one small module on the GPU took 1.3 GB (pytorch/pytorch#31767)."""
+_BUFFERS = 1.5
+"""DeepSpeed's ``additional_buffer_factor``, for what is pinned."""
+ASSUMPTION = (
+    "Host memory: a process takes 1.3 GiB before any tensor; data loader workers and the data itself are not counted."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNeed:
+    """Bytes of RAM, by what they are for; of one rank, where nothing else is said."""
+
+    process: int
+    """The interpreter, libraries and CUDA's host side."""
+    loaded: int
+    """A private copy of the weights while they are loaded."""
+    loads_once: bool
+    """Only one rank of a machine has that copy."""
+    mapped: int
+    """Of the whole machine: pages of the checkpoint while it is read, which the system can drop."""
+    weights: int = 0
+    """Offloaded for good."""
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+
+    @property
+    def offloaded(self) -> int:
+        """What stays on the host while the job trains."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+    def loading_bytes(self, ranks: int) -> int:
+        """While so many ranks of one machine load; mapped pages are not counted, since they can be dropped."""
+        return ranks * self.process + (1 if self.loads_once else ranks) * self.loaded
+
+    def steady_bytes(self, ranks: int) -> int:
+        """While so many ranks of one machine train."""
+        return ranks * (self.process + self.offloaded)
+
+    def peak_bytes(self, ranks: int) -> int:
+        """The larger of both."""
+        return max(self.loading_bytes(ranks), self.steady_bytes(ranks))
+
+    def high_bytes(self, ranks: int) -> int:
+        """The upper bound: mapped pages kept, and pinned buffers rounded up."""
+        steady = ranks * (self.process + round(_BUFFERS * self.offloaded))
+        return max(self.loading_bytes(ranks) + self.mapped, steady)
+
+    def to_json(self, ranks: int) -> dict[str, Any]:
+        """By component for one rank, and the sums for so many ranks of one machine."""
+        return {
+            "ranks": ranks,
+            "components": asdict(self),
+            "loading_bytes": self.loading_bytes(ranks),
+            "steady_bytes": self.steady_bytes(ranks),
+            "high_bytes": self.high_bytes(ranks),
+        }
+
+
+def host_need(job: Job, arch: Architecture, inventory: Inventory) -> HostNeed:
+    """What the fullest rank of a job takes of its machine's RAM.
+
+    Raises:
+        InputError: the job is spread over more than the model has, or its adapters fit nothing.
+    """
+    widths, parts = read_widths(job), stages(job, inventory)
+    loaded, mapped = _loading(job, arch, inventory, parts, widths)
+    return HostNeed(
+        process=_PROCESS_BYTES + _CUDA_BYTES,
+        loaded=loaded,
+        loads_once=job.parallel.load_on_rank_zero and job.parallel.strategy in ("fsdp1", "fsdp2"),
+        mapped=mapped,
+        **_offloaded(job, parts, widths),
+        activations=max(_activations(job, arch, stage, widths) for stage in parts),
+    )
+
+
+def _loading(
+    job: Job, arch: Architecture, inventory: Inventory, parts: tuple[Stage, ...], widths: Widths
+) -> tuple[int, int]:
+    """(private copy of one rank, mapped pages of the machine)."""
+    stored = {"float32": 4, "bfloat16": 2, "float16": 2, None: 2}[arch.dtype]
+    mapped = stored * inventory.parameters
+    if job.training.framework in ("torchtitan", "megatron"):
+        return 0, 0  # made on the GPU (to_empty), and filled from checkpoints shard by shard
+    quantized = job.lora is not None and job.lora.quantization != "none"
+    half = {"fp16": "float16", "bf16": "bfloat16"}.get(job.training.precision)
+    same = widths.weight == stored and (half is None or arch.dtype in (None, half))
+    if same or quantized or job.training.framework != "transformers" or job.parallel.strategy == "zero3":
+        return 0, mapped
+    return max(sum(h.elements for h in stage.held if not h.adapter) for stage in parts) * widths.weight, mapped
+
+
+def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> dict[str, int]:
+    """Weights, gradients and optimizer state that a rank keeps on the host."""
+    offload, split = job.parallel.cpu_offload, shards(job)
+    sizes = {"weights": 0, "gradients": 0, "optimizer": 0}
+    if job.training.mode != "train":
+        return sizes
+    trainer = job.training.framework == "transformers"
+    for stage in parts:
+        trained = [held for held in stage.held if held.trainable]
+        optimizer = sum(state_bytes(job.training.optimizer, held, widths, trainer=trainer) for held in trained)
+        elements = sum(held.elements for held in trained)
+        if job.training.optimizer.startswith("paged"):  # managed memory, which the driver moves to the host
+            paged = 2 * (1 + 4 / 256) if job.training.optimizer == "paged-adamw-8bit" else 2 * widths.state
+            sizes["optimizer"] = max(sizes["optimizer"], round(paged * elements / split.optimizer))
+        if offload == "none":
+            continue
+        gradient = 4 if uses_zero(job) else widths.gradient
+        sizes["optimizer"] = max(sizes["optimizer"], round(optimizer / split.optimizer))
+        sizes["gradients"] = max(sizes["gradients"], round(gradient * elements / split.gradients))
+        if offload == "all":
+            weights = sum(held.elements * weight_width(held, widths) for held in stage.held)
+            sizes["weights"] = max(sizes["weights"], round(weights / split.weights))
+    if offload == "optimizer" and not uses_zero(job):
+        sizes["gradients"] = 0
+    return sizes
+
+
+def _activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> int:
+    if not job.training.activation_offload or job.training.mode != "train":
+        return 0
+    kept = with_changes(job, {"training.activation_offload": False})
+    return saved_activations(kept, arch, stage, widths).layers_bytes * stage.in_flight
