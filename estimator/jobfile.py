@@ -75,11 +75,7 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """The job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-<<<<<<< HEAD
-    for table in ("model", "training", "lora", "parallel", "target", "software", "unsure"):
-=======
-    for table in ("model", "training", "lora", "inference", "parallel", "target", "software"):
->>>>>>> sizing
+    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "unsure"):
         value = getattr(job, table)
         if value is not None and value not in (Software(), Unsure()):
             fields = msgspec.structs.asdict(value)

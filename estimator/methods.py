@@ -9,12 +9,8 @@ from .allocator import allocator_settings
 from .architecture import Architecture, read_architecture
 from .budget import Budget
 from .closed_form import closed_form
-<<<<<<< HEAD
 from .doubts import with_doubts
-from .errors import CannotTellError
-=======
 from .errors import CannotTellError, InputError
->>>>>>> sizing
 from .gpus import Gpu, find_gpu
 from .host import host_need
 from .inventory import Inventory
@@ -68,16 +64,10 @@ def estimate(
             progress(f"tracing two training steps of {model.label}")
         try:
             shape = None if isinstance(arch, CannotTellError) else arch
-<<<<<<< HEAD
-            return with_doubts(
-                traced_budget(job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ)
-            )
-=======
             traced = traced_budget(
                 job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
             )
-            return _with_host(traced, arch)
->>>>>>> sizing
+            return _with_host(with_doubts(traced), arch)
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -87,12 +77,8 @@ def estimate(
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
-<<<<<<< HEAD
     budget = with_doubts(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
-=======
-    budget = _closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
     budget = _with_host(budget, arch)
->>>>>>> sizing
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
@@ -110,7 +96,7 @@ class Variants:
         Raises:
             InputError: as ``estimate`` does.
         """
-        budget = closed_form(changed, self.arch, self.inventory, gpu=self.gpu)
+        budget = with_doubts(closed_form(changed, self.arch, self.inventory, gpu=self.gpu))
         return replace(budget, host=host_need(changed, self.arch, self.inventory))
 
     @property

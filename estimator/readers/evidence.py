@@ -167,12 +167,8 @@ class Notes:
 
     def reading(self) -> JobReading:
         """All of it; what is needed and was not noted is missing."""
-<<<<<<< HEAD
         self._findings |= {finding.key: finding for finding in self._accumulation()}
-        tables = ("name", "model", "training", "lora", "parallel", "target", "software")
-=======
         tables = ("name", "model", "training", "lora", "inference", "parallel", "target", "software")
->>>>>>> sizing
         findings = sorted(self._findings.values(), key=lambda finding: tables.index(finding.key.partition(".")[0]))
         known = {*self._findings, *(["model.id"] if "model.config" in self._findings else [])}
         return JobReading(

@@ -42,11 +42,8 @@ _TOOLS = {
     "swift": {"sft", "pt", "rlhf"},
     "litgpt": {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"},
     "tune": {"run"},
-<<<<<<< HEAD
     "unsloth": {"train"},
-=======
     "vllm": {"serve"},
->>>>>>> sizing
 }
 """Training tools that launch their own workers, with the commands that train."""
 _TRL_COMMANDS = {"sft", "dpo", "kto", "grpo", "reward", "rloo", "distillation", "orpo", "cpo"}

@@ -9,11 +9,7 @@ from typing import Any
 from ..evidence import JobReading
 from ..launchers import Launch
 from ..program import Program
-<<<<<<< HEAD
-from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, unsloth
-=======
-from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, vllm
->>>>>>> sizing
+from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, unsloth, vllm
 
 Table = Mapping[str, Any]
 
