@@ -1,5 +1,6 @@
 """The settings of a job as fields of a form: derived from ``Job`` itself, so that a form never lags behind it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
@@ -9,7 +10,7 @@ import msgspec
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Inference, Job, Lora, ModelSpec, Parallel, Training
 from vramtop.estimator.jobfile import with_changes
-from vramtop.estimator.models import built_in_models
+from vramtop.estimator.models import built_in_models, hub_cache
 
 Kind = Literal["text", "number", "share", "choice", "flag", "words"]
 
@@ -156,6 +157,19 @@ def model_names() -> tuple[str, ...]:
     models = built_in_models()
     short = (model.id.rpartition("/")[2] for model in models)
     return tuple(dict.fromkeys([*short, *(name for model in models for name in (*model.aliases, model.id))]))
+
+
+def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Ids of the models in the Hugging Face cache, in alphabetical order; a cache that cannot be read has none."""
+    try:
+        names = sorted(
+            entry.name
+            for entry in hub_cache(os.environ if environ is None else environ).iterdir()
+            if entry.name.startswith("models--")
+        )
+    except OSError:
+        return ()
+    return tuple(name.removeprefix("models--").replace("--", "/", 1) for name in names)
 
 
 def _field(key: str, kind: Any) -> JobField:
