@@ -29,7 +29,7 @@ from ..newest import Newest
 from ..past import Past
 from ..widgets.job_form import JobForm
 from ..widgets.machine import MachinePicker
-from ..widgets.model_input import ModelInput
+from ..widgets.model_input import WITH_ALT, ModelInput
 from ..widgets.suggestions import Suggestions
 from ..widgets.verdict import VerdictView
 from .open_job import Opened, OpenJobScreen
@@ -48,9 +48,7 @@ _COMPLAINING_SECONDS = 0.3
 _THINKING_SECONDS = 0.8
 """So long after the last key the slower estimate begins."""
 _NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
-_NO_MODEL = (
-    "type a model: a built-in name, one from the Hugging Face cache, or a folder with a config.json; F3 opens a file"
-)
+_NO_MODEL = "type a model: a name, hub id or folder; F3 opens a file"
 
 
 class FitCheckScreen(Screen[None]):
@@ -70,7 +68,7 @@ class FitCheckScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back", key_display="Esc"),
-        Binding("f1", "app.help", "Help", key_display="F1"),
+        Binding("f1", "app.help", show=False),
         Binding("f2", "pin", "Pin", key_display="F2"),
         Binding("p", "pin", show=False),
         Binding("f3", "open", "Open", key_display="F3"),
@@ -79,17 +77,20 @@ class FitCheckScreen(Screen[None]):
         Binding("g", "focus_machine", show=False),
         Binding("f5", "step", "Step", key_display="F5"),
         Binding("t", "step", show=False),
-        Binding("f6", "other_pane", "Fixes", key_display="F6"),
+        Binding("f6", "other_pane", "Fix", key_display="F6"),
         Binding("f7", "what_if", "If", key_display="F7"),
         Binding("i", "what_if", show=False),
         Binding("f8", "save", "Save", key_display="F8"),
         Binding("w", "save", show=False),
         Binding("f9", "copy", "Copy", key_display="F9"),
         Binding("y", "copy", show=False),
-        Binding("f10,alt+u", "undo", "Undo", key_display="F10", priority=True),
+        Binding("f10", "undo", "Undo", key_display="F10", priority=True),
         Binding("u", "undo", show=False),
         *(Binding(f"{number}", f"apply({number})", show=False) for number in range(1, 10)),
-        *(Binding(f"alt+{number}", f"apply({number})", show=False, priority=True) for number in range(1, 10)),
+        *(
+            Binding(f"alt+{number},{sign}", f"apply({number})", show=False, priority=True)
+            for number, sign in enumerate(WITH_ALT, start=1)
+        ),
     ]
     DEFAULT_CSS = """
     FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
@@ -212,8 +213,10 @@ class FitCheckScreen(Screen[None]):
         """Estimate again, at once."""
         self._edited = event.key or self._edited
         if (job := self.query_one(JobForm).job) is not None:
+            could = self._past.can_undo
             self._past.take(job, event.key or None)
-            self.refresh_bindings()
+            if self._past.can_undo != could:  # the footer is slow to draw
+                self.refresh_bindings()
         self._ask()
 
     @on(MachinePicker.Picked)

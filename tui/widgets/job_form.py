@@ -17,6 +17,8 @@ from vramtop.estimator.job import Job
 
 from ..job_fields import (
     DECIDING,
+    ENGINE,
+    SERVING,
     TUNING,
     JobField,
     adapter_values,
@@ -28,7 +30,7 @@ from ..job_fields import (
     value_text,
 )
 from .choice import Choice
-from .model_input import ModelInput, ModelSuggester
+from .model_input import FieldInput, ModelInput, ModelSuggester
 
 _MODEL = "model.id"
 _SUGGESTIONS = 6
@@ -129,7 +131,7 @@ class FieldRow(Widget):
                 return ModelInput(value_text(self.value), self._models)
             case _:
                 hint = "as usual" if self.field.optional else "type a value"
-                return Input(value_text(self.value), placeholder=hint, compact=True, classes="control")
+                return FieldInput(value_text(self.value), placeholder=hint, compact=True, classes="control")
 
     def _suggest(self, text: str) -> None:
         typed = text.strip().lower()
@@ -195,7 +197,7 @@ class JobForm(VerticalScroll):
     @property
     def job(self) -> Job | None:
         """The job as the form has it; None while a field is wrong or a needed one is empty."""
-        rows = list(self.query(FieldRow))
+        rows = self._rows
         if any(row.error or (row.value is None and row.field.key in self._missing) for row in rows):
             return None
         values = {row.field.key: row.value for row in rows if row.value is not None or row.field.optional}
@@ -203,7 +205,7 @@ class JobForm(VerticalScroll):
 
     def fill(self, job: Job) -> None:
         """Show this job's settings, as one edit."""
-        for row in self.query(FieldRow):
+        for row in self._rows:
             row.show(field_value(job, row.field.key))
         self._show_what_counts()
         self.post_message(self.Edited(""))
@@ -215,7 +217,7 @@ class JobForm(VerticalScroll):
     @property
     def wrong(self) -> str | None:
         """Why there is no job, in one sentence; None when there is one."""
-        for row in self.query(FieldRow):
+        for row in self._rows:
             if row.error:
                 return row.error
             if row.value is None and row.field.key in self._missing:
@@ -232,7 +234,7 @@ class JobForm(VerticalScroll):
             return None
         if row.field.table != TUNING:
             return key, row.value
-        rows = [each for each in self.query(FieldRow) if each.field.table == TUNING]
+        rows = [each for each in self._rows if each.field.table == TUNING]
         return TUNING, adapter_values({each.field.key: each.value for each in rows})
 
     def is_cleared(self, key: str) -> bool:
@@ -246,7 +248,7 @@ class JobForm(VerticalScroll):
 
     def settle(self) -> None:
         """Take away what ``complain`` wrote: the job makes sense now."""
-        for row in self.query(FieldRow):
+        for row in self._rows:
             row.complain(row.error)
 
     def compose(self) -> ComposeResult:
@@ -279,14 +281,18 @@ class JobForm(VerticalScroll):
             self._show_what_counts()
         self.post_message(self.Edited(event.key))
 
+    @property
+    def _rows(self) -> list[FieldRow]:
+        return [child for child in self.children if isinstance(child, FieldRow)]
+
     def _row_of(self, key: str) -> FieldRow:
-        return self.query_one(f"#{row_id(key)}", FieldRow)
+        return next(row for row in self._rows if row.field.key == key)
 
     def _tables(self, fields: Sequence[JobField]) -> ComposeResult:
         table = ""
         for field in fields:
             if field.table != table:
-                yield Label(field.table, classes="heading" if table else "heading -first")
+                yield Label(field.table, classes="heading" if table else "heading -first", id=f"heading-{field.table}")
                 table = field.table
             yield self._row(field)
 
@@ -306,8 +312,10 @@ class JobForm(VerticalScroll):
 
     def _show_what_counts(self) -> None:
         shown = shown_fields({key: self._row_of(key).value for key in DECIDING}, self._fields)
-        for row in self.query(FieldRow):
+        for row in self._rows:
             row.display = row.field.key in shown
+        for heading in self.query(f"#heading-{SERVING}"):
+            heading.display = ENGINE in shown
 
 
 def row_id(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The field for a model's name: completes names and folders, and passes on what is no name, such as a launch line."""
+"""Fields of a form: that of a model completes names and folders, and passes on what is no name."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,8 +12,19 @@ from textual.widgets import Input
 
 from vramtop.estimator.paths import expanded
 
+WITH_ALT = "¡™£¢∞§¶•ª"
+"""What Textual makes of Alt and a digit from 1 to 9, as a Mac's keyboard would."""
 
-class ModelInput(Input):
+
+class FieldInput(Input):
+    """An input that leaves Alt and a digit to the screen."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Everything that can be typed, but for these."""
+        return super().check_consume_key(key, character) and (character is None or character not in WITH_ALT)
+
+
+class ModelInput(FieldInput):
     """An input that does not take several words for a model.
 
     Args:

@@ -22,7 +22,7 @@ HEADINGS: dict[Verdict, str] = {
     "does_not_fit": "nothing makes it fit; what comes closest",
     "unknown": "what makes it smaller",
 }
-_HOW = "1-9 or Enter applies, u undoes"
+_HOW = "Alt+1-9 applies, F10 undoes"
 
 
 class Suggestions(OptionList):

@@ -34,11 +34,9 @@ class VerdictView(VerticalScroll):
     DEFAULT_CSS = """
     VerdictView { padding: 0 1; scrollbar-size-vertical: 1; }
     VerdictView Static { height: auto; text-wrap: wrap; }
-    VerdictView #doubt { display: none; color: $text-error; }
+    VerdictView #doubt { display: none; color: $text-error; text-wrap: nowrap; text-overflow: ellipsis; }
     VerdictView.-doubtful #doubt { display: block; }
-    VerdictView.-doubtful #answer, VerdictView.-doubtful #details, VerdictView.-doubtful Suggestions {
-        text-opacity: 50%;
-    }
+    VerdictView.-doubtful #answer, VerdictView.-doubtful #details { text-opacity: 50%; }
     VerdictView #details { margin: 1 0 0 0; }
     VerdictView #plots { display: none; height: 14; margin: 1 0 0 0; }
     """
@@ -104,6 +102,7 @@ class VerdictView(VerticalScroll):
         self.doubts = sentence
         mark = f"✗ {sentence}"
         self.query_one("#doubt", Static).update(f"{mark}\n{_OLD}" if self.budget else mark)
+        self.query_one(Suggestions).show((), two_lines=False)
         self.add_class("-doubtful")
 
     def judge(self, judge: Judge) -> None:
@@ -127,7 +126,11 @@ class VerdictView(VerticalScroll):
         needed = found is not None and found.verdict in ("tight", "does_not_fit")
         of_job = self.advice is not None and self.advice.budget.job == budget.job
         offered = self.advice.suggestions if self.advice is not None and needed and of_job else ()
-        if of_job or not needed:  # those of the last settings stay until new ones are there: no flicker
+        if self.doubtful:
+            offered = ()
+        if (
+            of_job or not needed or self.doubtful
+        ):  # those of the last settings stay until new ones are there: no flicker
             self.query_one(Suggestions).show(offered, two_lines=not low)
         notes = [Content.assemble(("! ", "bold #f59e0b"), sentence) for sentence in self._notes]
         details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
