@@ -466,6 +466,12 @@ class FitCheckScreen(Screen[None]):
         if budget is None or view.doubtful:
             return
         if anew or _told(view.advice, budget, before) != _told(view.advice, budget, self._judge):
+            self.call_after_refresh(self._advise, self._checks.asked)
+
+    def _advise(self, asked: int) -> None:
+        """Look for advice once the verdict is on the screen: two threads of Python share one processor."""
+        budget = self.query_one(VerdictView).budget
+        if budget is not None and asked == self._checks.asked:
             self._checks.advise(budget, self._judge)
 
     def _post(self, message: Message) -> None:

@@ -25,7 +25,7 @@ class Lines(Static):
     def _height(self, content: Content | None) -> int:
         """Rows that the content takes at this width: a new layout of a whole screen takes many times a repaint."""
         width = self.content_size.width
-        return -1 if content is None or not width else content.get_height(self.styles, width)
+        return -1 if content is None or not width else content.get_height(self.styles.get_rules(), width)
 
     @property
     def shown(self) -> Content:

@@ -1,36 +1,43 @@
 """What to change so that a job fits, as a list: a digit, Enter or a click applies one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from textual import on
+from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.events import Blur, Click, Focus
 from textual.message import Message
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from vramtop.estimator.sizes import format_gib
 from vramtop.estimator.suggestions import Suggestion, Verdict
 
 from ..palette import VERDICTS
 from ..words import MUTED
+from .lines import Lines
 
 HEADINGS: dict[Verdict, str] = {
     "fits": "what makes it fit, the cheapest first",
-    "tight": "nothing makes it fit; what makes it tight, the cheapest first",
+    "tight": "nothing makes it fit; what makes it tight",
     "does_not_fit": "nothing makes it fit; what comes closest",
     "unknown": "what makes it smaller",
 }
 _HOW = "Alt+1-9 applies, F10 undoes"
 
 
-class Suggestions(OptionList):
-    """Suggestions in their order; nothing is shown where there are none."""
+class Suggestions(Lines, can_focus=True):
+    """Suggestions in their order; nothing is shown where there are none.
 
+    Drawn as one text: it changes with every key that is pressed in the form, and a list of widgets is slow to lay out.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("enter", "take", "Apply"),
+    ]
     DEFAULT_CSS = """
-    Suggestions { height: auto; max-height: 100%; border: none; padding: 0; background: transparent; margin: 1 0 0 0; }
-    Suggestions:focus { border: none; background-tint: transparent 0%; }
+    Suggestions { text-wrap: nowrap; text-overflow: ellipsis; margin: 1 0 0 0; display: none; }
     """
 
     @dataclass
@@ -40,45 +47,62 @@ class Suggestions(OptionList):
         suggestion: Suggestion
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
-        super().__init__(compact=True, markup=False, id=id)
+        super().__init__(id=id)
         self.suggestions: tuple[Suggestion, ...] = ()
         """What is shown."""
         self._two_lines = False
-        self.display = False
+        self._at = 0
 
-    def show(self, suggestions: Sequence[Suggestion], *, two_lines: bool) -> None:
+    def offer(self, suggestions: Sequence[Suggestion], *, two_lines: bool) -> None:
         """Show these from now on.
 
         Args:
             suggestions: in their order.
             two_lines: there is room to say what each costs on a line of its own.
         """
-        if (tuple(suggestions), two_lines) == (self.suggestions, self._two_lines):
-            return
         self.suggestions, self._two_lines = tuple(suggestions), two_lines
-        at = self.highlighted
-        self.clear_options()
-        self.display = bool(suggestions)
-        if not suggestions:
-            return
-        heading = Content.assemble((HEADINGS[suggestions[0].verdict], "bold"), (f" · {_HOW}", "dim"))
-        self.add_option(Option(heading, disabled=True))
-        self.add_options(
-            Option(suggestion_content(number, suggestion, two_lines=two_lines))
-            for number, suggestion in enumerate(suggestions, start=1)
-        )
-        self.highlighted = min(at or 1, len(suggestions))
+        self._at = min(self._at, max(0, len(suggestions) - 1))
+        if self.display != bool(suggestions):
+            self.display = bool(suggestions)
+        self._draw()
 
     def apply(self, number: int) -> None:
         """Take the suggestion with this number, from 1."""
         if 1 <= number <= len(self.suggestions):
             self.post_message(self.Applied(self.suggestions[number - 1]))
 
-    @on(OptionList.OptionSelected)
-    def selected(self, event: OptionList.OptionSelected) -> None:
+    def action_move(self, by: int) -> None:
+        """Go to the next one, or the one before."""
+        if self.suggestions:
+            self._at = (self._at + by) % len(self.suggestions)
+            self._draw()
+
+    def action_take(self) -> None:
         """Take the one under the cursor."""
-        event.stop()
-        self.apply(event.option_index)
+        self.apply(self._at + 1)
+
+    def on_click(self, event: Click) -> None:
+        """Take the one that was clicked."""
+        self.apply((event.y - 1) // (2 if self._two_lines else 1) + 1 if event.y >= 1 else 0)
+
+    def on_focus(self, _: Focus) -> None:
+        """Show the cursor."""
+        self._draw(focused=True)
+
+    def on_blur(self, _: Blur) -> None:
+        """Hide it."""
+        self._draw(focused=False)
+
+    def _draw(self, *, focused: bool | None = None) -> None:
+        if not self.suggestions:
+            return
+        cursor = self._at if (self.has_focus if focused is None else focused) else None
+        heading = Content.assemble((HEADINGS[self.suggestions[0].verdict], "bold"), (f" · {_HOW}", "dim"))
+        lines = [heading]
+        for at, suggestion in enumerate(self.suggestions):
+            content = suggestion_content(at + 1, suggestion, two_lines=self._two_lines)
+            lines.append(content.stylize("reverse") if at == cursor else content)
+        self.show(Content("\n").join(lines), layout=True)
 
 
 def suggestion_content(number: int, suggestion: Suggestion, *, two_lines: bool) -> Content:
@@ -89,30 +113,31 @@ def suggestion_content(number: int, suggestion: Suggestion, *, two_lines: bool) 
         (f"{number} ", "bold"),
         (f"{mark.letter} ", f"bold {mark.colour}"),
         f"{format_gib(peak.device_bytes)} GiB ",
-        (f"({low} to {high}) ", "dim"),
     )
-    settings = settings_words(suggestion.changes)
+    settings = (settings_words(suggestion.changes), "bold")
     if two_lines:
-        return Content.assemble(head, (settings, "bold"), "\n    ", (suggestion.why, MUTED))
-    return Content.assemble(head, (settings, "bold"), (f"  {suggestion.why}", MUTED))
+        return Content.assemble(head, settings, "\n    ", (f"{low} to {high} GiB; {suggestion.why}", MUTED))
+    return Content.assemble(head, settings, (f" · {suggestion.why}", MUTED))
 
 
-def settings_words(changes: dict[str, Any]) -> str:
+def settings_words(changes: Mapping[str, Any]) -> str:
     """Dotted keys and values as a person says them: ``activation checkpointing full, optimizer adamw-8bit``."""
-    return ", ".join(f"{_label(key)} {_word(value)}" for key, value in changes.items())
+    return ", ".join(_words(changes))
 
 
-def _label(key: str) -> str:
-    table, _, name = key.partition(".")
-    words = name.replace("_", " ")
-    return f"{table} {words}" if table == "lora" else words
-
-
-_WORDS: dict[type, Callable[[Any], str]] = {
-    bool: lambda value: "yes" if value else "no",
-    list: lambda value: ",".join(map(str, value)),
-}
+def _words(changes: Mapping[str, Any]) -> Iterator[str]:
+    adapters = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("lora.")}
+    if adapters:
+        kind = f"QLoRA ({adapters['quantization']})" if "quantization" in adapters else "LoRA"
+        rank = f" rank {adapters['rank']}" if "rank" in adapters else ""
+        targets = adapters.get("targets")
+        yield f"{kind}{rank}{f' on {_word(targets)}' if targets else ''}"
+    for key, value in changes.items():
+        if not key.startswith("lora."):
+            yield f"{key.partition('.')[2].replace('_', ' ')} {_word(value)}"
 
 
 def _word(value: Any) -> str:
-    return _WORDS.get(type(value), str)(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -102,7 +102,7 @@ class VerdictView(VerticalScroll):
         self.doubts = sentence
         mark = f"✗ {sentence}"
         self.query_one("#doubt", Static).update(f"{mark}\n{_OLD}" if self.budget else mark)
-        self.query_one(Suggestions).show((), two_lines=False)
+        self.query_one(Suggestions).offer((), two_lines=False)
         self.add_class("-doubtful")
 
     def judge(self, judge: Judge) -> None:
@@ -131,7 +131,7 @@ class VerdictView(VerticalScroll):
         if (
             of_job or not needed or self.doubtful
         ):  # those of the last settings stay until new ones are there: no flicker
-            self.query_one(Suggestions).show(offered, two_lines=not low)
+            self.query_one(Suggestions).offer(offered, two_lines=not low)
         notes = [Content.assemble(("! ", "bold #f59e0b"), sentence) for sentence in self._notes]
         details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
         self.query_one("#details", Lines).show(Content("\n").join(details), layout=True)
