@@ -59,6 +59,8 @@ def row(screen: FitCheckScreen, key: str) -> FieldRow:
 
 
 def text_of(screen: FitCheckScreen, selector: str) -> str:
+    if selector == "#answer":
+        return "\n".join(str(screen.query_one(part).render()) for part in ("#answer", "#details"))
     return str(screen.query_one(selector).render())
 
 
@@ -265,7 +267,7 @@ async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimat
         screen.query_one("#card", Select).value = "t4"
         await until(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         assert "T4" in text_of(screen, "#answer")
-        await pilot.press("f3", "tab", "3")
+        await pilot.press("f4", "tab", "3")
         await until(pilot, lambda: text_of(screen, "#answer").count("T4") == 3)
         assert screen.job is not None
         assert screen.job.target.gpu == "t4"
