@@ -4,6 +4,7 @@
 # make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
 # make bench   how fast the command is, beside accelerate's estimator, and whether its targets are met
 # make bench-probe  what the probe costs the program that it watches (CPU only; some two minutes)
+# make explanations  how often the true cause of a divergence is found, in simulation
 # make picture draw the pictures in docs/ anew, from the demo recording
 # make demo    make the demo recording anew
 
@@ -12,7 +13,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 
-.PHONY: run test check lint types imports accuracy bench bench-probe picture demo clean
+.PHONY: run test check lint types imports accuracy explanations bench bench-probe picture demo clean
 
 run: $(VENV)/installed
 	$(BIN)/vramtop $(ARGS)
@@ -34,6 +35,9 @@ imports: $(VENV)/installed-for-tests $(TYPING)
 
 accuracy: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/report.py $(ARGS)
+
+explanations: $(VENV)/installed-for-tests
+	$(BIN)/python tests/accuracy/explanations.py $(ARGS)
 
 bench: $(VENV)/installed-for-tests
 	$(BIN)/python tests/bench/bench.py $(ARGS)

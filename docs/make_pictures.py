@@ -80,6 +80,12 @@ async def check_a_job(pilot: Pilot[None]) -> None:
     await pilot.pause(1.5)
 
 
+async def attach_to_a_job(pilot: Pilot[None]) -> None:
+    """Attach to the job that is over its budget, and wait until that is explained."""
+    await pilot.press("enter")
+    await pilot.pause(3)
+
+
 async def look_at_a_step(pilot: Pilot[None]) -> None:
     """Open the step of the job that is on budget, and wait for its trace."""
     await pilot.press("down", "t")
@@ -92,6 +98,7 @@ async def main() -> None:
     time.tzset()
     await draw("dashboard", (120, 38), nothing)
     await draw("fit-check", (120, 38), check_a_job)
+    await draw("attach", (120, 44), attach_to_a_job)
     await draw("step", (120, 38), look_at_a_step, trace)
     sys.stdout.write("\n".join(str(path) for path in sorted(FOLDER.glob("*.svg"))) + "\n")
 

@@ -69,13 +69,14 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     shared = _stacks_biases(context)
     checkpoint = widths.residual * arch.hidden / context.residual_split
     checkpointing, offload = job.training.activation_checkpointing, job.training.activation_offload
-    kept = {"none": mean, "full": checkpoint, "selective": checkpoint + selective_per_token(context)}[checkpointing]
-    kept += shared
+    kept = shared + (mean if checkpointing == "none" else checkpoint)
+    if checkpointing == "selective":
+        kept += selective_per_token(context)
     recomputed = fullest + shared - kept if checkpointing != "none" else 0.0
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
     gone = mlp_half(context, moe=arch.moe_layers > 0) if job.training.framework == "transformers" else 0.0
-    unpacked = unpacked_bytes(job, (held for held in stage.held if held.group.layered))
+    unpacked = unpacked_bytes(job, stage.quantized_layers)
     return Saved(
         layer_bytes=round(fullest * tokens),
         layers_bytes=0 if offload else round((kept * stage.layers - _before_adapters(context, stage)) * tokens),
@@ -159,8 +160,8 @@ def _head_input(context: LayerContext, stage: Stage) -> float:
     size, c = context.arch.hidden, context.widths.compute
     if context.full:
         return c * size
-    adapted = any(held.adapter and held.group.role == "head" for held in stage.held)
-    quantized = any(held.quantized and held.group.role == "head" for held in stage.held)
+    adapted = any(held.adapter for held in stage.head)
+    quantized = any(held.quantized for held in stage.head)
     kept = c * size if quantized and keeps_quantized_inputs(context.job) else 0
     if adapted:
         dropped = context.job.training.framework == "litgpt"

@@ -56,9 +56,27 @@ def adapters_of(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
     """
     if job.lora is None or inventory.adapters is not None:
         return inventory.adapters or ()
-    targets = job.lora.targets
-    named: _Targets = targets if isinstance(targets, str) else tuple(targets)
-    return _by_rule(inventory, job.lora.rank, named, job.training.framework == "litgpt")
+    return _by_rule(inventory, job.lora.rank, _named(job.lora), job.training.framework == "litgpt")
+
+
+def adapter_parameters(inventory: Inventory, job: Job) -> int:
+    """Elements of ``adapters_of``.
+
+    Raises:
+        InputError: as that does.
+    """
+    if job.lora is None or inventory.adapters is not None:
+        return sum(group.elements for group in inventory.adapters or ())
+    return _counted_by_rule(inventory, job.lora.rank, _named(job.lora), job.training.framework == "litgpt")
+
+
+def _named(lora: Lora) -> _Targets:
+    return lora.targets if isinstance(lora.targets, str) else tuple(lora.targets)
+
+
+@lru_cache(maxsize=256)
+def _counted_by_rule(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> int:
+    return sum(group.elements for group in _by_rule(inventory, rank, targets, litgpt))
 
 
 @lru_cache(maxsize=256)  # sweeps ask for the same again and again

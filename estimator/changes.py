@@ -6,10 +6,11 @@ what is computed or moved once more; ``quality`` says on the same scale what som
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from .job import Inference, Job
+from .change import LOADING, Change, shorter
+from .changes_inference import for_inference, for_vllm
+from .job import Job
 from .states import shards
 
 _FORWARD = 1 / 3
@@ -22,29 +23,6 @@ _BUSY_TOKENS = 512
 """Below about 300 tokens a matrix product waits for its weights: an H100's 989 TFLOP/s over its 3.35 TB/s."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One thing to set otherwise."""
-
-    kind: str
-    """Changes of one kind exclude each other."""
-    changes: dict[str, Any]
-    """Dotted job keys and their new values."""
-    why: str
-    """What it costs, in a few words."""
-    slowdown: float
-    """The share by which a step takes longer; negative where it gets faster."""
-    quality: float
-    """What is lost of the result, on the slowdown's scale; 0: nothing."""
-    source: str
-    """Where the costs come from."""
-
-    @property
-    def cost(self) -> float:
-        """What ranks it: the slowdown and the loss together."""
-        return max(0.0, self.slowdown) + self.quality
-
-
 def changes_of(job: Job, *, gpus: int = 1) -> tuple[Change, ...]:
     """Every change that may make the job smaller, the cheapest first.
 
@@ -53,9 +31,9 @@ def changes_of(job: Job, *, gpus: int = 1) -> tuple[Change, ...]:
         gpus: how many there are, for spreading it further.
     """
     if job.served_by_vllm:
-        found = _for_vllm(job, gpus)
+        found = for_vllm(job, gpus)
     else:
-        found = _for_training(job, gpus) if job.training.mode == "train" else _for_inference(job, gpus)
+        found = _for_training(job, gpus) if job.training.mode == "train" else for_inference(job, gpus)
     return tuple(sorted(found, key=lambda change: change.cost))
 
 
@@ -67,7 +45,7 @@ def _for_training(job: Job, gpus: int) -> Iterator[Change]:
     yield from _offloading(job)
     yield from _precision(job)
     yield from _adapters(job)
-    yield from _shorter(job)
+    yield from shorter(job)
 
 
 def _same_result(job: Job) -> Iterator[Change]:
@@ -90,7 +68,7 @@ def _same_result(job: Job) -> Iterator[Change]:
             quality=0.0,
             source="one kernel in place of foreach's copies (torch.optim's documentation)",
         )
-    if training.loss == "full":
+    if training.loss == "full" and training.framework == "transformers":
         yield Change(
             kind="loss",
             changes={"training.loss": "fused-linear"},
@@ -98,6 +76,15 @@ def _same_result(job: Job) -> Iterator[Change]:
             slowdown=0.01,
             quality=0.0,
             source="logits exist chunk by chunk only (arXiv:2410.10989)",
+        )
+    if training.loss == "full" and training.framework in ("torchtune", "torchtitan"):
+        yield Change(
+            kind="loss",
+            changes={"training.loss": "chunked"},
+            why="same result",
+            slowdown=0.01,
+            quality=0.0,
+            source="the loss takes one chunk of the tokens after the other",
         )
 
 
@@ -169,6 +156,16 @@ def _sharding(job: Job, gpus: int) -> Iterator[Change]:
             quality=0.0,
             source="arXiv:1910.02054, section 7.2.2",
         )
+    loads_each = job.training.framework == "transformers" and not parallel.load_on_rank_zero
+    if parallel.strategy in ("fsdp1", "fsdp2") and loads_each:
+        yield Change(
+            kind=LOADING,
+            changes={"parallel.load_on_rank_zero": True},
+            why="one rank of a machine loads the checkpoint for all",
+            slowdown=0.0,
+            quality=0.0,
+            source="accelerate's cpu_ram_efficient_loading",
+        )
     yield from _more_gpus(job, gpus)
 
 
@@ -230,7 +227,8 @@ def _offloading(job: Job) -> Iterator[Change]:
 
 def _precision(job: Job) -> Iterator[Change]:
     training = job.training
-    if training.optimizer in ("adamw", "adamw-fused") and job.parallel.strategy in ("none", "ddp"):
+    own_optimizers = training.framework in ("torchtitan", "megatron") or job.parallel.strategy not in ("none", "ddp")
+    if training.optimizer in ("adamw", "adamw-fused") and not own_optimizers:
         yield Change(
             kind="optimizer",
             changes={"training.optimizer": "adamw-8bit"},
@@ -260,6 +258,8 @@ def _precision(job: Job) -> Iterator[Change]:
 
 
 def _adapters(job: Job) -> Iterator[Change]:
+    if job.training.framework in ("torchtitan", "megatron"):  # they have none
+        return
     if job.lora is None:
         yield Change(
             kind="adapters",
@@ -278,96 +278,4 @@ def _adapters(job: Job) -> Iterator[Change]:
             slowdown=0.3,
             quality=0.05 if job.lora else 0.65,
             source="weights are unpacked for every product; close to 16-bit LoRA (arXiv:2305.14314)",
-        )
-
-
-def _shorter(job: Job) -> Iterator[Change]:
-    length, halvings = job.training.sequence_length, 1
-    while length % 2 == 0 and length >= 1024:
-        length //= 2
-        yield Change(
-            kind="length",
-            changes={"training.sequence_length": length},
-            why="cuts longer examples",
-            slowdown=0.0,
-            quality=0.5 * halvings,
-            source="nothing is lost where the examples are that short",
-        )
-        halvings += 1
-
-
-def _for_inference(job: Job, gpus: int) -> Iterator[Change]:
-    training = job.training
-    if training.precision in ("fp32", "bf16-mixed", "fp16-mixed"):
-        yield Change(
-            kind="precision",
-            changes={"training.precision": "bf16"},
-            why="weights in 16 bits",
-            slowdown=-0.5,
-            quality=0.05,
-            source="as most checkpoints are stored",
-        )
-    yield from _fewer_at_once(job, 0.3)
-    yield from _more_tensor_ranks(job, gpus)
-    yield from _shorter(job)
-
-
-def _fewer_at_once(job: Job, slowdown: float) -> Iterator[Change]:
-    batch, halvings = job.training.micro_batch, 0
-    while batch > 1:
-        batch, halvings = batch // 2, halvings + 1
-        yield Change(
-            kind="micro-batch",
-            changes={"training.micro_batch": batch},
-            why="fewer sequences at once",
-            slowdown=slowdown * halvings,
-            quality=0.0,
-            source="each step reads all weights for fewer sequences",
-        )
-
-
-def _for_vllm(job: Job, gpus: int) -> Iterator[Change]:
-    inference = job.inference or Inference()
-    for share in (0.95, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3):
-        lower = inference.gpu_memory_utilization - share
-        yield Change(
-            kind="utilization",
-            changes={"inference.gpu_memory_utilization": share},
-            why="less room beside vLLM" if lower < 0 else "less cache: fewer sequences at once",
-            slowdown=0.05 if lower < 0 else round(0.5 * lower, 3),
-            quality=0.0,
-            source="the share is taken at the start, and what weights leave of it is cache",
-        )
-    if inference.cache_dtype == "auto":
-        yield Change(
-            kind="cache",
-            changes={"inference.cache_dtype": "fp8"},
-            why="keys and values in 8 bits",
-            slowdown=0.0,
-            quality=0.05,
-            source="vLLM's documentation of quantized caches",
-        )
-    if inference.weights == "auto":
-        yield Change(
-            kind="weights",
-            changes={"inference.weights": "fp8"},
-            why="weights in 8 bits; for cards since Ada and Hopper",
-            slowdown=0.0,
-            quality=0.1,
-            source="99 % of the benchmarks' scores are kept (arXiv:2411.02355)",
-        )
-    yield from _fewer_at_once(job, 0.02)
-    yield from _more_tensor_ranks(job, gpus)
-    yield from _shorter(job)
-
-
-def _more_tensor_ranks(job: Job, gpus: int) -> Iterator[Change]:
-    if job.training.framework == "transformers" and 2 * job.parallel.world_size <= gpus:
-        yield Change(
-            kind="sharding",
-            changes={"parallel.tensor": 2 * job.parallel.tensor},
-            why=f"takes {2 * job.parallel.world_size} GPUs",
-            slowdown=0.2,
-            quality=0.0,
-            source="two reductions per block (arXiv:1909.08053)",
         )

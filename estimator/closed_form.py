@@ -4,14 +4,16 @@ A training step is looked at in its fullest moments (``moments``), each a set of
 moment, the peak the fullest phase.
 """
 
+from functools import lru_cache
 from math import hypot
 
 from .activations import key_value_cache_bytes, saved_activations
-from .adapters import adapters_of
+from .adapters import adapter_parameters
 from .architecture import Architecture
 from .assumptions import assumptions, warnings
 from .budget import Budget, Method, ModelFacts, Peak, Phase, RankNeed
 from .gpus import Gpu
+from .host import host_need_of
 from .inventory import Inventory
 from .job import Job
 from .litgpt import head_passes
@@ -45,7 +47,8 @@ def closed_form(
     if job.served_by_vllm:
         return serving_budget(job, arch, inventory, method=method, gpu=gpu)
     widths = read_widths(job)
-    ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in stages(job, inventory)]
+    parts = stages(job, inventory)
+    ranks = [_rank(job, arch, stage, widths, gpu, tied=inventory.tied_head) for stage in parts]
     by_stage = [phases_of(rank) for rank in ranks]
     peaks = [_peak(rank, fullest_of(phases), inventory) for rank, phases in zip(ranks, by_stage, strict=True)]
     fullest = max(range(len(peaks)), key=lambda at: peaks[at].components.total_bytes)
@@ -64,6 +67,7 @@ def closed_form(
         assumptions=assumptions(job, arch, gpu),
         warnings=warnings(job, arch, inventory),
         stages=tuple(_need(each) for each in peaks) if len(peaks) > 1 else (),
+        host=host_need_of(job, arch, inventory, parts, widths),
     )
 
 
@@ -99,16 +103,20 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
     if not widths.autocast:
         return 0
     fused = job.training.framework != "transformers"  # its autocast casts experts that lie in one tensor
-    head = stage.tokens if tied and stage.last else None
     passes = 1 if layered else head_passes(job)  # a frozen weight's cast is made anew for every use
-    linear = (
-        held.elements * passes
+    return _cast_elements(stage, layered, fused, tied) * passes * widths.compute
+
+
+@lru_cache(maxsize=256)
+def _cast_elements(stage: Stage, layered: bool, fused: bool, tied: bool) -> int:
+    head = stage.tokens if tied and stage.last else None
+    return sum(
+        held.elements
         for held in stage.held
         if held.group.layered == layered
         and not held.quantized
         and (held.group.linear or (fused and held.group.role == "expert") or held is head)
     )
-    return sum(linear) * widths.compute
 
 
 def _peak(rank: _Rank, phase: Phase, inventory: Inventory) -> Peak:
@@ -201,4 +209,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return sum(g.elements for g in adapters_of(inventory, job)) if job.lora else inventory.parameters
+    return adapter_parameters(inventory, job) if job.lora else inventory.parameters

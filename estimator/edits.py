@@ -108,7 +108,7 @@ def _edits_of(
         return
     table, _, name = key.partition(".")
     old = _value(job_to_mapping(job).get(table, {}).get(name))
-    yield _in_words(key, value, f"{name.replace('_', ' ')}: {old or 'not set'} -> {_value(value)}")
+    yield _in_words(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")
 
 
 def _where(finding: "Finding | None") -> tuple[str, str] | None:

@@ -32,7 +32,8 @@ _CUDA_BYTES = 900 * MIB
 _BUFFERS = 1.5
 """DeepSpeed's ``additional_buffer_factor``, for what is pinned."""
 ASSUMPTION = (
-    "Host memory: a process takes 1.3 GiB before any tensor; data loader workers and the data itself are not counted."
+    "Host memory: a process takes 1.3 GiB before any tensor, and checkpoints are safetensors files; data loader "
+    "workers and the data itself are not counted."
 )
 
 
@@ -72,9 +73,8 @@ class HostNeed:
         return max(self.loading_bytes(ranks), self.steady_bytes(ranks))
 
     def high_bytes(self, ranks: int) -> int:
-        """The upper bound: mapped pages kept, and pinned buffers rounded up."""
-        steady = ranks * (self.process + round(_BUFFERS * self.offloaded))
-        return max(self.loading_bytes(ranks) + self.mapped, steady)
+        """The upper bound: pinned buffers rounded up."""
+        return max(self.loading_bytes(ranks), ranks * (self.process + round(_BUFFERS * self.offloaded)))
 
     def to_json(self, ranks: int) -> dict[str, Any]:
         """By component for one rank, and the sums for so many ranks of one machine."""
@@ -93,15 +93,25 @@ def host_need(job: Job, arch: Architecture, inventory: Inventory) -> HostNeed:
     Raises:
         InputError: the job is spread over more than the model has, or its adapters fit nothing.
     """
-    widths, parts = read_widths(job), stages(job, inventory)
+    return host_need_of(job, arch, inventory, stages(job, inventory), read_widths(job))
+
+
+def host_need_of(
+    job: Job, arch: Architecture, inventory: Inventory, parts: tuple[Stage, ...], widths: Widths
+) -> HostNeed:
+    """The same where its pipeline stages and widths are known already."""
     loaded, mapped = _loading(job, arch, inventory, parts, widths)
+    weights, gradients, optimizer = _offloaded(job, parts, widths)
+    offloads = job.training.activation_offload and job.training.mode == "train"
     return HostNeed(
         process=_PROCESS_BYTES + _CUDA_BYTES,
         loaded=loaded,
         loads_once=job.parallel.load_on_rank_zero and job.parallel.strategy in ("fsdp1", "fsdp2"),
         mapped=mapped,
-        **_offloaded(job, parts, widths),
-        activations=max(_activations(job, arch, stage, widths) for stage in parts),
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=max(_activations(job, arch, stage, widths) for stage in parts) if offloads else 0,
     )
 
 
@@ -109,47 +119,47 @@ def _loading(
     job: Job, arch: Architecture, inventory: Inventory, parts: tuple[Stage, ...], widths: Widths
 ) -> tuple[int, int]:
     """(private copy of one rank, mapped pages of the machine)."""
-    stored = {"float32": 4, "bfloat16": 2, "float16": 2, None: 2}[arch.dtype]
-    mapped = stored * inventory.parameters
     if job.training.framework in ("torchtitan", "megatron"):
         return 0, 0  # made on the GPU (to_empty), and filled from checkpoints shard by shard
-    quantized = job.lora is not None and job.lora.quantization != "none"
+    stored = 4 if arch.dtype == "float32" else 2
+    mapped = stored * inventory.parameters
     half = {"fp16": "float16", "bf16": "bfloat16"}.get(job.training.precision)
     same = widths.weight == stored and (half is None or arch.dtype in (None, half))
+    quantized = job.lora is not None and job.lora.quantization != "none"
     if same or quantized or job.training.framework != "transformers" or job.parallel.strategy == "zero3":
         return 0, mapped
-    return max(sum(h.elements for h in stage.held if not h.adapter) for stage in parts) * widths.weight, mapped
+    return max(stage.base_elements for stage in parts) * widths.weight, mapped
 
 
-def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> dict[str, int]:
-    """Weights, gradients and optimizer state that a rank keeps on the host."""
+def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> tuple[int, int, int]:
+    """Weights, gradients and optimizer state that a rank keeps on the host, each of the fullest stage."""
+    offload, paged = job.parallel.cpu_offload, job.training.optimizer.startswith("paged")
+    if job.training.mode != "train" or (offload == "none" and not paged):
+        return 0, 0, 0
+    found = [_offloaded_of(job, stage, widths) for stage in parts]
+    return max(each[0] for each in found), max(each[1] for each in found), max(each[2] for each in found)
+
+
+def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int]:
+    """(weights, gradients, optimizer state)."""
     offload, split = job.parallel.cpu_offload, shards(job)
-    sizes = {"weights": 0, "gradients": 0, "optimizer": 0}
-    if job.training.mode != "train":
-        return sizes
-    trainer = job.training.framework == "transformers"
-    for stage in parts:
-        trained = [held for held in stage.held if held.trainable]
+    trained = [held for held in stage.held if held.trainable]
+    elements, trainer = sum(held.elements for held in trained), job.training.framework == "transformers"
+    if job.training.optimizer.startswith("paged"):  # managed memory, which the driver moves to the host
+        each = 2 * (1 + 4 / 256) if job.training.optimizer == "paged-adamw-8bit" else 2 * widths.state
+        optimizer = each * elements
+    else:
         optimizer = sum(state_bytes(job.training.optimizer, held, widths, trainer=trainer) for held in trained)
-        elements = sum(held.elements for held in trained)
-        if job.training.optimizer.startswith("paged"):  # managed memory, which the driver moves to the host
-            paged = 2 * (1 + 4 / 256) if job.training.optimizer == "paged-adamw-8bit" else 2 * widths.state
-            sizes["optimizer"] = max(sizes["optimizer"], round(paged * elements / split.optimizer))
-        if offload == "none":
-            continue
-        gradient = 4 if uses_zero(job) else widths.gradient
-        sizes["optimizer"] = max(sizes["optimizer"], round(optimizer / split.optimizer))
-        sizes["gradients"] = max(sizes["gradients"], round(gradient * elements / split.gradients))
-        if offload == "all":
-            weights = sum(held.elements * weight_width(held, widths) for held in stage.held)
-            sizes["weights"] = max(sizes["weights"], round(weights / split.weights))
-    if offload == "optimizer" and not uses_zero(job):
-        sizes["gradients"] = 0
-    return sizes
+    gradient = 4 if uses_zero(job) else widths.gradient if offload == "all" else 0
+    weights = sum(held.elements * weight_width(held, widths) for held in stage.held) if offload == "all" else 0
+    return (
+        round(weights / split.weights),
+        round(gradient * elements / split.gradients) if offload != "none" else 0,
+        round(optimizer / split.optimizer),
+    )
 
 
 def _activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> int:
-    if not job.training.activation_offload or job.training.mode != "train":
-        return 0
+    """What would be saved on the GPU, were it not offloaded."""
     kept = with_changes(job, {"training.activation_offload": False})
     return saved_activations(kept, arch, stage, widths).layers_bytes * stage.in_flight

@@ -67,7 +67,7 @@ def estimate(
             traced = traced_budget(
                 job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
             )
-            return _with_host(with_doubts(traced), arch)
+            return with_doubts(_with_host(traced, arch))
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -78,7 +78,6 @@ def estimate(
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
     budget = with_doubts(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
-    budget = _with_host(budget, arch)
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
@@ -96,8 +95,7 @@ class Variants:
         Raises:
             InputError: as ``estimate`` does.
         """
-        budget = with_doubts(closed_form(changed, self.arch, self.inventory, gpu=self.gpu))
-        return replace(budget, host=host_need(changed, self.arch, self.inventory))
+        return with_doubts(closed_form(changed, self.arch, self.inventory, gpu=self.gpu))
 
     @property
     def max_positions(self) -> int | None:

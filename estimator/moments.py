@@ -7,6 +7,7 @@ pass, and the optimizer step - in the second step, when optimizer states exist.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 from .activations import Saved
 from .budget import Components, Phase, PhaseName
@@ -99,26 +100,31 @@ class Rank:
 def phases_of(rank: Rank) -> tuple[Phase, ...]:
     """Loading, and the fullest moment of each phase of a step."""
     loading = Components(weights=rank.states.weights, context=rank.bare_context)
-    moments: dict[PhaseName, Iterator[Components]] = {"forward": _forward(rank)}
+    moments: dict[PhaseName, Iterator[_Moment]] = {"forward": _forward(rank)}
     if rank.job.training.mode == "train":
         moments |= {"backward": _backward(rank), "optimizer step": _step(rank)}
     found = [Phase(name="loading", components=loading, outside_bytes=rank.bare_context)]
     for name, candidates in moments.items():
-        fullest = max(candidates, key=lambda components: components.total_bytes)
-        found.append(Phase(name=name, components=fullest, outside_bytes=rank.outside))
+        fullest = max(candidates, key=itemgetter(0))
+        found.append(Phase(name=name, components=_components(rank, fullest), outside_bytes=rank.outside))
     return tuple(found)
 
 
+_Moment = tuple[int, int, int, int, int, int]
+"""The sum of what follows, then gradients, activations, logits, temporary and communication: cheap to compare."""
+
+
 def _moment(
-    rank: Rank,
-    *,
-    gradients: int = 0,
-    activations: int = 0,
-    logits: int = 0,
-    temporary: int = 0,
-    communication: int = 0,
-) -> Components:
-    """These, and what is there at every moment of a step."""
+    *, gradients: int = 0, activations: int = 0, logits: int = 0, temporary: int = 0, communication: int = 0
+) -> _Moment:
+    """These, beside what is there at every moment of a step."""
+    total = gradients + activations + logits + temporary + communication
+    return total, gradients, activations, logits, temporary, communication
+
+
+def _components(rank: Rank, moment: _Moment) -> Components:
+    """A moment with what is there at every moment of a step."""
+    _, gradients, activations, logits, temporary, communication = moment
     return Components(
         weights=rank.states.weights,
         gradients=gradients,
@@ -131,18 +137,17 @@ def _moment(
     )
 
 
-def _forward(rank: Rank) -> Iterator[Components]:
+def _forward(rank: Rank) -> Iterator[_Moment]:
     saved, buffers = rank.saved, rank.communication
     if rank.job.training.mode == "inference":
         activations = rank.cache + saved.layer_bytes // 2
         most = max(buffers.forward, buffers.output)
-        yield _moment(rank, activations=activations, logits=rank.loss.forward, communication=most)
+        yield _moment(activations=activations, logits=rank.loss.forward, communication=most)
         return
     activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
     # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
     kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else rank.casts
     yield _moment(
-        rank,
         gradients=rank.accumulated,
         activations=activations,
         logits=rank.loss.kept_before,
@@ -150,7 +155,6 @@ def _forward(rank: Rank) -> Iterator[Components]:
         communication=buffers.forward,
     )
     yield _moment(
-        rank,
         gradients=rank.accumulated,
         activations=activations,
         logits=rank.loss.forward,
@@ -159,7 +163,6 @@ def _forward(rank: Rank) -> Iterator[Components]:
     )
     if rank.loss.widened:  # the root's forward pass is over, and so is autocast
         yield _moment(
-            rank,
             gradients=rank.accumulated,
             activations=activations,
             logits=rank.loss.widened,
@@ -172,7 +175,7 @@ def _checkpoints(job: Job) -> bool:
     return job.training.activation_checkpointing != "none"
 
 
-def _backward(rank: Rank) -> Iterator[Components]:
+def _backward(rank: Rank) -> Iterator[_Moment]:
     saved, layers, buffers, head = rank.saved, max(1, rank.stage.layers), rank.communication, rank.head_casts
     others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
     activations = others + saved.layers_bytes + saved.around_bytes
@@ -180,7 +183,6 @@ def _backward(rank: Rank) -> Iterator[Components]:
     casts = rank.casts // layers if _checkpoints(rank.job) else rank.casts
     kept = head if _checkpoints(rank.job) else head + casts
     yield _moment(
-        rank,
         gradients=rank.accumulated,
         activations=activations,
         logits=rank.loss.backward,
@@ -189,7 +191,6 @@ def _backward(rank: Rank) -> Iterator[Components]:
     )
     turned = max(rank.accumulated, _gradients_after(rank, 0))
     yield _moment(  # the head; under autocast its gradient has the compute type first
-        rank,
         gradients=rank.accumulated if rank.widths.autocast else turned,
         activations=activations,
         logits=rank.loss.gradient,
@@ -197,7 +198,6 @@ def _backward(rank: Rank) -> Iterator[Components]:
         communication=buffers.head,
     )
     yield _moment(  # the last norm
-        rank,
         gradients=turned,
         activations=activations,
         logits=rank.loss.kept,
@@ -207,7 +207,6 @@ def _backward(rank: Rank) -> Iterator[Components]:
     for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
         yield from _block_backward(rank, done, casts, others)
     yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
-        rank,
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
         logits=rank.loss.kept,
@@ -216,7 +215,7 @@ def _backward(rank: Rank) -> Iterator[Components]:
     )
 
 
-def _block_backward(rank: Rank, done: int, casts: int, others: int) -> Iterator[Components]:
+def _block_backward(rank: Rank, done: int, casts: int, others: int) -> Iterator[_Moment]:
     """One block: its MLP, its attention, and when it is through."""
     saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.communication, rank.stage.share_of_mlp
     gradients = max(rank.accumulated, _gradients_after(rank, done))
@@ -225,7 +224,6 @@ def _block_backward(rank: Rank, done: int, casts: int, others: int) -> Iterator[
     waiting = min(done, buffers.queue) * buffers.queued
     communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
     yield _moment(
-        rank,
         gradients=gradients,
         activations=activations,
         logits=rank.loss.kept,
@@ -233,14 +231,12 @@ def _block_backward(rank: Rank, done: int, casts: int, others: int) -> Iterator[
         communication=communication,
     )
     yield _moment(
-        rank,
         gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
         activations=max(0, activations - saved.mlp_half_bytes),
         temporary=temporary + saved.attention_working_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
     yield _moment(
-        rank,
         gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
         activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
         communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
@@ -255,10 +251,9 @@ def _gradients_after(rank: Rank, blocks: float) -> int:
     return round(rank.states.gradients * (around + block * blocks))
 
 
-def _step(rank: Rank) -> Iterator[Components]:
+def _step(rank: Rank) -> Iterator[_Moment]:
     whole = rank.whole_gradient
     yield _moment(
-        rank,
         gradients=rank.states.gradients + whole,
         logits=rank.loss.kept,
         temporary=rank.states.step + whole // max(1, rank.job.parallel.tensor - 1),

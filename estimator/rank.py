@@ -56,6 +56,21 @@ class Stage:
         return max(embeddings, key=lambda held: held.elements, default=None)
 
     @cached_property
+    def base_elements(self) -> int:
+        """Of the model's own parameters, without adapters."""
+        return sum(held.elements for held in self.held if not held.adapter)
+
+    @cached_property
+    def quantized_layers(self) -> tuple[Held, ...]:
+        """What of its blocks is quantized."""
+        return tuple(held for held in self.held if held.quantized and held.group.layered)
+
+    @cached_property
+    def head(self) -> tuple[Held, ...]:
+        """The task's output, with its adapters."""
+        return tuple(held for held in self.held if held.group.role == "head")
+
+    @cached_property
     def share_of_mlp(self) -> float:
         """How much of the blocks' trainable parameters their MLPs hold."""
         mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _OF_MLP)

@@ -7,6 +7,7 @@ from .architecture import Architecture
 from .budget import Budget, Components, Method, ModelFacts, Peak, Phase
 from .cache import layer_token_bytes, prefill_tokens, sequence_cache_bytes
 from .gpus import Gpu
+from .host import host_need_of
 from .inventory import Inventory
 from .job import Inference, Job
 from .rank import Held, Stage, stages
@@ -36,7 +37,8 @@ def serving_budget(
         InputError: the job is spread over more than the model has.
     """
     widths = read_widths(job)
-    needs = [_need(job, arch, stage, widths, gpu) for stage in stages(job, inventory)]
+    held = stages(job, inventory)
+    needs = [_need(job, arch, stage, widths, gpu) for stage in held]
     need = max(needs, key=lambda each: each.least_bytes)
     context = context_bytes(job, gpu)
     parts = Components(
@@ -69,6 +71,7 @@ def serving_budget(
         steady_device_bytes=total,
         assumptions=tuple(_assumptions(job, arch, gpu)),
         warnings=(),
+        host=host_need_of(job, arch, inventory, held, widths),
         serving=need,
     )
 

@@ -6,7 +6,8 @@ from itertools import combinations
 from typing import Any, Literal
 
 from .budget import Budget
-from .changes import Change, changes_of
+from .change import LOADING, Change
+from .changes import changes_of
 from .errors import CannotTellError, VramtopError
 from .job import Job
 from .jobfile import with_changes
@@ -17,6 +18,10 @@ Judge = Callable[[Budget], Verdict]
 
 _MUCH_CHEAPER = 0.75
 """A pair is offered beside single changes where it costs at most this share of the cheapest one that fits."""
+_DEAR = 1.0
+"""A cost beyond which three changes are looked at: as if a step took twice as long."""
+_EXTENDED = 6
+"""Pairs that a third change is added to."""
 _TRIES = 4
 """Suggestions that are traced at most, until enough of them hold."""
 
@@ -55,7 +60,8 @@ def suggest(
     """What makes the job fit, the cheapest first; then what makes it tight; where nothing does, what comes closest.
 
     Of changes by degrees (micro-batch, length, GPUs) the smallest that is enough; pairs only of changes of which
-    neither is enough alone, and only where no single change is, or where the pair costs much less.
+    neither is enough alone, and only where no single change is, or where the pair costs much less. Where what is
+    enough is dear, or nothing is, a third change is added to the pairs that come closest.
 
     Args:
         job: as it is.
@@ -68,13 +74,19 @@ def suggest(
     search = _Search(job, current, corrected(job, current, estimate), judge)
     changes = changes_of(job, gpus=gpus)
     singles = list(_smallest(search.tried((change,) for change in changes)))
+    if judge(moved(current, -current.peak.high_bytes)) == "fits":  # the host is no limit
+        changes = tuple(change for change in changes if change.kind != LOADING)
     enough = [s for s in singles if s.verdict == "fits"]
     limit = _MUCH_CHEAPER * min((s.cost for s in enough), default=float("inf"))
     alone = {part.kind for s in enough for part in s.parts if s.cost <= limit}
     pairs = sorted((pair for pair in combinations(changes, 2) if _together(pair)), key=_cost)
     worth = (pair for pair in pairs if _cost(pair) <= limit and not any(part.kind in alone for part in pair))
     tried = list(_smallest(search.tried(worth, until=most)))
-    found = sorted([*singles, *tried], key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes))
+    cheapest = min((s.cost for s in (*enough, *tried) if s.verdict == "fits"), default=float("inf"))
+    if cheapest > _DEAR:
+        thirds = _thirds(tried, changes, _MUCH_CHEAPER * cheapest)
+        tried += _smallest(search.tried(thirds, until=most))
+    found = sorted(_useful([*singles, *tried]), key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes))
     fitting = [s for s in found if s.verdict == "fits"]
     tight = [s for s in found if s.verdict == "tight"]
     if fitting or tight:
@@ -190,6 +202,33 @@ def _smallest(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
             continue
         seen.add((kinds, suggestion.verdict))
         yield suggestion
+
+
+def _useful(found: Sequence[Suggestion]) -> list[Suggestion]:
+    """Without those of which a part does as well."""
+    kinds = {id(s): {part.kind for part in s.parts} for s in found}
+
+    def as_good(fewer: Suggestion, more: Suggestion) -> bool:
+        if fewer.verdict != more.verdict or not kinds[id(fewer)] < kinds[id(more)]:
+            return False
+        if not all(more.changes.get(key) == value for key, value in fewer.changes.items()):
+            return False
+        smaller = more.budget.peak.device_bytes < 0.99 * fewer.budget.peak.device_bytes
+        return fewer.verdict in ("fits", "tight") or not smaller
+
+    return [s for s in found if not any(as_good(fewer, s) for fewer in found)]
+
+
+def _thirds(pairs: Sequence[Suggestion], changes: Sequence[Change], limit: float) -> list[tuple[Change, ...]]:
+    """The pairs that take least, each with every change that goes with both, up to a cost."""
+    cheap = (pair for pair in pairs if len(pair.parts) == 2 and pair.verdict != "fits" and pair.cost <= limit)
+    triples = [
+        (*pair.parts, change)
+        for pair in sorted(cheap, key=lambda pair: pair.budget.peak.device_bytes)[:_EXTENDED]
+        for change in changes
+        if all(_together((part, change)) for part in pair.parts)
+    ]
+    return sorted((parts for parts in triples if _cost(parts) <= limit), key=_cost)
 
 
 def _together(pair: tuple[Change, ...]) -> bool:

@@ -17,6 +17,7 @@ from vramtop.estimator.models import resolve_model
 from vramtop.estimator.readers.evidence import Finding, JobReading
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.launchers import Launch
+from vramtop.estimator.readers.place import followed
 
 from .devices import DeviceChoice, Seat, numbered_elsewhere, nvml_mig_parent, seat_of
 from .interpreter import find_interpreter, installed_versions
@@ -249,7 +250,8 @@ def _reachable(environ: Mapping[str, str], root: Path | None) -> dict[str, str]:
     """The environment with the folders of Hugging Face's cache as they are reached from here."""
     if root is None:
         return dict(environ)
-    folders = {name: f"{root}{value}" for name, value in environ.items() if name in _HF and value.startswith("/")}
+    named = {name: value for name, value in environ.items() if name in _HF and value.startswith("/")}
+    folders = {name: str(followed(root, f"{root}{value}")) for name, value in named.items()}
     return {**environ, **folders}
 
 

@@ -132,11 +132,12 @@ class Board:
 
 
 def commitments(gpus: Iterable[GpuRow]) -> dict[int, int]:
-    """Bytes by GPU index that running jobs have not yet taken of their budgets."""
+    """Bytes by GPU index that running jobs have not yet taken of their budgets, unless they are steady with less."""
     committed: dict[int, int] = {}
     for gpu in gpus:
         for row in gpu.budgeted:
-            if row.budget and row.process.used_bytes is not None:
+            steady = row.comparison is not None and row.comparison.phase == "steady"
+            if row.budget and row.process.used_bytes is not None and not steady:
                 rest = row.budget.steady_device_bytes - row.process.used_bytes
                 committed[gpu.reading.index] = committed.get(gpu.reading.index, 0) + max(0, rest)
     return committed

@@ -119,6 +119,19 @@ def seat_of(
     )
 
 
+def visible_gpus(choice: DeviceChoice, gpus: Sequence[GpuReading]) -> tuple[tuple[int, ...], str | None]:
+    """The GPUs that a process with this environment may use, in the order in which CUDA numbers them for it.
+
+    Returns:
+        NVML's indices, and why they may be others; all GPUs where CUDA_VISIBLE_DEVICES is not set.
+    """
+    if choice.visible is None:
+        return tuple(gpu.index for gpu in gpus), None
+    named = _kind(choice.visible.strip()) != "index"
+    found = _visible(choice.visible, [gpu.index for gpu in gpus], gpus, choice.mig)
+    return tuple(index for index in found if index is not None), None if named else _order_doubt(choice, gpus)
+
+
 def numbered_elsewhere(root: Path | None, *, here: Path = Path("/")) -> bool:
     """Whether GPUs have other numbers for a process: it runs in a container that does not have all of this machine's.
 

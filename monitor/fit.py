@@ -85,6 +85,12 @@ class Fit:
     serving: "Serving | None" = None
     """What vLLM makes of the fullest chosen GPU; None: it does not run the job, or there is no such GPU."""
 
+    @property
+    def taken_bytes(self) -> dict[int, int]:
+        """What the job would take of each chosen GPU, by its index."""
+        needs = {gpu.room.index: gpu.need_bytes for gpu in self.gpus}
+        return {index: needs[index] for index in self.placement}
+
     def to_json(self) -> dict[str, Any]:
         """The contract's fields of ``vramtop fit --json`` that concern the GPUs."""
         return {

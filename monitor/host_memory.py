@@ -57,7 +57,7 @@ def judge_host(need: HostNeed, room: HostRoom, *, ranks: int) -> HostVerdict:
     """Hold the need of so many ranks of one machine against its RAM."""
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)
     loading = need.loading_bytes(ranks) >= need.steady_bytes(ranks)
-    when = "while it loads" if loading else "while it trains"
+    when = "while loading" if loading else "while training"
     each = f"{ranks} processes need" if ranks > 1 else "the process needs"
     have = f"{format_gib(room.available_bytes)} GiB are available"
     verdict: Literal["fits", "tight", "does_not_fit"]

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .process_tree import Seen
@@ -12,7 +12,7 @@ FRAMEWORKS = (
     *("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel"),
     *("litgpt", "torchtitan"),
 )
-_PACKAGES = re.compile(r"(/\S*?/(?:site|dist)-packages)/")
+_PACKAGES = re.compile(r"(/\S*?/(?:site|dist)-packages)/([^/\s]+)")
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -40,19 +40,28 @@ def find_interpreter(process: Seen, *, root: Path | None = None) -> Path | None:
 
 
 def installed_versions(process: Seen, interpreter: Path | None, *, root: Path | None = None) -> dict[str, str]:
-    """Versions of the frameworks by name, from the names of their ``*.dist-info`` folders."""
+    """Versions of the frameworks by name, from the names of their ``*.dist-info`` folders.
+
+    A library that is seen loaded counts where it was loaded from; others as Python looks for them: first in PYTHONPATH,
+    then beside the interpreter.
+    """
+    loaded = _loaded_from(process.pid)
+    named = [Path(folder) for folder in (process.environ or {}).get("PYTHONPATH", "").split(":") if folder[:1] == "/"]
+    others = [*(_under(root, folder) for folder in named), *_beside(interpreter)]
     versions: dict[str, str] = {}
-    for folder in _package_folders(process, interpreter, root):
-        for framework in FRAMEWORKS:
+    for framework in FRAMEWORKS:
+        seen = [_under(root, Path(folder)) for folder, package in loaded if package == framework]
+        rest = [_under(root, Path(folder)) for folder, package in loaded if package != framework]
+        for folder in dict.fromkeys((*seen, *others, *rest)):
             found = sorted(folder.glob(f"{framework}-*.dist-info"))
-            if found and framework not in versions:
+            if found:
                 versions[framework] = found[-1].name.removesuffix(".dist-info").partition("-")[2]
+                break
     return versions
 
 
-def _package_folders(process: Seen, interpreter: Path | None, root: Path | None) -> Iterator[Path]:
-    """First the folders that libraries were loaded from, then those of the interpreter."""
-    yield from (_under(root, Path(folder)) for folder in _loaded_from(process.pid))
+def _beside(interpreter: Path | None) -> Iterator[Path]:
+    """The package folders of an interpreter, its virtual environment's first."""
     if interpreter is None:
         return
     for prefix in dict.fromkeys((interpreter.parent.parent, interpreter.resolve().parent.parent)):
@@ -61,12 +70,13 @@ def _package_folders(process: Seen, interpreter: Path | None, root: Path | None)
             yield from sorted((prefix / library).glob("python3*/dist-packages"))
 
 
-def _loaded_from(pid: int) -> Mapping[str, None]:
+def _loaded_from(pid: int) -> Iterable[tuple[str, str]]:
+    """Package folders with the packages whose libraries are loaded from them."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return {}
-    return dict.fromkeys(match[1] for match in _PACKAGES.finditer(maps))
+        return ()
+    return tuple(dict.fromkeys((match[1], match[2]) for match in _PACKAGES.finditer(maps)))
 
 
 def _under(root: Path | None, path: Path) -> Path:

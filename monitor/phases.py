@@ -75,11 +75,6 @@ class PhaseTracker:
         if self.start_time is not None:
             self.marks = (RunMark(self.start_time, "started", told=True),)
 
-    @property
-    def steady_since(self) -> float | None:
-        """When the steady phase began, as far as that was seen."""
-        return next((mark.time for mark in self.marks if mark.phase == "steady"), None)
-
     def add(self, time: float, size: int | None, counters: ProcessCounters | None = None) -> None:
         """Take a reading in.
 

@@ -132,6 +132,12 @@ class Reservations:
                     committed[gpu.index] = committed.get(gpu.index, 0) + max(0, promised - held)
         return {index: size for index, size in committed.items() if size}
 
+    def families(self, snapshot: Snapshot) -> frozenset[int]:
+        """The pids of the snapshot's processes to which something is promised, or to somebody who started them."""
+        owners = {promise.pid for promise in self.promises()}
+        keys = {process.key for _, process in snapshot.processes()} if owners else set()
+        return frozenset(key[0] for key in keys if not owners.isdisjoint(self._family(key)))
+
     def _family(self, key: ProcessKey) -> tuple[int, ...]:
         return key[0], *self.ancestors(key)
 

@@ -109,7 +109,9 @@ def _sentence(verdict: Verdict, serving: Serving, room: Room) -> str:
         have = f"GPU {room.index} has {format_gib(room.available_bytes)}"
         return f"{share} at its start, and {have}: it would refuse to start; it needs {least}"
     if verdict == "does_not_fit":
-        return f"{share}, and needs {least}: raise --gpu-memory-utilization, or lower --max-model-len"
+        raised = need.least_bytes <= serving.asked_bytes / need.utilization
+        what = "raise --gpu-memory-utilization" if raised else "spread it over more GPUs"
+        return f"{share}, and needs {least}: {what}, or lower --max-model-len"
     at_once = f"{serving.concurrency:.1f} sequences of {need.length:,} at once, of {need.sequences} that it may run"
     cache = f"{format_gib(serving.cache_bytes)} GiB of it are cache: {serving.cache_tokens:,} tokens, {at_once}"
     return f"{share}; {cache}" + ("; it may need more at its start" if verdict == "tight" else "")

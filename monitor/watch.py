@@ -208,8 +208,8 @@ class Watchlist:
             turned = standing.turned_at
             rows.append(PendingRow(job=job, budget=budget, fit=found, fits=standing.fits is True, turned_at=turned))
             if found.verdict in ("fits", "tight"):
-                for index, need in zip(found.placement, budget.ranks, strict=True):
-                    committed[index] = committed.get(index, 0) + need.device_bytes
+                for index, size in found.taken_bytes.items():
+                    committed[index] = committed.get(index, 0) + size
         self._standings = standings
         return tuple(rows)
 

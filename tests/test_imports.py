@@ -64,3 +64,10 @@ def test_what_is_slow_to_import_stays_out(program: str, never: tuple[str, ...]) 
 def test_the_look_into_the_modules_would_see_them() -> None:
     assert "textual" in loaded(DASHBOARD)
     assert "yaml" in loaded("import yaml")
+
+
+@pytest.mark.parametrize("module", ["vramtop.tui.app, vramtop.tui.commands.dashboard", "vramtop.tui.commands.once"])
+def test_the_arithmetic_is_loaded_when_there_is_a_job(module: str) -> None:
+    program = f"import sys, {module}\nprint('vramtop.estimator.closed_form' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"

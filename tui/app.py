@@ -20,7 +20,6 @@ from textual.theme import Theme
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec
-from vramtop.estimator.methods import Variants, estimate, variants
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import ProcessKey, Snapshot
@@ -37,6 +36,7 @@ from .terminal import clean
 from .widgets.choice import Menu
 
 if TYPE_CHECKING:
+    from vramtop.estimator.methods import Variants
     from vramtop.monitor.attach import Attachment
 
     from .estimates import Estimate
@@ -101,7 +101,7 @@ class VramtopApp(App[None]):
         ascii_only: bool = False,
         banner: str | None = None,
         pid: int | None = None,
-        estimate: "Estimate" = estimate,
+        estimate: "Estimate | None" = None,
         refine: "Estimate | None" = None,
         complaints: Sequence[str] = (),
         signal_fit: Signal = "none",
@@ -319,8 +319,10 @@ class VramtopApp(App[None]):
         )
         self._open(screen)
 
-    def _vary(self, job: Job) -> Variants:
+    def _vary(self, job: Job) -> "Variants":
         """Quick estimates for searches, meant for the same card as all others."""
+        from vramtop.estimator.methods import variants
+
         return variants(job, gpu=None if job.target.gpu else self.watchlist.card)
 
     def _keep_draft(self, job: Job) -> None:
@@ -328,11 +330,13 @@ class VramtopApp(App[None]):
         self._draft = job if job.model != ModelSpec() else self._draft
 
     def _open_attach(self, pid: int | None, start_time: float | None) -> None:
+        from vramtop.estimator.methods import estimate  # not at start-up, of which it would take a fifth
+
         from .screens.attach import AttachScreen
 
         screen = AttachScreen(
             self.watchlist,
-            estimate=self._estimate,
+            estimate=self._estimate or estimate,
             refine=self._refine,
             attached=self._attached,
             board=self.board,

@@ -1,11 +1,9 @@
-"""What runs are, in a few lines: all of them beside each other, the one that is shown, and why it diverges."""
+"""What runs are, in a few lines: all of them beside each other, and the one that is shown."""
 
 from collections.abc import Sequence
 
 from textual.content import Content
 
-from vramtop.estimator.explain import Explanation
-from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import ProcessRow, RunRow
 from vramtop.monitor.snapshot import ProcessKey
@@ -23,6 +21,8 @@ def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int
     if not runs:
         return Content("Attach: what does a running job take?")
     at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
+    if len(runs) == 1 and at == 0:  # its status stands below
+        return Content(_name(runs[0])).truncate(width)
     tabs = [_tab(number, run, shown=number == at) for number, run in enumerate(runs)]
     first = 0
     while at is not None and first < at and sum(tab.cell_length + 2 for tab in tabs[first : at + 1]) > width:
@@ -66,38 +66,9 @@ def warnings_content(attachment: Attachment) -> Content:
     return Content("\n").join(Content.assemble(("! ", "bold #f59e0b"), clean(text)) for text in attachment.warnings)
 
 
-def why_content(row: ProcessRow, found: Sequence[Explanation]) -> Content:
-    """Settings that would predict what a diverging process holds, the likeliest first."""
-    held = observed_bytes(row)
-    if held is None or row.budget is None:
-        return Content()
-    off = signed_gib(held - row.budget.steady_device_bytes)
-    head = f"Why {format_gib(held)} GiB ({off})?"
-    if not found:
-        return Content.assemble((head, "bold"), " No setting one or two changes away from this job explains it.")
-    lines = [Content.assemble((head, "bold"), (" The budget would be", MUTED))]
-    for each in found:
-        lines.append(Content.assemble((f"{format_gib(each.device_bytes):>8} ", "bold"), f"if {clean(each.words)}"))
-        fix = getattr(each, "fix", "")
-        if fix:
-            lines.append(Content.styled(f"{'':9}→ {clean(fix)}", MUTED))
-    return Content("\n").join(lines)
-
-
-def observed_bytes(row: ProcessRow) -> int | None:
-    """What is to be explained of a process: what it holds, or held at most before it ended."""
-    comparison = row.comparison
-    if comparison is None or not comparison.diverges:
-        return None
-    if comparison.observed_bytes is not None:
-        return comparison.observed_bytes
-    return comparison.high_water.size_bytes if comparison.high_water else None
-
-
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     row = worst(run.rows)
-    name = run.job.name or " ".join(_named_by(run))
-    words = Content.styled(f" {number + 1} {shorten(clean(name), _NAME)}", "bold reverse" if shown else "")
+    words = Content.styled(f" {number + 1} {shorten(_name(run), _NAME)}", "bold reverse" if shown else "")
     if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
         return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
     if row is None or row.comparison is None:
@@ -105,9 +76,12 @@ def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
 
 
-def _named_by(run: RunRow) -> list[str]:
-    """Its program and its model: of two runs of one script the model tells them apart."""
-    return [*(process_name(row.process) for row in run.rows[:1]), (run.job.model.id or "").rpartition("/")[2]]
+def _name(run: RunRow) -> str:
+    """Its job's name, else its program and model: of two runs of one script the model tells them apart."""
+    if run.job.name:
+        return clean(run.job.name)
+    program = [process_name(row.process) for row in run.rows[:1]]
+    return clean(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]]))
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:

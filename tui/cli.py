@@ -119,6 +119,8 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     _estimate_arguments(parser)
     words = "RAM that the machine can give, such as 256GiB (this machine's own when left out; else not looked at)"
     parser.add_argument("--host-memory", metavar="SIZE", help=words)
+    words = "the largest micro-batch is one with which some accumulation keeps the sequences per step"
+    parser.add_argument("--keep-global-batch", action="store_true", help=words)
     group = parser.add_argument_group("waiting")
     group.add_argument(
         "--wait", action="store_true", help="wait until it fits on GPUs of this machine; then exit code 0"

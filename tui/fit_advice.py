@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from vramtop.estimator.budget import Budget
@@ -50,6 +49,7 @@ def advise(
     machine: Machine,
     *,
     method: MethodChoice,
+    keep_global_batch: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Advice:
     """Search with the quick estimate; where the job's own step was traced, so are the best few changes.
@@ -60,19 +60,25 @@ def advise(
         judge: whether a budget fits.
         machine: the card, and how many.
         method: as the user chose it.
+        keep_global_batch: the largest micro-batch is one with which some accumulation keeps the sequences per step.
         progress: told what is going on.
     """
     try:
-        quick = corrected(job, budget, variants(job, gpu=machine.gpu))
-        limit = variants(job, gpu=machine.gpu).max_positions
+        quick = variants(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
-    grown = largest(job, lambda changed: judge(quick(changed)) == "fits", max_positions=limit)
+    surer = corrected(job, budget, quick)
+    grown = largest(
+        job,
+        lambda changed: judge(surer(changed)) == "fits",
+        max_positions=quick.max_positions,
+        keep_global_batch=keep_global_batch,
+    )
     if job.served_by_vllm:
         grown = replace(grown, micro_batch=None)  # it runs as many as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
-    found = suggest(job, budget, variants(job, gpu=machine.gpu), judge, gpus=machine.gpus, most=_SHOWN)
+    found = suggest(job, budget, quick, judge, gpus=machine.gpus, most=_SHOWN)
     if budget.method == "traced" and method in ("auto", "traced"):
 
         def traced(changed: Job) -> Budget:
@@ -158,15 +164,7 @@ def _suggestion_lines(suggestion: Suggestion, source: JobSource, terminal: Termi
     verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
     yield f"  {verdict}" + terminal.text(f" {need}{traced}: {suggestion.why}")
     words = ", ".join(edit.words for edit in edits_of(source, suggestion))
-    indent = 6 * " "
-    yield from wrap(
-        terminal.text(words),
-        terminal.width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    yield from terminal.wrapped(words, indent=6 * " ")
 
 
 def _largest_words(grown: Largest, job: Job) -> str:

@@ -128,7 +128,7 @@ def pending_line(row: PendingRow, width: int, now: float) -> Content:
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
     lately = row.turned_at is not None and now - row.turned_at < _TURNED_SECONDS
-    head = Content.styled(" NEW " if row.fits else " LOST ", ALARM) if lately else Content.styled("pending", MUTED)
+    head = Content.styled(" NOW ", ALARM) if lately else Content.styled("pending", MUTED)
     name = Content.styled(clean(row.job.label), "bold")
     return Content.assemble(head, " ", name, " ", verdict, " ", clean(reason)).truncate(width, ellipsis=True)
 

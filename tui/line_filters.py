@@ -10,7 +10,7 @@ from textual.filter import LineFilter
 from .palette import ASCII_SIGNS
 
 _LINES = {
-    **dict.fromkeys("─━┄┈╌", "-"),
+    **dict.fromkeys("─┄┈╌", "-"),
     **dict.fromkeys("│┃║┆┊▏▎▍▌▐▕▊▋▉", "|"),
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛", "+"),
 }
@@ -23,7 +23,7 @@ _BLOCKS = {
     "░": ".",
 }
 _ARROWS = {"▶": ">", "►": ">", "◀": "<", "→": ">", "←": "<", "↓": "v", "↑": "^"}
-_OTHER = {"═": "=", "°": " ", "–": "-", "—": "-", "•": "*"}
+_OTHER = {"━": "=", "═": "=", "°": " ", "–": "-", "—": "-", "•": "*"}
 _TABLE = {ord(char): ascii_char for char, ascii_char in (_LINES | _BLOCKS | _ARROWS | _OTHER).items()} | ASCII_SIGNS
 
 

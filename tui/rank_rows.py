@@ -38,6 +38,15 @@ class RankRow:
     cells: dict[RankColumn, CellText]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process stands in its run."""
+
+    rank: int | None = None
+    gpu: str = "-"
+    """The GPU that it will take, as far as its environment says."""
+
+
 def rank_columns(width: int) -> dict[RankColumn, int]:
     """The columns that fit with their widths, in their usual order; the least important give way."""
     chosen: set[RankColumn] = set()
@@ -55,16 +64,16 @@ def is_right(name: RankColumn) -> bool:
     return name not in _LEFT
 
 
-def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, int | None]) -> list[RankRow]:
+def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place]) -> list[RankRow]:
     """A row for each process on each GPU, and for each rank that is on none yet; by rank.
 
     Args:
         rows: the processes on GPUs, those that have ended as well.
-        ranks: the rank of each process of the run, where it has one.
+        ranks: the place of each process of the run, in order.
     """
-    found = [_on_gpu(row, ranks.get(row.process.key)) for row in rows]
+    found = [_on_gpu(row, ranks.get(row.process.key, Place()).rank) for row in rows]
     present = {row.process.key for row in rows}
-    waiting = [_waiting(key, rank) for key, rank in ranks.items() if key not in present]
+    waiting = [_waiting(key, place) for key, place in ranks.items() if key not in present]
     order = {key: at for at, key in enumerate(ranks)}
     by_place = sorted(found, key=lambda each: order.get(each.row.process.key, len(order)) if each.row else 0)
     return [*by_place, *waiting]
@@ -101,10 +110,11 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     return RankRow(key="/".join(map(str, row.key)), row=row, cells=texts)
 
 
-def _waiting(key: ProcessKey, rank: int | None) -> RankRow:
+def _waiting(key: ProcessKey, place: Place) -> RankRow:
     texts = dict.fromkeys(_WIDTHS, CellText("-", "muted"))
-    texts["RANK"] = CellText("-" if rank is None else str(rank))
+    texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
     texts["PID"] = CellText(str(key[0]))
+    texts["GPU"] = CellText(place.gpu, "muted")
     texts["STATUS"] = CellText("on no GPU yet", "muted")
     return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
 

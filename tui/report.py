@@ -1,7 +1,6 @@
 """Budgets and verdicts as text for a terminal: what ``estimate``, ``fit`` and ``attach`` print."""
 
 from collections.abc import Iterator
-from textwrap import wrap
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.effective_batch import effective_batch
@@ -32,10 +31,16 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     peak = budget.peak
     yield terminal.paint(f"{budget.job.label}: {_job_words(budget)}", None, bold=True)
     yield terminal.text(_model_words(budget))
+    if budget.serving is not None:
+        each = format_gib(budget.serving.sequence_bytes, digits=2)
+        yield terminal.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+    if budget.host is not None:
+        loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
+        yield terminal.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()
-        yield from wrap(terminal.text(f"{batch.words()}{f' ({advice})' if advice else ''}"), terminal.width)
+        yield from terminal.wrapped(f"{batch.words()}{f' ({advice})' if advice else ''}")
     yield ""
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = terminal.width - 12
@@ -58,7 +63,7 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     yield from _tensor_table(budget, terminal)
     for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
         for sentence in sentences:
-            yield from wrap(terminal.text(f"{title}: {sentence}"), terminal.width, subsequent_indent="  ")
+            yield from terminal.wrapped(f"{title}: {sentence}", further="  ")
 
 
 def fit_lines(found: Fit, budget: Budget, terminal: Terminal) -> Iterator[str]:

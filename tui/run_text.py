@@ -145,11 +145,11 @@ def _held_parts(row: ProcessRow) -> Sequence[Part]:
     """One part, or three where torch's own counters are known."""
     used, counters, colour = row.process.used_bytes, row.process.counters, colour_of(row)
     if used is None or counters is None or counters.allocated_bytes is None or counters.reserved_bytes is None:
-        return [Part(used or 0, "█", colour)]
+        return [Part(used or 0, "█", colour, keep=True)]
     context = COMPONENTS["context"]
     cached = counters.reserved_bytes - counters.allocated_bytes
     beside = Part(used - counters.reserved_bytes, context.letter, context.colour)
-    return [Part(counters.allocated_bytes, "█", colour), Part(cached, _CACHED, colour), beside]
+    return [Part(counters.allocated_bytes, "█", colour, keep=True), Part(cached, _CACHED, colour), beside]
 
 
 def _counter_lines(row: ProcessRow, now: float) -> list[Content]:

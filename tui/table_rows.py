@@ -176,7 +176,8 @@ def tone_of(row: ProcessRow) -> Tone:
 def _status(row: ProcessRow) -> CellText:
     if row.comparison:
         mark = STATUSES[row.comparison.status]
-        return CellText(f"{mark.letter} {mark.word}", tone_of(row))
+        word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.word  # the column is no wider
+        return CellText(f"{mark.letter} {word}", tone_of(row))
     return CellText("? no budget" if row.problem else "-", "muted")
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from textwrap import wrap
 from typing import TextIO
 
 from .bars import Cell, runs
@@ -24,6 +25,24 @@ class Terminal:
         """The text as this terminal can show it; what it could take for a command is left out."""
         text = clean(text)
         return text.translate(ASCII_SIGNS).encode("ascii", "replace").decode() if self.ascii_only else text
+
+    def wrapped(self, text: str, *, indent: str = "", further: str | None = None) -> list[str]:
+        """The text in lines of the terminal's width; a size stays with its unit.
+
+        Args:
+            text: one sentence or more.
+            indent: before the first line.
+            further: before the others; as before the first when left out.
+        """
+        whole = wrap(
+            self.text(text).replace(" GiB", "\xa0GiB"),
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=indent if further is None else further,
+            break_long_words=False,
+            break_on_hyphens=False,  # flags stay whole
+        )
+        return [line.replace("\xa0", " ") for line in whole]
 
     def paint(self, text: str, colour: str | None, *, bold: bool = False) -> str:
         """The text in a colour (``#rrggbb``) where there is colour."""

@@ -24,6 +24,8 @@ _DECIDES: Mapping[str, tuple[Component, ...]] = {
     "lora.rank": ("gradients", "optimizer"),
     "lora.targets": ("gradients", "optimizer", "activations"),
     "lora.quantization": ("weights",),
+    "inference.weights": ("weights",),
+    "inference.cache_dtype": ("activations",),
     "parallel.strategy": STATES,
     "parallel.sharding": STATES,
     "parallel.cpu_offload": STATES,

@@ -179,13 +179,13 @@ def _fsdp(fsdp: Settings, sources: Sources, data: int | None, notes: Notes) -> N
         _shard_sizes(sources, data, notes)
     else:
         _fsdp1(fsdp, version, sources, data, notes)
+    once = fsdp.find("fsdp_cpu_ram_efficient_loading")
+    if once is not None and as_bool(once) is not None:
+        notes.put("parallel.load_on_rank_zero", as_bool(once), once.origin)
     wrap = fsdp.find("fsdp_auto_wrap_policy")
     if wrap is not None and as_word(wrap) in ("no_wrap", "size_based_wrap"):
         notes.warn(f"{wrap.origin}: units are counted as one for each block, as TRANSFORMER_BASED_WRAP makes them.")
         notes.doubt("more", "weights")
-    once = fsdp.find("fsdp_cpu_ram_efficient_loading")
-    if once is not None and as_bool(once) is not None:
-        notes.put("parallel.load_on_rank_zero", as_bool(once), once.origin)
     offload = fsdp.find("fsdp_offload_params")
     if offload is not None and as_bool(offload):
         notes.put("parallel.cpu_offload", "all", offload.origin)

@@ -23,7 +23,7 @@ from vramtop.estimator.models import resolve_model
 SMALL, LARGE = "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B"
 ACCELERATE = Path(__file__).with_name("accelerate_offline.py")
 CLOSED_FORM = Path(__file__).with_name("closed_form.py")
-JOBS_A_SECOND = 1000
+JOBS_A_SECOND = 10_000
 SHARDED = ("--precision", "bf16-mixed", "--strategy", "fsdp2", "--data-shard", "8")
 
 
@@ -112,7 +112,12 @@ def closed_form() -> Iterator[Measured]:
     for name, rate in re.findall(r"^(.+): ([\d,]+) jobs/s", done.stdout, flags=re.MULTILINE):
         jobs = int(rate.replace(",", ""))
         yield Measured(
-            name=name, figure=f"{jobs:,} jobs/s", peer="", ratio="", target="1,000 jobs/s", met=jobs >= JOBS_A_SECOND
+            name=name,
+            figure=f"{jobs:,} jobs/s",
+            peer="",
+            ratio="",
+            target=f"{JOBS_A_SECOND:,} jobs/s",
+            met=jobs >= JOBS_A_SECOND,
         )
 
 

@@ -5,12 +5,15 @@ counts little. Candidates differ in what a sweep varies: batch, length and check
 """
 
 import time
+from itertools import combinations
 from typing import Any
 
 from vramtop.estimator.architecture import read_architecture
+from vramtop.estimator.changes import changes_of
 from vramtop.estimator.closed_form import closed_form
 from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import job_from_mapping
+from vramtop.estimator.jobfile import job_from_mapping, with_changes
+from vramtop.estimator.methods import variants
 from vramtop.estimator.shape_inventory import inventory_of
 
 ROUNDS = 5
@@ -54,11 +57,27 @@ def jobs_per_second(tables: dict[str, Any]) -> float:
     return len(jobs) / min(seconds)
 
 
+def candidates_per_second() -> float:
+    """Of a search for what makes an 8B model fit: pairs of changes, made into jobs, with what they take of the host."""
+    job = job_from_mapping({"model": {"config": CONFIG}, "training": {"micro_batch": 8}}, where="bench")
+    quick = variants(job)
+    changes = changes_of(job, gpus=8)
+    pairs = [{**a.changes, **b.changes} for a, b in combinations(changes, 2) if a.kind != b.kind]
+    seconds = []
+    for _ in range(ROUNDS):
+        begun = time.process_time()
+        for pair in pairs:
+            quick(with_changes(job, pair))
+        seconds.append(time.process_time() - begun)
+    return len(pairs) / min(seconds)
+
+
 def main() -> None:
-    """Print a line for each kind of job."""
+    """Print a line for each kind of job, and one for a search."""
     for kind, tables in KINDS.items():
         rate = jobs_per_second(tables)
         print(f"closed form, 8B, {kind}: {rate:,.0f} jobs/s, {1e6 / rate:.0f} us a job")
+    print(f"search, 8B, pairs of changes: {candidates_per_second():,.0f} candidates/s")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ TRL = (
             {"lora.rank": 16, "lora.targets": "all-linear"},
             ["--use_peft (new)", "--lora_r 16 (new)", "--lora_target_modules all-linear (new)"],
         ),
-        ({"parallel.reshard_after_forward": False}, ["reshard after forward: true -> false"]),
+        ({"parallel.reshard_after_forward": False}, ["parallel.reshard_after_forward: true -> false"]),
     ],
 )
 def test_flags_of_a_launch_line(changes: dict[str, Any], words: list[str], tmp_path: Path) -> None:

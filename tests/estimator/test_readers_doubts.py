@@ -141,7 +141,8 @@ def test_a_preference_trainer_without_adapters_holds_the_weights_twice(read: Rea
 
 
 def test_every_argument_that_decides_may_be_unknown(read: Read, tmp_path: Path) -> None:
-    names = "optim bf16 fp16 gradient_accumulation_steps gradient_checkpointing fsdp deepspeed use_liger_kernel".split()
+    names = ["optim", "bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "fsdp", "deepspeed"]
+    names.append("use_liger_kernel")
     (tmp_path / "t.py").write_text(f"TrainingArguments({', '.join(f'{name}=find_out()' for name in names)})\n")
     reading = read(TRAINER)
     assert reading.job().unsure == Unsure(

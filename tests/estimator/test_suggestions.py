@@ -76,6 +76,25 @@ def test_pairs_come_where_no_single_change_is_enough(quick: Variants) -> None:
     assert found[0].parts[0].kind != found[0].parts[1].kind
 
 
+def test_a_third_change_comes_where_no_pair_is_enough(quick: Variants) -> None:
+    found = offered(with_changes(JOB, {"training.micro_batch": 8}), quick, within(33))
+    fitting = [s for s in found if s.verdict == "fits"]
+    assert fitting
+    assert {len(s.parts) for s in fitting} == {3}
+    for suggestion in fitting:
+        assert len({part.kind for part in suggestion.parts}) == 3
+        assert len(suggestion.changes) == sum(len(part.changes) for part in suggestion.parts)
+
+
+@pytest.mark.parametrize("size", [16, 24, 33, 60])
+def test_no_part_of_a_suggestion_does_as_well(quick: Variants, size: float) -> None:
+    found = offered(JOB, quick, within(size))
+    for more in found:
+        for fewer in found:
+            if all(more.changes.get(key) == value for key, value in fewer.changes.items()) and fewer is not more:
+                assert fewer.verdict != more.verdict or more.verdict == "does_not_fit"
+
+
 def test_the_smallest_step_that_is_enough_is_taken(quick: Variants) -> None:
     halved, quartered = ({"training.micro_batch": 4 // f, "training.gradient_accumulation": f} for f in (2, 4))
     for changes in (halved, quartered):
@@ -109,7 +128,9 @@ def test_what_is_already_so_is_not_offered() -> None:
         lora=Lora(quantization="nf4"),
         parallel=Parallel(strategy="fsdp2", data_shard=2),
     )
-    assert {c.kind for c in changes_of(job)} == {"activation offload", "cpu offload"}
+    assert {c.kind for c in changes_of(job)} == {"activation offload", "cpu offload", "loading"}
+    once = with_changes(job, {"parallel.load_on_rank_zero": True, "parallel.cpu_offload": "all"})
+    assert {c.kind for c in changes_of(once)} == {"activation offload"}
 
 
 def test_every_change_has_a_cost_and_a_source() -> None:
@@ -174,3 +195,11 @@ def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Vari
         return quick(job)
 
     assert found[0].changes not in [s.changes for s in confirm(found, refuses, judge)]
+
+
+def test_the_smallest_raise_of_vllms_share_is_taken() -> None:
+    tables = {"training.mode": "inference", "inference.engine": "vllm", "inference.gpu_memory_utilization": 0.3}
+    shares = [c for c in changes_of(with_changes(JOB, tables)) if c.kind == "utilization"]
+    raises = [c.changes["inference.gpu_memory_utilization"] for c in shares]
+    assert raises == sorted(raises)
+    assert 0.3 not in raises

@@ -1,11 +1,17 @@
 """A scripted driver in place of libnvidia-ml, so that pynvml's own calling code runs without a GPU."""
 
+import contextlib
 import ctypes
+import os
+import signal
+import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pynvml
 import pytest
 
@@ -245,3 +251,64 @@ class FakeClock:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
+        inherited = {name: value for name, value in os.environ.items() if name not in ("HF_HOME", "WORLD_SIZE")}
+        process = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**inherited, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        said = ""
+        while said.count("ready") < ready:  # two processes may write into each other's lines
+            letter = process.stdout.read(1)
+            assert letter, said
+            said += letter
+        return process.pid
+
+    yield run
+    for process in started:
+        family = [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else []
+        for member in family:
+            member.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # those that were just being started
+        process.wait()
+        if process.stdout:
+            process.stdout.close()  # not read to its end: whoever is left may hold it
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Writes train.py, and a small model in a folder beside it."""
+
+    def write(text: str) -> str:
+        (tmp_path / "train.py").write_text(text)
+        (tmp_path / "tiny").mkdir()
+        (tmp_path / "tiny" / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')
+        return "train.py"
+
+    return write
+
+
+@pytest.fixture
+def flags() -> Callable[..., list[str]]:
+    """A command line's flags for train.py, some of them changed or added."""
+
+    def words(**more: Any) -> list[str]:
+        values = {"model_name_or_path": "tiny", "per_device_train_batch_size": 4, "max_length": 512, **more}
+        return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+    return words

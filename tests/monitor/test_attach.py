@@ -1,20 +1,13 @@
-import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import psutil
 import pytest
 
-from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.errors import CannotTellError
 from vramtop.monitor.attach import attach
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.snapshot import GpuProcess, GpuReading
@@ -32,64 +25,11 @@ if __name__ == "__main__":
 """
 needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
 Start = Callable[..., int]
+Flags = Callable[..., list[str]]
+Script = Callable[[str], str]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
-        inherited = {name: value for name, value in os.environ.items() if name not in ("HF_HOME", "WORLD_SIZE")}
-        process = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env={**inherited, **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        said = ""
-        while said.count("ready") < ready:  # two processes may write into each other's lines
-            letter = process.stdout.read(1)
-            assert letter, said
-            said += letter
-        return process.pid
-
-    yield run
-    for process in started:
-        family = [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else []
-        for member in family:
-            member.kill()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # those that were just being started
-        process.wait()
-        if process.stdout:
-            process.stdout.close()  # not read to its end: whoever is left may hold it
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Callable[[str], str]:
-    """Writes train.py, and a small model in a folder beside it."""
-
-    def write(text: str) -> str:
-        (tmp_path / "train.py").write_text(text)
-        (tmp_path / "tiny").mkdir()
-        (tmp_path / "tiny" / "config.json").write_text('{"model_type": "llama", "dtype": "bfloat16"}')
-        return "train.py"
-
-    return write
-
-
-def flags(**more: Any) -> list[str]:
-    values = {"model_name_or_path": "tiny", "per_device_train_batch_size": 4, "max_length": 512, **more}
-    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
-
-
-def test_a_script_in_its_own_folder(start: Start, script: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_script_in_its_own_folder(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
     pid = start([sys.executable, "-u", script(SLEEPS), *flags()], CUDA_VISIBLE_DEVICES="3")
     attached = attach(pid)
     job = attached.reading.job()
@@ -104,7 +44,7 @@ def test_a_script_in_its_own_folder(start: Start, script: Callable[[str], str], 
 
 
 def test_versions_are_those_of_the_processs_interpreter(
-    start: Start, script: Callable[[str], str], tmp_path: Path
+    start: Start, script: Script, tmp_path: Path, flags: Flags
 ) -> None:
     packages = tmp_path / "venv" / "lib" / "python3.99" / "site-packages"
     (packages / "transformers-4.57.1.dist-info").mkdir(parents=True)
@@ -118,10 +58,13 @@ def test_versions_are_those_of_the_processs_interpreter(
     assert attached.reading.value("training.precision") == "fp32"
     assert attached.reading.job().software.transformers == "4.57.1"
     assert attached.reading.evidence()["software.transformers"] == "installed beside its interpreter"
+    (tmp_path / "own" / "transformers-5.1.0.dist-info").mkdir(parents=True)
+    pid = start(["venv/bin/python", "train.py", *flags()], PYTHONPATH=str(tmp_path / "own"))
+    assert attach(pid).versions["transformers"] == "5.1.0"
 
 
 def test_models_are_looked_up_where_the_process_has_them(
-    start: Start, script: Callable[[str], str], tmp_path: Path
+    start: Start, script: Script, tmp_path: Path, flags: Flags
 ) -> None:
     snapshot = tmp_path / "cache" / "hub" / "models--some--model" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
@@ -140,9 +83,10 @@ def test_models_are_looked_up_where_the_process_has_them(
 @needs_torch
 def test_every_rank_of_torchrun_from_any_of_its_processes(
     start: Start,
-    script: Callable[[str], str],
+    script: Script,
     make_gpu: Callable[..., GpuReading],
     make_process: Callable[..., GpuProcess],
+    flags: Flags,
 ) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
@@ -159,7 +103,7 @@ def test_every_rank_of_torchrun_from_any_of_its_processes(
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_child_of_the_program_has_its_settings(start: Start, script: Callable[[str], str], method: str) -> None:
+def test_a_child_of_the_program_has_its_settings(start: Start, script: Script, method: str, flags: Flags) -> None:
     parent = start([sys.executable, script(SPAWNS.replace("METHOD", method)), *flags()])
     children = [child for child in psutil.Process(parent).children() if "resource_tracker" not in str(child.cmdline())]
     attached = attach(children[0].pid)
@@ -169,12 +113,12 @@ def test_a_child_of_the_program_has_its_settings(start: Start, script: Callable[
     assert [rank.pid for rank in attach(children[0].pid, on_gpu={parent}).ranks] == [parent]
 
 
-def test_a_shell_that_waits_for_the_script(start: Start, script: Callable[[str], str]) -> None:
+def test_a_shell_that_waits_for_the_script(start: Start, script: Script, flags: Flags) -> None:
     line = f"{sys.executable} {script(SLEEPS)} {' '.join(flags())}; true"
     assert attach(start(["bash", "-c", line])).reading.value("training.micro_batch") == 4
 
 
-def test_a_wrapper_that_waits_for_the_script(start: Start, script: Callable[[str], str]) -> None:
+def test_a_wrapper_that_waits_for_the_script(start: Start, script: Script, flags: Flags) -> None:
     pid = start(["timeout", "120", sys.executable, script(SLEEPS), *flags()])
     (child,) = psutil.Process(pid).children()
     assert [rank.pid for rank in attach(pid).ranks] == [child.pid]
@@ -183,7 +127,7 @@ def test_a_wrapper_that_waits_for_the_script(start: Start, script: Callable[[str
     assert [rank.pid for rank in attach(pid).ranks] == [psutil.Process(pid).children(recursive=True)[1].pid]
 
 
-def test_a_shell_with_several_jobs_is_asked_which(start: Start, script: Callable[[str], str]) -> None:
+def test_a_shell_with_several_jobs_is_asked_which(start: Start, script: Script) -> None:
     line = f"{sys.executable} {script(SLEEPS)} --a & {sys.executable} train.py --b & wait; true"
     pid = start(["bash", "-c", line], ready=2)
     with pytest.raises(CannotTellError, match=r"several programs: \d+ \(train\.py\), \d+ \(train\.py\)"):
@@ -191,7 +135,7 @@ def test_a_shell_with_several_jobs_is_asked_which(start: Start, script: Callable
 
 
 def test_python_programs_that_the_program_starts_are_its_own_affair(
-    start: Start, script: Callable[[str], str], tmp_path: Path
+    start: Start, script: Script, tmp_path: Path, flags: Flags
 ) -> None:
     (tmp_path / "logger.py").write_text(SLEEPS)
     starts = f"import subprocess, sys\nsubprocess.Popen([sys.executable, 'logger.py'])\n{SLEEPS}"
@@ -199,162 +143,7 @@ def test_python_programs_that_the_program_starts_are_its_own_affair(
     assert "train.py" in attach(pid).command
 
 
-@pytest.mark.parametrize("pid", [-1, 2**80])
-def test_a_number_that_is_no_pid(pid: int) -> None:
-    with pytest.raises(InputError, match="There is no process"):
-        attach(pid)
-
-
-def test_a_pid_that_is_gone(start: Start, script: Callable[[str], str]) -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    with pytest.raises(InputError, match=f"no process {process.pid}"):
-        attach(process.pid)
-
-
-def test_a_zombie() -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    with pytest.raises(CannotTellError, match="has ended already"):
-        attach(process.pid)
-    process.wait()
-
-
-def test_a_pid_that_was_given_to_another_process(start: Start, script: Callable[[str], str]) -> None:
-    pid = start([sys.executable, script(SLEEPS)])
-    with pytest.raises(CannotTellError, match="another one by now"):
-        attach(pid, start_time=psutil.Process(pid).create_time() - 100)
-
-
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        (
-            ["bash", "-c", "echo ready; sleep 120; true"],
-            r"\(bash -c echo ready; sleep 120; true\) runs no Python script",
-        ),
-        (["PYTHON", "-c", SLEEPS], "runs Python code that no file holds"),
-    ],
-)
-def test_a_process_that_trains_nothing(start: Start, command: list[str], why: str) -> None:
-    pid = start([word.replace("PYTHON", sys.executable) for word in command])
-    with pytest.raises(CannotTellError, match=why):
-        attach(pid)
-
-
-TITLED = """\
-import ctypes, sys, time
-at = int(open("/proc/self/stat").read().rpartition(")")[2].split()[45])
-until = int(open("/proc/self/stat").read().rpartition(")")[2].split()[48])
-title = b"ray::train [rank=0]"
-ctypes.memset(at, 0, until - at)
-ctypes.memmove(at, title, len(title))
-print("ready", flush=True)
-time.sleep(120)
-"""
-
-
-def test_a_program_that_has_overwritten_its_command_line(start: Start, script: Callable[[str], str]) -> None:
-    pid = start([sys.executable, script(TITLED), *flags()])
-    with pytest.raises(CannotTellError, match=rf"Process {pid} \(ray::train \[rank=0\]\) has overwritten its own"):
-        attach(pid)
-
-
-def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Callable[[str], str], tmp_path: Path) -> None:
-    pid = start([sys.executable, script(SLEEPS), *flags(), "--config", "x.yaml"], CUDA_MODULE_LOADING="EAGER")
-    (tmp_path / "train.py").unlink()
-    os.mkfifo(tmp_path / "train.py")
-    os.mkfifo(tmp_path / "x.yaml")
-    (tmp_path / "tiny" / "config.json").unlink()
-    os.mkfifo(tmp_path / "tiny" / "config.json")
-    reading = attach(pid).reading
-    assert [warning.partition(":")[0] for warning in reading.warnings] == [
-        "The program's configuration is not counted",
-        "The script is not counted",
-        "The model's config is not to be had",
-    ]
-    assert reading.value("software.module_loading") == "eager"
-
-
-def test_words_that_are_no_text(start: Start, script: Callable[[str], str], tmp_path: Path) -> None:
-    folder = tmp_path / "caf\udce9"
-    folder.mkdir()
-    script(SLEEPS)
-    (tmp_path / "tiny").rename(folder / "tiny")
-    code = f"import os; os.chdir({str(folder)!r}); os.execv({sys.executable!r}, [{sys.executable!r}, '../train.py',"
-    words = ", ".join(repr(word) for word in [*flags(), "--run_name", "caf\udce9", "--bad\udcff", "x" * 100_000])
-    attached = attach(start([sys.executable, "-c", f"{code} {words}])"], NAME="\udcff"))
-    job = attached.reading.job()
-    assert (job.name, job.training.precision) == ("caf\ufffd", "bf16")
-    assert attached.reading.missing == ()
-    json.dumps(attached.to_json(), ensure_ascii=False).encode()
-    msgspec.json.encode(job)
-
-
-def test_a_script_on_standard_input(start: Start, script: Callable[[str], str]) -> None:
-    line = f"{sys.executable} - < {script('SEQ_LEN = 96' + chr(10) + SLEEPS)} --model_name_or_path tiny; true"
-    attached = attach(start(["bash", "-c", line]))
-    assert attached.reading.value("training.sequence_length") == 96
-    pid = start(["bash", "-c", f"cat train.py | {sys.executable} - {' '.join(flags())}"])
-    assert attach(pid).reading.warnings == ("The script came through standard input and is not counted.",)
-
-
-def test_a_folder_of_ours_is_not_taken_for_the_processs_model(
-    start: Start, script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here" / "gpt2").mkdir(parents=True)
-    (tmp_path / "here" / "gpt2" / "config.json").write_text('{"model_type": "llama", "dtype": "float16"}')
-    (tmp_path / "here" / "ours").symlink_to("gpt2")
-    monkeypatch.chdir(tmp_path / "here")
-    attached = attach(start([sys.executable, script(SLEEPS), *flags(model_name_or_path="gpt2")], HF_HOME="/none"))
-    assert attached.reading.value("model.config")["model_type"] == "gpt2"
-    assert attached.reading.value("training.precision") == "fp32"
-    reading = attach(start([sys.executable, "train.py", *flags(model_name_or_path="ours")])).reading
-    assert reading.missing == ("model.id",)
-    assert "no model 'ours'" in reading.warnings[0]
-
-
-def test_code_that_a_process_names_as_its_model_is_not_run(start: Start, script: Callable[[str], str]) -> None:
-    reading = attach(start([sys.executable, script(SLEEPS), *flags(model_name_or_path="os:abort")])).reading
-    assert reading.missing == ("model.id",)
-    assert "is not run" in reading.warnings[0]
-
-
-def test_a_worker_without_a_rank_is_a_single_process(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "trl" / "scripts").mkdir(parents=True)
-    (tmp_path / "trl" / "scripts" / "sft.py").write_text(SLEEPS)
-    (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nper_device_train_batch_size: 2\nnum_processes: 4\n")
-    worker = [sys.executable, "trl/scripts/sft.py", "--config", "x.yaml"]
-    (tmp_path / "trl.py").write_text(f"import subprocess\nsubprocess.run({worker!r})\n")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "trl").write_text((tmp_path / "trl.py").read_text())
-    attached = attach(start([sys.executable, "bin/trl", "sft", "--config", "x.yaml"]))
-    assert attached.launcher == "trl"
-    assert attached.reading.job().parallel.world_size == 1
-
-
-HIDES = """\
-import ctypes, subprocess, sys
-for rank in (0, 1):
-    subprocess.Popen([sys.executable, "-u", "train.py", *sys.argv[5:]])
-__import__("time").sleep(120)
-"""
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is hidden from root")
-def test_ranks_whose_environment_is_hidden(start: Start, script: Callable[[str], str], tmp_path: Path) -> None:
-    script("import ctypes\nctypes.CDLL(None).prctl(4, 0)\n" + SLEEPS)
-    (tmp_path / "torchrun").write_text(HIDES)
-    pid = start([sys.executable, "torchrun", "--standalone", "--nproc-per-node", "2", "train.py", *flags()], ready=2)
-    for asked in (pid, *(child.pid for child in psutil.Process(pid).children())):
-        attached = attach(asked)
-        assert [rank.pid for rank in attached.ranks] == [child.pid for child in psutil.Process(pid).children()]
-        assert attached.reading.value("parallel.data_replicate") == 2
-        assert "may not see its environment" in attached.warnings[0]
-
-
-def test_what_is_not_on_the_command_line_is_asked_for(start: Start, script: Callable[[str], str]) -> None:
+def test_what_is_not_on_the_command_line_is_asked_for(start: Start, script: Script) -> None:
     reading = attach(start([sys.executable, script(SLEEPS)])).reading
     assert reading.missing == ("model.id", "training.micro_batch", "training.sequence_length")
     assert reading.job({"model.id": "gpt2", "training.micro_batch": 2}).training.micro_batch == 2
@@ -389,6 +178,67 @@ def test_a_probed_run_says_what_no_text_says(start: Start, tmp_path: Path) -> No
         "the running Trainer (probe): per_device_train_batch_size"
     )
     assert attachment.reading.missing == ("training.sequence_length",)
+
+
+TELLS = """\
+import json, os, sys, time, torch
+from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser
+from transformers import Trainer, TrainerCallback, TrainingArguments
+(arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(sys.argv[1])
+BLOCK_SIZE = 24
+class Tells(TrainerCallback):
+    def on_step_end(self, args, state, control, model, optimizer, **kwargs):
+        while hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        facts = {"batch": args.per_device_train_batch_size, "accumulation": args.gradient_accumulation_steps,
+                 "optimizer": type(optimizer).__name__, "checkpointing": bool(model.is_gradient_checkpointing),
+                 "ranks": args.world_size, "weights": str(next(model.parameters()).dtype), "autocast": args.bf16}
+        with open(f"facts{os.environ['RANK']}.json", "w") as file:
+            json.dump(facts, file)
+        print("ready", flush=True)
+        time.sleep(120)
+model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("tiny"), dtype=torch.float32)
+ones = torch.ones(BLOCK_SIZE, dtype=torch.long)
+Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[Tells()]).train()
+"""
+TINY = {
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "dtype": "bfloat16",
+}
+WRITTEN = """\
+output_dir: out
+per_device_train_batch_size: 3
+gradient_accumulation_steps: 2
+optim: adafactor
+bf16: true
+gradient_checkpointing: true
+use_cpu: true
+report_to: none
+max_steps: 2
+save_strategy: "no"
+"""
+
+
+@needs_torch
+def test_a_trainer_does_what_is_read_of_it(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "train.py").write_text(TELLS)
+    (tmp_path / "x.yaml").write_text(WRITTEN)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "x.yaml"]
+    job = attach(start(run, ready=2, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")).reading.job()
+    facts = json.loads((tmp_path / "facts1.json").read_text())
+    assert (job.training.micro_batch, job.training.gradient_accumulation) == (facts["batch"], facts["accumulation"])
+    assert (job.training.optimizer, facts["optimizer"]) == ("adafactor", "Adafactor")
+    assert (job.training.activation_checkpointing == "full") == facts["checkpointing"]
+    assert (job.parallel.strategy, job.parallel.data_replicate) == ("ddp", facts["ranks"])
+    assert (job.training.precision, facts["weights"], facts["autocast"]) == ("bf16-mixed", "torch.float32", True)
+    assert (job.model.id, job.training.sequence_length) == (str(tmp_path / "tiny"), 24)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +311,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_ranks_that_the_program_started_itself(start: Start, script: Callable[[str], str], method: str) -> None:
+def test_ranks_that_the_program_started_itself(start: Start, script: Script, method: str, flags: Flags) -> None:
     program = start([sys.executable, script(RANKS.replace("METHOD", method)), *flags()], ready=3)
     ranks = [child for child in psutil.Process(program).children() if "resource_tracker" not in str(child.cmdline())]
     pids = {rank.pid for rank in ranks}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vramtop.monitor.devices import DeviceChoice, Seat, numbered_elsewhere, nvml_mig_parent, seat_of
+from vramtop.monitor.devices import DeviceChoice, Seat, numbered_elsewhere, nvml_mig_parent, seat_of, visible_gpus
 from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 UUIDS = ("GPU-8f3a0000-11", "GPU-8f3b0000-22", "GPU-17c90000-33", "GPU-e0520000-44")
@@ -189,3 +189,25 @@ def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -
     assert driver.initialised == 0
     driver.fail("nvmlInitWithFlags", 9)
     assert nvml_mig_parent("MIG-1234") is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "indices", "doubtful"),
+    [
+        ({}, (0, 1, 2), False),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, (2, 0), False),
+        ({"CUDA_VISIBLE_DEVICES": "1,7,2"}, (1,), False),
+        ({"CUDA_VISIBLE_DEVICES": ""}, (), False),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, (1,), False),
+    ],
+)
+def test_the_gpus_that_one_may_use(
+    make_gpu: Callable[..., GpuReading], environ: dict[str, str], indices: tuple[int, ...], doubtful: bool
+) -> None:
+    choice = DeviceChoice.of(environ, local_rank=None)
+    equal = [make_gpu(n) for n in range(3)]
+    assert visible_gpus(choice, equal) == (indices, None)
+    unequal = [make_gpu(n, name=f"card {n}") for n in range(3)]
+    found, doubt = visible_gpus(choice, unequal)
+    by_index = environ.get("CUDA_VISIBLE_DEVICES", "GPU")[:3] != "GPU"
+    assert (found, doubt is not None) == (indices, by_index)

@@ -14,12 +14,17 @@ from textual.widgets import Input, OptionList
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.job import Job
-from vramtop.monitor.attach import Attachment
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.answers import Answers, run_key
+from vramtop.monitor.attach import Attachment, attach
+from vramtop.monitor.board import Board
+from vramtop.monitor.snapshot import ProcessCounters, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.screens.attach import AttachScreen
 from vramtop.tui.screens.step import StepScreen
 from vramtop.tui.widgets.memory_graph import MemoryGraph
+from vramtop.tui.widgets.rank_table import RankTable
 
 UNTRACED = "The step was not traced: lion cannot be traced."
 
@@ -136,6 +141,188 @@ async def test_what_the_user_filled_in_is_still_there_the_next_time(training, wa
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
 
 
+async def test_what_the_user_filled_in_is_remembered_by_the_command_line(training, estimate_forty):
+    screen = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        run = run_key(attach(training.pid))
+        await until(pilot, lambda: [answer.value for answer in Answers().recall(run).values()] == [512])
+    again = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
+    async with Host(again).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
+        assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
+        assert "you, on 20" in text_of(again, "#row-training-sequence_length .remark")
+        await pilot.press("f8")
+        await until(pilot, lambda: "sequence length is missing" in text_of(again, "#doubt"))
+        await until(pilot, lambda: Answers().recall(run_key(attach(training.pid))) == {})
+
+
+async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimate_forty):
+    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
+        assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
+        screen.query_one("#row-training-micro_batch Input", Input).focus()
+        await pilot.press("end", "ctrl+u")
+        left = {"training.sequence_length"}
+        await until(pilot, lambda: Answers().recall(run_key(attach(training.pid))).keys() == left)
+
+
+async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, watchlist, estimate_forty):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        screen.query_one("#row-lora Choice").focus()
+        await pilot.press("right")
+        run = run_key(attach(training.pid))
+        await until(pilot, lambda: "lora" in Answers().recall(run))
+        assert Answers().recall(run)["lora"].value["quantization"] == "none"
+        assert screen.query_one("#row-lora-rank").display
+        await until(pilot, lambda: [w.job.lora is not None for w in watchlist.watched()] == [True])
+
+
+async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist, estimate_forty, tmp_path):
+    (tmp_path / "file").write_text("")
+    answers = Answers(tmp_path / "file" / "answers.json")
+    screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+
+
+@pytest.fixture
+def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
+    """Makes boards: a run of two ranks that nobody can read, on GPUs 0 and 1, and one that can be, on GPU 2."""
+    other = Job(name="other", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    mine = Job(name="mine", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    keys = tuple((999_999_000 + at, 1_000.0) for at in range(2))
+    watchlist.watch(WatchedJob(job=other, pids=keys))
+    watchlist.watch(WatchedJob(job=mine, pids=((training.pid, training.create_time()),)))
+    times = iter(range(2_000, 3_000))
+
+    def make(*sizes: float | None, **changes) -> Board:
+        gpus = []
+        for at, size in enumerate(sizes):
+            key = keys[at] if at < 2 else (training.pid, training.create_time())
+            process = make_process(pid=key[0], start_time=key[1], used=size, **changes)
+            gpus.append(make_gpu(at, [process] if size is not None else []))
+        return watchlist.update(make_snapshot(gpus, time=float(next(times))))
+
+    return make
+
+
+async def test_all_ranks_stand_side_by_side_and_another_run_is_a_key_away(
+    training, watchlist, estimate_forty, two_runs
+):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+        assert screen.query_one(RankTable).row_count == 2
+        assert "1 other  ▲ OVER" in text_of(screen, "#title")
+        assert "2 mine" in text_of(screen, "#title")
+        assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank that needs a look
+        await pilot.press("up")
+        await until(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
+        await until(pilot, lambda: bool(screen.query("JobForm")))
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "pid 999999001" in text_of(screen, "#facts"))
+
+
+async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed(
+    training, watchlist, estimate_forty, two_runs
+):
+    watchlist.is_running = lambda key: key[0] == training.pid
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+        screen.show_board(two_runs(None, None, 41))
+        assert "ended" in text_of(screen, "#bars")
+        assert "held at most 61.0 GiB" in text_of(screen, "#bars")
+        assert "its whole run" in text_of(screen, "#legend")
+        assert [run.job.label for run in watchlist.again().runs] == ["other", "mine"]
+        await pilot.press("x")
+        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        assert [run.job.label for run in watchlist.again().runs] == ["mine"]
+
+
+async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, watchlist, estimate_forty, board):
+    known: dict = {}
+    screen = AttachScreen(watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid)
+    app = Host(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await pilot.press("escape")
+        started = training.create_time()
+        training.kill()
+        training.wait()
+        again = AttachScreen(
+            watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid, start_time=started
+        )
+        await app.push_screen(again)
+        await until(pilot, lambda: bool(again.query("#row-training-sequence_length Input")))
+        assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
+
+
+async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlist, estimate_forty, two_runs):
+    counters = ProcessCounters(
+        time=2_000.0,
+        allocated_bytes=45 * GIB,
+        reserved_bytes=58 * GIB,
+        allocated_peak_bytes=50 * GIB,
+        reserved_peak_bytes=58 * GIB,
+        retries=3,
+        steps=7,
+    )
+    board = two_runs(40, 61, 41, counters=counters)
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=999_999_000)
+    async with Host(screen).run_test(size=(160, 50)) as pilot:
+        await until(pilot, lambda: "Why?" in text_of(screen, "#why"))
+        assert "tensors take 50.0 GiB" in text_of(screen, "#why")
+        bars = text_of(screen, "#bars")
+        assert "45.0 allocated (most 50.0, budget 35.0)" in bars
+        assert "13.0 cached and free" in bars
+        assert "3.0 context and libraries" in bars
+        assert "cache flushed 3 times" in bars
+        screen.show_board(two_runs(40, 41, 41))
+        await until(pilot, lambda: not screen.query_one("#why").display)
+
+
+async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty, two_runs):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
+        await pilot.press("minus", "minus")
+        assert "last 15 min" in text_of(screen, "#legend")
+        await pilot.press("minus", "minus", "minus", "minus")
+        assert "its whole run" in text_of(screen, "#legend")
+        await pilot.press("plus", "plus", "plus", "plus", "plus")
+        assert "last 1 min" in text_of(screen, "#legend")
+
+
+async def test_with_little_room_the_settings_are_a_key_away(training, watchlist, estimate_forty, board):
+    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512})
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
+    async with Host(screen).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        shown = lambda: [screen.query_one(name).display for name in ("#settings", "#memory")]  # noqa: E731 - short
+        assert shown() == [False, True]
+        await pilot.press("f6")
+        assert shown() == [True, False]
+        assert isinstance(screen.focused, Input)
+        await pilot.press("f6")
+        assert shown() == [False, True]
+
+
 async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
@@ -173,7 +360,7 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
         await pilot.pause()
         screen.show_board(recorded)
         await pilot.press("tab", "enter")
-        await until(pilot, lambda: "is in the recording" in text_of(screen, "#refused"))
+        await until(pilot, lambda: "is in the recording" in text_of(screen, "#doubt"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
         assert watchlist.watched() == ()
 
@@ -189,7 +376,7 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
 
 
 async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimate_forty):
-    def attach(pid: int, *, start_time: float | None = None) -> Attachment:
+    def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
     screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)

@@ -419,6 +419,40 @@ async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
         assert any("No job was pinned here" in note.message for note in app._notifications)
 
 
+async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, make_snapshot, make_gpu, make_process):
+    running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])
+    gone = make_snapshot([make_gpu(0)], time=2_001.0)
+    app = open_app([running, gone], jobs={"big": [999_999_001]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for _ in range(200):
+            if any("■ ended" in line for line in screen_lines(app)):
+                break
+            await pilot.pause(0.02)
+        row = next(line for line in screen_lines(app) if "■ ended" in line and "999999001" in line)
+        assert "40.0" not in row.partition("ended")[0].split()
+        app.screen.query_one(ProcessTable).focus()
+        await pilot.press("x")
+        await pilot.pause(0.2)
+        assert not any("999999001" in line for line in screen_lines(app))
+
+
+async def test_attach_without_a_process_opens_the_newest_run(open_app, make_snapshot, make_gpu, make_process):
+    running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40), make_process(999_999_002, 20)])])
+    app = open_app([running], jobs={"big": [999_999_001], "small": [999_999_002]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("a")
+        for _ in range(200):
+            if "no process 999999002" in screen_text(app):
+                break
+            await pilot.pause(0.02)
+        text = screen_text(app)
+        assert "1 big" in text
+        assert "2 small" in text
+        assert "pid 999999002" in text
+
+
 async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
     open_app, make_snapshot, make_gpu, make_process
 ):

@@ -71,7 +71,7 @@ def test_desktop_notifications_by_terminal(environ: dict[str, str], sequence: st
 
 
 def test_a_job_that_turned_lately_stands_out(row: Callable[..., PendingRow]) -> None:
-    assert pending_line(row(True, 100.0), 60, now=110.0).plain.startswith(" NEW  sft; rm  ✓ FITS")
-    assert pending_line(row(False, 100.0), 60, now=110.0).plain.startswith(" LOST  sft; rm")
+    assert pending_line(row(True, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm  ✓ FITS")
+    assert pending_line(row(False, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm")
     assert pending_line(row(True, 100.0), 60, now=170.0).plain.startswith("pending sft; rm")
     assert pending_line(row(True, None), 60, now=170.0).plain.startswith("pending sft; rm")

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from vramtop.estimator.sizes import GIB
 from vramtop.monitor.board import Board
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.monitor.watch import Watchlist
+from vramtop.tui.palette import STATUSES
 from vramtop.tui.table_rows import columns_for, in_order, matching, table_rows
 from vramtop.tui.widgets.process_table import ProcessTable
 
@@ -149,3 +151,13 @@ def test_columns_fill_the_width_and_never_exceed_it(width: int):
     columns = columns_for(width)
     assert sum(column.width + 2 for column in columns) == width
     assert columns[0].name == "PID"
+
+
+@pytest.mark.parametrize("status", list(STATUSES))
+def test_every_status_has_room_in_its_column(make_board, make_gpu, three, status):
+    board = make_board([make_gpu(0, three)])
+    row = next(row for row in board.processes if row.comparison)
+    judged = replace(row, comparison=replace(row.comparison, status=status))
+    shown = replace(board, gpus=(replace(board.gpus[0], rows=(judged,)),))
+    width = next(column.width for column in columns_for(120) if column.name == "STATUS")
+    assert len(table_rows(shown)[0].cells["STATUS"].text) <= width

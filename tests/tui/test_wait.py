@@ -39,7 +39,7 @@ def asked(
         return Wait(
             budget=make_budget(),
             read=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
-            rooms=rooms_of,
+            rooms=lambda snapshot: rooms_of(snapshot, {}),
             interval=2.0,
             timeout=timeout,
             program=program,
@@ -94,8 +94,10 @@ budget = estimate(Job(model=ModelSpec(id="gpt2")))
 free = budget.peak.high_bytes * 3 // 2
 gpu = GpuReading(index=0, uuid="GPU-0", name="card", total_bytes=80 * GIB, free_bytes=free, processes=())
 snapshot = Snapshot(time=time.time(), source=Source(kind="nvml"), gpus=(gpu,))
-asked = Wait(budget=budget, read=lambda: snapshot, rooms=rooms_of, interval=0.05, timeout=2.0, program=("x",))
-found = wait(asked, reservations=Reservations(Path(sys.argv[1])), say=lambda _: None)
+promises = Reservations(Path(sys.argv[1]))
+rooms = lambda now: rooms_of(now, promises.committed(now))
+asked = Wait(budget=budget, read=lambda: snapshot, rooms=rooms, interval=0.05, timeout=2.0, program=("x",))
+found = wait(asked, reservations=promises, say=lambda _: None)
 print(found.verdict, flush=True)
 sys.stdin.readline()
 """

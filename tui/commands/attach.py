@@ -9,14 +9,14 @@ from typing import Any
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.divergence import Divergence
-from vramtop.estimator.errors import CannotTellError
-from vramtop.estimator.gpus import match_nvml_name
+from vramtop.estimator.errors import CannotTellError, InputError
+from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import job_to_mapping, parse_assignment
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.answers import Answers, recalled
-from vramtop.monitor.attach import Attachment, attach
+from vramtop.monitor.attach import Attachment, attach, still_there
 from vramtop.monitor.compare import Comparison, compare
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
@@ -64,15 +64,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     budget = None
     if job is not None:
         gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
-        with Progress(quiet=options.json) as progress:
-            budget = estimate(
-                job,
-                method=method(options),
-                gpu=None if job.target.gpu else gpu,
-                python=options.python or attachment.worker_python,
-                environ=attachment.environ_hf,
-                progress=progress,
-            )
+        budget = _estimate(options, attachment, job, gpu)
     comparison = _compare(attachment, budget, held) if budget else None
     pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
     found = _Run(
@@ -92,6 +84,23 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     else:
         print("\n".join(_lines(found, look(ascii_only=options.ascii))))
     return 0 if budget else 3
+
+
+def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu: Gpu | None) -> Budget:
+    """What the job should take; its files may go with its container while they are read."""
+    try:
+        with Progress(quiet=options.json) as progress:
+            return estimate(
+                job,
+                method=method(options),
+                gpu=None if job.target.gpu else gpu,
+                python=options.python or attachment.worker_python,
+                environ=attachment.environ_hf,
+                progress=progress,
+            )
+    except InputError:
+        still_there(attachment.pid, attachment.start_time)
+        raise
 
 
 def _asks(missing: Sequence[str]) -> str:
@@ -151,6 +160,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "oddities": [oddity.to_json() for oddity in run.odd],
         "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
+        "divergence": run.divergence.sentence if run.divergence else None,
         "explanation": [
             {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
             for each in (run.divergence.explanations if run.divergence else ())
@@ -203,7 +213,8 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
             f"  holds {format_gib(comparison.observed_bytes)} GiB, expected {format_gib(comparison.expected_bytes)}: "
             f"{comparison.sentence}"
         )
-        yield from (terminal.text(line) for line in _explanation_lines(run))
+        for line in _explanation_lines(run):
+            yield from terminal.wrapped(line, indent="  ", further="    ")
     yield from (terminal.text(line) for line in _counter_lines(run))
     if budget and comparison:
         yield ""
@@ -255,5 +266,5 @@ def _counter_lines(run: _Run) -> Iterator[str]:
 def _explanation_lines(run: _Run) -> Iterator[str]:
     if run.divergence is None:
         return
-    yield f"  {run.divergence.sentence}"
-    yield from (f"  {line}" for line in run.divergence.lines if line not in run.divergence.sentence)
+    yield run.divergence.sentence
+    yield from (line for line in run.divergence.lines if line not in run.divergence.sentence)

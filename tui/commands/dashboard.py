@@ -11,7 +11,6 @@ from vramtop.estimator.errors import InputError
 from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import load_job
-from vramtop.estimator.methods import estimate
 from vramtop.monitor.demo import LiveOrDemo, demo_source
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
@@ -33,10 +32,14 @@ def run(options: argparse.Namespace) -> int:
     from ..app import VramtopApp
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        from vramtop.estimator.methods import estimate  # not before there is a job: it takes a fifth of the start
+
         del python
         return estimate(job, gpu=card(job), environ=environ)
 
     def deep(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        from vramtop.estimator.methods import estimate
+
         return estimate(job, method="auto", gpu=card(job), python=options.python or python, environ=environ)
 
     def card(job: Job) -> Gpu | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -11,11 +12,14 @@ from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import parse_size
+from vramtop.monitor.attach import Attachment
+from vramtop.monitor.devices import DeviceChoice, nvml_mig_parent, visible_gpus
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of, with_host
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.young_jobs import by_gpu, growing_jobs
 
 from ..fit_advice import Advice, Machine, advice_json, advice_lines, advise
 from ..job_argument import JobSource, read_source
@@ -48,7 +52,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     else:
         with _source_here() as source:
             snapshot = _read_here(source)
-        rooms = rooms_of(snapshot, Reservations().committed(snapshot), _chosen(options.gpu, snapshot))
+        chosen, seen = _chosen(options.gpu, snapshot)
+        committed, growing = _committed(snapshot, chosen)
+        rooms = rooms_of(snapshot, committed, chosen)
+        given = replace(given, notes=(*given.notes, *seen, *growing))
         gpu, memory = _card(rooms)
     budget = _estimate(options, job, gpu, memory)
     judge = _judge(rooms, _host_room(options, here=here), here=here)
@@ -63,15 +70,17 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
     with _source_here() as source:
         snapshot = _read_here(source)
-        chosen = _chosen(options.gpu, snapshot)
+        chosen, seen = _chosen(options.gpu, snapshot)
+        given = replace(given, notes=(*given.notes, *seen))
         gpu, memory = _card(rooms_of(snapshot, {}, chosen))
         asked = Wait(
             budget=_estimate(options, job, gpu, memory),
             read=lambda: _read_here(source),
-            rooms=lambda now, committed: rooms_of(now, committed, chosen),
+            rooms=lambda now: rooms_of(now, _committed(now, chosen)[0], chosen),
             interval=options.interval,
             timeout=options.timeout,
             program=program,
+            judge=lambda budget, rooms: _judge(rooms, _host_room(options, here=True), here=True)(budget),
         )
         found = wait(asked)
     if program and found.verdict == "fits":
@@ -105,6 +114,7 @@ def _answer(
             lambda changed: judge(changed).verdict,
             replace(machine, python=options.python),
             method=method(options),
+            keep_global_batch=options.keep_global_batch,
             progress=progress,
         )
     if options.json:
@@ -165,9 +175,25 @@ def _read_here(source: NvmlSource) -> Snapshot:
     return snapshot
 
 
-def _chosen(text: str | None, snapshot: Snapshot) -> list[int] | None:
+def _committed(snapshot: Snapshot, chosen: Sequence[int] | None) -> tuple[dict[int, int], tuple[str, ...]]:
+    """What is free and spoken for: by promises, and by jobs that have just started; and who these are."""
+    reservations = Reservations()
+    committed = reservations.committed(snapshot)
+    promised = reservations.families(snapshot)
+    growing = growing_jobs(snapshot, _quick, only=chosen, apart_from=promised)
+    for index, size in by_gpu(growing).items():
+        committed[index] = committed.get(index, 0) + size
+    return committed, tuple(each.sentence for each in growing)
+
+
+def _quick(attachment: Attachment) -> Budget:
+    return estimate(attachment.reading.job(), environ=attachment.environ_hf)
+
+
+def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    """The GPUs that are asked for: by ``--gpu``, else by CUDA_VISIBLE_DEVICES, else all; and what to know of that."""
     if text is None:
-        return None
+        return _visible(snapshot)
     known = [gpu.index for gpu in snapshot.gpus]
     try:
         chosen = [int(part) for part in text.split(",")]
@@ -176,7 +202,20 @@ def _chosen(text: str | None, snapshot: Snapshot) -> list[int] | None:
     absent = [index for index in chosen if index not in known]
     if absent:
         raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {', '.join(map(str, known))}")
-    return chosen
+    return chosen, ()
+
+
+def _visible(snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+    choice = DeviceChoice.of(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
+    if choice.visible is None:
+        return None, ()
+    indices, doubt = visible_gpus(choice, snapshot.gpus)
+    if not indices:
+        raise InputError(
+            f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here; unset it, or give --gpu INDEX"
+        )
+    said = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.visible!r}."
+    return indices, (said, f"They may be others: {doubt}.") if doubt else (said,)
 
 
 def _rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:

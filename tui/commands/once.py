@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from vramtop.estimator.budget import Budget
 from vramtop.estimator.gpus import match_nvml_name
+from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import load_job
-from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.nvml import NvmlSource
@@ -34,9 +35,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> Board:
-    watchlist = Watchlist(
-        lambda job: estimate(job, gpu=None if job.target.gpu else watchlist.card), oddities=Oddities(after_seconds=0)
-    )
+    def quick(job: Job) -> Budget:
+        from vramtop.estimator.methods import estimate  # not before there is a job: it takes a fifth of the start
+
+        return estimate(job, gpu=None if job.target.gpu else watchlist.card)
+
+    watchlist = Watchlist(quick, oddities=Oddities(after_seconds=0))
     for path in options.job:
         watchlist.pend(load_job(Path(path)))
     source = NvmlSource()
@@ -51,6 +55,8 @@ def _read(options: argparse.Namespace) -> Board:
 
 
 def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
+    from vramtop.estimator.methods import estimate
+
     from .attach import complete_job, observe
 
     attachment, job, _ = complete_job(pid, {}, snapshot)

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget
@@ -28,18 +28,20 @@ class Wait:
     Args:
         budget: of the job.
         read: this machine's GPUs, as they are now.
-        rooms: what they can give, by a snapshot and what is committed.
+        rooms: what they can give, by a snapshot; what is promised and committed is taken off.
         interval: seconds between two looks.
         timeout: seconds after which to give up; None: never.
         program: the command to become; empty: say so and end.
+        judge: whether a budget fits these rooms; ``fit`` itself looks at the GPUs alone.
     """
 
     budget: Budget
     read: Callable[[], Snapshot]
-    rooms: Callable[[Snapshot, Mapping[int, int]], Sequence[Room]]
+    rooms: Callable[[Snapshot], Sequence[Room]]
     interval: float
     timeout: float | None
     program: Sequence[str]
+    judge: Callable[[Budget, Sequence[Room]], Fit] = fit
 
 
 def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[str, ...]:
@@ -77,7 +79,7 @@ def wait(
     while True:
         with reservations.exclusive():
             snapshot = asked.read()
-            found = fit(asked.budget, asked.rooms(snapshot, reservations.committed(snapshot)))
+            found = asked.judge(asked.budget, asked.rooms(snapshot))
             if found.verdict == "fits":
                 reservations.promise(_promise(asked, found, snapshot))
                 return found
@@ -112,11 +114,10 @@ def _promise(asked: Wait, found: Fit, snapshot: Snapshot) -> Reservation:
     if started is None:
         raise CannotTellError(f"Process {pid}, for which the room would be kept, has ended.")
     names = {gpu.index: gpu.uuid or str(gpu.index) for gpu in snapshot.gpus}
-    needs = zip(found.placement, asked.budget.ranks, strict=True)
     return Reservation(
         pid=pid,
         start_time=started,
         job=asked.budget.job.label,
-        gpus={names[index]: need.device_bytes for index, need in needs},
+        gpus={names[index]: size for index, size in found.taken_bytes.items()},
         until=None if asked.program else time.time() + START_SECONDS,
     )

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -11,13 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Input
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
-from vramtop.monitor.answers import Answers, recalled, run_key
+from vramtop.monitor.answers import Answers, run_key
 from vramtop.monitor.attach import Attachment, attach
 from vramtop.monitor.board import Board
 from vramtop.monitor.snapshot import ProcessKey, WatchedJob
@@ -27,9 +26,9 @@ from ..attach_text import runs_content
 from ..estimates import Estimate, Estimates
 from ..given import Given
 from ..job_fields import TUNING, model_names
-from ..newest import Newest
+from ..run_reader import Attach, RunReader
 from ..widgets.budget_view import deeper
-from ..widgets.followed_run import FollowedRun, run_of
+from ..widgets.followed_run import FollowedRun, identified, is_recorded, run_of
 from ..widgets.job_form import JobForm
 from ..widgets.lines import Lines
 from ..widgets.pid_chooser import PidChooser
@@ -43,13 +42,6 @@ if TYPE_CHECKING:
 _TYPING_SECONDS = 0.15
 
 
-class Attach(Protocol):
-    """Reads a running process."""
-
-    def __call__(self, pid: int, *, start_time: float | None = None) -> Attachment:
-        """Its job; may raise VramtopError."""
-
-
 class AttachScreen(Screen[None]):
     """Asks for a process, reads its job, and follows it; other runs are a key away.
 
@@ -61,24 +53,21 @@ class AttachScreen(Screen[None]):
         answers: remembers what the user fills in.
         attached: what was read of processes before: of one that has ended nothing more can be read.
         board: the newest figures, until ``show_board`` brings newer ones.
-        pid: the process; None: the user is asked.
-        start_time: of that process, where it is known: pids are reused.
+        pid: the process; None: the user is asked. With its start time, where that is known: pids are reused.
     """
 
-    TITLE = "Attach"
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "app.pop_screen", "Back"),
         Binding("f3", "choose", "Process", key_display="F3"),
-        Binding("f5", "step", "Step", key_display="F5"),
+        Binding("f5,t", "step", "Step", key_display="F5"),
         Binding("f6", "other_pane", "Settings", key_display="F6"),
-        Binding("f8", "forget", "Forget", key_display="F8"),
-        Binding("t", "step", "Step", show=False),
-        Binding("minus,underscore", "zoom(1)", "Longer", key_display="-"),
-        Binding("plus,equals_sign", "zoom(-1)", "Shorter", key_display="+"),
-        Binding("left_square_bracket", "run(-1)", "Run before", key_display="[", show=False),
-        Binding("right_square_bracket", "run(1)", "Next run", key_display="]"),
+        Binding("f8", "forget", "Forget", key_display="F8", show=False),
+        Binding("plus,equals_sign", "zoom(-1)", "Zoom", key_display="+/-"),
+        Binding("minus,underscore", "zoom(1)", "Zoom out", show=False),
+        Binding("right_square_bracket", "run(1)", "Runs", key_display="[/]"),
+        Binding("left_square_bracket", "run(-1)", "Run before", show=False),
         Binding("x", "dismiss_run", "Dismiss"),
     ]
     DEFAULT_CSS = """
@@ -86,6 +75,7 @@ class AttachScreen(Screen[None]):
     AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
     AttachScreen.-narrow.-asking #settings { display: block; }
     AttachScreen.-narrow.-asking #memory { display: none; }
+    AttachScreen.-refused #settings { display: none; }
     """
 
     @dataclass
@@ -124,15 +114,23 @@ class AttachScreen(Screen[None]):
     ) -> None:
         super().__init__()
         self._watchlist = watchlist
-        self._read_process = attach
         self._estimate = estimate
-        self._answers = answers or Answers()
-        self._known = {} if attached is None else attached
-        self._pid = pid
+        self._pid: int | None = None
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
-        self._given = Given(self._answers, self._say_remembered)
-        self._work = Newest("attach")
-        self._estimates = Estimates(estimate, refine, take=self._take, give_up=self._give_up)
+        kept = answers or Answers()
+        self._given = Given(kept, self._say_remembered)
+        self._reader = RunReader(
+            attach,
+            kept,
+            {} if attached is None else attached,
+            lambda pid, answer: self._post(self.Attached(pid, answer)),
+        )
+        self._estimates = Estimates(
+            estimate,
+            refine,
+            take=lambda asked, answer: self._post(self.Estimated(asked, answer)),
+            give_up=lambda asked, sentence: self._post(self.NotRefined(asked, sentence)),
+        )
         self._gone = threading.Event()
         self._attachment: Attachment | None = None
         self._budget: Budget | None = None
@@ -150,66 +148,55 @@ class AttachScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Read the process, or ask for one."""
-        self._show_run()
-        if self._pid is None:
-            self._choose("")
+        if self._keys:
+            self._open(self._keys)
         else:
-            self.query_one(PidChooser).display = False
-            self._read(self._pid, self._keys[0][1])
+            self.action_choose()
 
     def on_unmount(self) -> None:
         """Nobody waits for answers any more."""
         self._gone.set()
         self._estimates.renew()
 
-    @on(Resize)
-    def _resized(self) -> None:
-        self._show_run()
-
     def show_board(self, board: Board) -> None:
         """Show how the run stands now."""
         self._board = board
         with self.app.batch_update():
-            self.query_one(PidChooser).show_board(board)
+            if not self._keys:
+                self.query_one(PidChooser).show_board(board)
             self._show_run()
 
     @on(PidChooser.Chosen)
     def pid_chosen(self, event: PidChooser.Chosen) -> None:
         """Read that process."""
-        rows = self._board.processes if self._board else ()
-        start = next((row.process.start_time for row in rows if row.process.pid == event.pid), None)
-        self._open(((event.pid, start),))
+        self._open(((event.pid, None),))
 
     @on(Attached)
     async def attached(self, event: Attached) -> None:
         """Show what was read, or why nothing could be."""
         if event.pid != self._pid:
             return
-        attachment, why = self._read_before(), ""
-        if isinstance(event.answer, str):
-            why = event.answer
-        else:
-            attachment = event.answer
+        answer = event.answer
+        attachment = self._reader.before(self._keys) if isinstance(answer, str) else answer
         if attachment is None:
-            await self._refuse(why)
+            self._refuse(str(answer))
             return
-        known = self._known_job(attachment)
+        keys = self._reader.keep(attachment)
+        known = next((run.job for run in self._watchlist.watched() if set(keys) & set(run.pids)), None)
         try:
             base = known or attachment.reading.job()
         except VramtopError as error:
-            await self._refuse(error.message)
+            self._refuse(error.message)
             return
+        self._keys = keys
         self._attachment, self._budget = attachment, None
-        self._keys = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
-        self._known.update(dict.fromkeys(self._keys, attachment))
         self._given.begin(run_key(attachment))
         missing = () if known else attachment.reading.missing
         form = JobForm(base, origins=attachment.reading.evidence(), missing=missing, models=model_names())
         settings = self.query_one("#settings")
         await settings.remove_children()
         await settings.mount(form)
-        self.query_one(PidChooser).display = False
-        self.query_one(FollowedRun).display = True
+        self.remove_class("-refused")
         self._show_run()
         self._focus_on(form if missing else None)
         self._ask()
@@ -217,6 +204,8 @@ class AttachScreen(Screen[None]):
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
         """Estimate again once the typing pauses."""
+        if self._attachment is None:  # of a run that is shown no more
+            return
         form = self.query_one(JobForm)
         if answer := form.answer(event.key):
             self._given.take(*answer)
@@ -261,17 +250,16 @@ class AttachScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
         """Keys that would do nothing are not offered."""
+        if action in ("zoom", "run", "dismiss_run") and isinstance(self.focused, Input):
+            return False  # they are typed into the field
         if action == "run":
-            return len(self._board.runs if self._board else ()) > 1
+            runs, run = self._board.runs if self._board else (), run_of(self._board, self._keys)
+            return len(runs) > (run is not None)
         if action == "dismiss_run":
             return run_of(self._board, self._keys) is not None
         if action in ("other_pane", "forget"):
             return self._attachment is not None and self._pid is not None
         return action not in ("step", "zoom") or self._pid is not None
-
-    def action_choose(self) -> None:
-        """Ask for another process."""
-        self._choose("")
 
     def action_zoom(self, by: int) -> None:
         """Show a longer or a shorter stretch of time."""
@@ -286,15 +274,15 @@ class AttachScreen(Screen[None]):
     def action_dismiss_run(self) -> None:
         """Follow this run no longer, whether it has ended or not."""
         run = run_of(self._board, self._keys)
-        if run is None:
-            return
-        self._watchlist.dismiss(run.pids)
-        self._board = self._watchlist.again()
-        self.notify(f"{run.job.label} is followed no longer.", markup=False)
-        if self._board and self._board.runs:
-            self._open(self._board.runs[0].pids)
-        else:
-            self.app.pop_screen()
+        if run is not None:
+            self._watchlist.dismiss(run.pids)
+            self._reader.drop(run.pids)
+            self._board = self._watchlist.again()
+            self.notify(f"{run.job.label} is followed no longer.", markup=False)
+            if self._board and self._board.runs:
+                self._open(self._board.runs[0].pids)
+            else:
+                self.app.pop_screen()
 
     def action_other_pane(self) -> None:
         """Go to the settings, or back to the run."""
@@ -324,42 +312,41 @@ class AttachScreen(Screen[None]):
             waiting=self._estimates.is_waiting(budget),
             ascii_only=bool(getattr(self.app, "ascii_only", False)),
         )
-        self.app.push_screen(self._step, lambda _: self._forget_step())
-
-    def _forget_step(self) -> None:
-        self._step = None
+        self.app.push_screen(self._step, lambda _: setattr(self, "_step", None))
 
     def _open(self, keys: tuple[ProcessKey, ...]) -> None:
         """Show this run, and read the first of its processes."""
         self._keys, self._attachment, self._budget = keys, None, None
         self.query_one("#settings").remove_children()
-        self.query_one(FollowedRun).display = True
-        self.query_one(PidChooser).display = False
+        self._ask_for_process(asked=False)
         self._doubt(None)
         self._show_run()
-        self._read(*keys[0])
+        self._read(*self._keys[0])
 
-    def _choose(self, failure: str) -> None:
+    def action_choose(self, failure: str = "") -> None:
+        """Ask for another process, and say why there is none yet."""
         self._pid, self._keys, self._attachment = None, (), None
         chooser = self.query_one(PidChooser)
-        chooser.display = True
-        self.query_one(FollowedRun).display = False
+        self._ask_for_process(asked=True)
+        self._show_run()
+        if self._board:
+            chooser.show_board(self._board)
         chooser.fail(failure)
         chooser.query_one(Input).focus()
         self.refresh_bindings()
 
-    async def _refuse(self, sentence: str) -> None:
+    def _refuse(self, sentence: str) -> None:
         """The process cannot be read: what is seen of it from outside is shown, or another one asked for."""
         if not self.query_one(FollowedRun).rows:
-            self._choose(sentence)
+            self.action_choose(sentence)
             return
-        settings = self.query_one("#settings")
-        await settings.remove_children()
-        await settings.mount(Static(f"✗ {sentence}", id="refused", markup=False))
-        self.query_one(PidChooser).display = False
-        self.query_one(FollowedRun).display = True
-        self._doubt(sentence if self.has_class("-narrow") else None)
+        self.add_class("-refused")
+        self._doubt(sentence)
         self._focus_on(None)
+
+    def _ask_for_process(self, *, asked: bool) -> None:
+        self.query_one(PidChooser).display = asked
+        self.query_one(FollowedRun).display = not asked
 
     def _focus_on(self, form: JobForm | None) -> None:
         """The form, or the run; where there is no room for both, only one is to be seen."""
@@ -370,41 +357,28 @@ class AttachScreen(Screen[None]):
     def _read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
         self._pid = pid
         self._estimates.renew()
-        if self._is_recorded(pid):
+        if is_recorded(self._board, pid):
+            known = run_of(self._board, self._keys) is not None  # the recording says what it runs
             sentence = f"Process {pid} is in the recording that is played, not on this machine."
-            self.post_message(self.Attached(pid, sentence))
+            self.post_message(self.Attached(pid, "" if known else sentence))
             return
-        self.query_one(PidChooser).wait(pid)
-        self._work.submit(lambda: self._answer_attach(pid, start_time, recall=recall))
+        on_gpu = {row.process.pid for row in self._board.processes} if self._board else None
+        self._reader.read(pid, start_time, on_gpu=on_gpu or None, recall=recall)
 
     def _ask(self) -> None:
-        form = self.query_one(JobForm)
-        job, attachment = form.job, self._attachment
-        if job is None or attachment is None:
-            self._doubt(form.wrong)
+        attachment = self._attachment
+        if attachment is None:  # of a run that is shown no more
             return
-        self._estimates.ask(job, attachment)
+        form = self.query_one(JobForm)
+        if job := form.job:
+            self._estimates.ask(job, attachment)
+        else:
+            self._doubt(form.wrong)
 
-    def _answer_attach(self, pid: int, start_time: float | None, *, recall: bool) -> None:
-        """Runs on a thread of its own."""
-        answer: Attachment | str
-        try:
-            answer = self._read_process(pid, start_time=start_time)
-            answer = recalled(answer, self._answers) if recall else answer
-        except VramtopError as error:
-            answer = error.message
+    def _post(self, message: Message) -> None:
+        """From another thread."""
         if not self._gone.is_set():
-            self.post_message(self.Attached(pid, answer))
-
-    def _take(self, asked: int, answer: Budget | str) -> None:
-        """On the estimates' thread."""
-        if not self._gone.is_set():
-            self.post_message(self.Estimated(asked, answer))
-
-    def _give_up(self, asked: int, sentence: str) -> None:
-        """On the estimates' thread."""
-        if not self._gone.is_set():
-            self.post_message(self.NotRefined(asked, sentence))
+            self.post_message(message)
 
     def _say_remembered(self, sentence: str) -> None:
         """On the thread that remembers."""
@@ -415,26 +389,12 @@ class AttachScreen(Screen[None]):
         kept = " Until then the last settings count." if self._budget and sentence else ""
         self.query_one(FollowedRun).doubt(f"{sentence}{kept}" if sentence else None)
 
+    @on(Resize)
     def _show_run(self) -> None:
         """Draw the runs' names, and how the one that is shown stands."""
         board = self._board
+        self._keys = identified(board, self._keys)
         title = runs_content(board.runs if board else (), self._keys, self.size.width - 2)
         self.query_one("#title", Lines).show(title)
         if self._keys:
             self.query_one(FollowedRun).show(board, self._keys, self._attachment, self._budget)
-
-    def _is_recorded(self, pid: int) -> bool:
-        """The process is known from a recording alone; one of the same pid that runs here is another one."""
-        board = self._board
-        if board is None or board.snapshot.source.kind == "nvml":
-            return False
-        return any(row.process.pid == pid for row in (*board.processes, *board.ended))
-
-    def _known_job(self, attachment: Attachment) -> Job | None:
-        """The job that the user has completed for this run before."""
-        keys = {(rank.pid, rank.start_time) for rank in attachment.ranks}
-        return next((known.job for known in self._watchlist.watched() if keys & set(known.pids)), None)
-
-    def _read_before(self) -> Attachment | None:
-        """What was read of this run while it could be."""
-        return next((self._known[key] for key in self._keys if key in self._known), None)

@@ -25,6 +25,27 @@ _KEYS = (
     ("Ctrl+P", "all commands, and the themes"),
     ("q", "quit"),
 )
+_ATTACH_KEYS = (
+    ("+ -", "a shorter or a longer stretch of time: 1, 5, 15, 60 minutes, the whole run"),
+    ("[ ]", "the run before, the next run; ↑ ↓ choose the rank that is drawn"),
+    ("F6", "to the settings and back; Tab goes from field to field"),
+    ("F8", "forget what you filled in for this command line; an emptied field is forgotten too"),
+    ("F5", "the training step of this job"),
+    ("F3", "attach to another process as well"),
+    ("x", "dismiss this run: an ended one stays until then"),
+)
+_GRAPH = (
+    (
+        "colours",
+        "the budget by component: faint is to come, full is held (without colour: capitals)",
+    ),
+    ("━ ┄ ═", "the budget, its lower and upper bound, the card"),
+    ("S C L F =", "start, CUDA context, loading weights, first step, steady"),
+    (
+        "KNOWN BY",
+        "who says what the peak was: the probe, the driver, or readings so far apart",
+    ),
+)
 _BARS = (
     ("held", "what is on the card now: each process, ▓ unattributed, ░ reserved by the driver"),
     ("budget", "on the same scale, the whole card: what its jobs should hold, by component"),
@@ -79,6 +100,7 @@ def help_text() -> Content:
     """The whole help."""
     lines = [_head("Keys"), *(_entry(key, text) for key, text in _KEYS)]
     lines += [_head("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
+    lines += [_head("On the attach screen"), *(_entry(key, text) for key, text in (*_ATTACH_KEYS, *_GRAPH))]
     lines += [_head("Components of a budget")]
     lines += [_marked(f" {mark.letter} ", mark, mark.word) for mark in COMPONENTS.values()]
     lines += [_head("A running job is")]
@@ -93,7 +115,7 @@ def _head(words: str) -> Content:
 
 
 def _entry(key: str, text: str) -> Content:
-    return Content.assemble((f" {key:8}", "bold"), f" {text}")
+    return Content.assemble((f" {key:9}", "bold"), f" {text}")
 
 
 def _marked(words: str, mark: Mark, text: str) -> Content:

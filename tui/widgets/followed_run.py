@@ -1,35 +1,40 @@
 """A run that is followed: its ranks side by side, its settings, and one of its processes against its budget."""
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.explain import Explanation, explain
-from vramtop.estimator.job import Job
+from vramtop.estimator.divergence import Divergence
 from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import Board, ProcessRow, RunRow
+from vramtop.monitor.compare import Status
 from vramtop.monitor.history import History
 from vramtop.monitor.snapshot import ProcessKey
+from vramtop.monitor.why import why
 
-from ..attach_text import observed_bytes, process_content, run_content, warnings_content, why_content
+from ..attach_text import process_content, run_content, warnings_content
 from ..estimates import Estimate
 from ..newest import Newest
+from ..rank_rows import Place
+from ..why import why_content
+from ..words import MUTED
 from .lines import Lines
 from .rank_table import RankTable
 from .run_view import RunView
 
 _GRAIN = 0.02
 """What is held must change by so much of the budget before it is explained anew."""
-_Question = tuple[int, tuple[int, int, float | None], int]
-"""A budget, a process on a GPU, and how many grains it holds."""
+_Question = tuple[int, tuple[int, int, float | None], int, bool, Status]
+"""A budget, a process on a GPU, how many grains it holds, whether torch's counters are known, and its status."""
 
 
 class FollowedRun(Vertical):
@@ -47,7 +52,6 @@ class FollowedRun(Vertical):
     FollowedRun #warnings { padding: 0 1; max-height: 4; overflow-y: auto; text-wrap: wrap; }
     FollowedRun #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
     FollowedRun #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
-    FollowedRun #refused { padding: 0 1; height: auto; color: $text-warning; }
     FollowedRun #memory { width: 3fr; }
     FollowedRun #doubt { height: auto; padding: 0 1; color: $text-error; display: none; }
     FollowedRun #doubt.-told { display: block; }
@@ -58,7 +62,7 @@ class FollowedRun(Vertical):
         """What would explain that a process holds something else."""
 
         question: _Question
-        found: Sequence[Explanation]
+        answer: Divergence
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class FollowedRun(Vertical):
         self._history = history
         self._estimate = estimate
         self._why = Newest("explain")
+        self._gone = threading.Event()
         self._question: _Question | None = None
         self._again: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
@@ -86,6 +91,10 @@ class FollowedRun(Vertical):
         with Horizontal(id="halves"):
             yield Vertical(id="settings")
             yield RunView(id="memory")
+
+    def on_unmount(self) -> None:
+        """Nobody waits for explanations any more."""
+        self._gone.set()
 
     def show(
         self, board: Board | None, keys: Sequence[ProcessKey], attachment: Attachment | None, budget: Budget | None
@@ -104,16 +113,14 @@ class FollowedRun(Vertical):
         header = run_content(attachment, self.rows) if attachment else None
         if header is None and self.rows:
             header = process_content(self.rows)
-        if header is not None:
-            self.query_one("#run", Lines).show(header, layout=True)
+        reading = Content.styled(f"… reading process {keys[0][0]}", MUTED) if keys else Content()
+        self.query_one("#run", Lines).show(reading if header is None else header, layout=True)
         warnings = self.query_one("#warnings", Lines)
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
             warnings.show(warnings_content(attachment), layout=True)
-        ranks: dict[ProcessKey, int | None] = dict.fromkeys(keys)
-        if attachment:
-            ranks.update({(rank.pid, rank.start_time): rank.rank for rank in attachment.ranks})
-        self.query_one(RankTable).show(self.rows, ranks, width=self.size.width)
+        places = _places(board, attachment, self.rows) or dict.fromkeys(keys, Place())
+        self.query_one(RankTable).show(self.rows, places, width=self.size.width)
         self._again = lambda: self._draw(budget, now)
         self._draw(budget, now)
 
@@ -137,9 +144,8 @@ class FollowedRun(Vertical):
     @on(Explained)
     def _explained(self, event: Explained) -> None:
         event.stop()
-        row = self.drawn
-        if event.question == self._question and row is not None:
-            self.query_one(RunView).explain(why_content(row, event.found))
+        if event.question == self._question:
+            self.query_one(RunView).explain(why_content(event.answer))
 
     def _draw(self, budget: Budget | None, now: float) -> None:
         row, view = self.drawn, self.query_one(RunView)
@@ -151,21 +157,40 @@ class FollowedRun(Vertical):
 
     def _ask_why(self, row: ProcessRow) -> None:
         """On a thread of its own, and only when something has changed."""
-        observed, budget = observed_bytes(row), row.budget
-        if observed is None or budget is None:
+        read, budget, comparison = self._attachment, row.budget, row.comparison
+        if budget is None or comparison is None or not comparison.diverges:
             self._question = None
-            self.query_one(RunView).explain(why_content(row, ()))
+            self.query_one(RunView).explain(Content())
             return
-        question = (id(budget), row.key, round(observed / (_GRAIN * budget.peak.device_bytes)))
-        if question == self._question:
-            return
-        self._question = question
-        environ = self._attachment.environ_hf if self._attachment else None
+        high = comparison.high_water
+        held = (high.size_bytes if high else comparison.observed_bytes) or 0
+        grain = max(1.0, _GRAIN * budget.peak.device_bytes)
+        question = (id(budget), row.key, round(held / grain), row.process.counters is not None, comparison.status)
+        if question != self._question:
+            self._question = question
+            assumed = [finding.key for finding in read.reading.findings if not finding.written] if read else []
+            environ = read.environ_hf if read else None
 
-        def answer() -> None:
-            self.post_message(self.Explained(question, _explanations(budget, observed, self._estimate, environ)))
+            def answer() -> None:
+                quick = lambda job: self._estimate(job, environ=environ)  # noqa: E731 - a name for the argument
+                found = why(budget, comparison, row.process, quick, assumed=assumed)
+                if not self._gone.is_set():
+                    self.post_message(self.Explained(question, found))
 
-        self._why.submit(answer)
+            self._why.submit(answer)
+
+
+def _places(board: Board | None, attachment: Attachment | None, rows: Sequence[ProcessRow]) -> dict[ProcessKey, Place]:
+    """The ranks that were read; those that hold nothing yet with the GPU that they will take."""
+    if attachment is None:
+        return {}
+    present = {row.process.key for row in rows}
+    if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
+        attachment = attachment.seated([gpu.reading for gpu in board.gpus])
+    return {
+        (rank.pid, rank.start_time): Place(rank.rank, "-" if rank.seat.gpu is None else str(rank.seat.gpu))
+        for rank in attachment.ranks
+    }
 
 
 def run_of(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
@@ -179,18 +204,19 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
     run = run_of(board, keys)
     if run is not None:
         return run.rows
-    pids = {pid for pid, start in keys if start is None}
-    rows = board.processes if board else ()
-    return tuple(row for row in rows if row.process.key in keys or row.process.pid in pids)
+    return tuple(row for row in (board.processes if board else ()) if row.process.key in keys)
 
 
-def _explanations(
-    budget: Budget, observed: int, estimate: Estimate, environ: Mapping[str, str] | None
-) -> Sequence[Explanation]:
-    def quick(job: Job) -> Budget:
-        return estimate(job, environ=environ)
+def is_recorded(board: Board | None, pid: int) -> bool:
+    """The process is known from a recording alone; one of the same pid that runs here is another one."""
+    if board is None or board.snapshot.source.kind == "nvml":
+        return False
+    return any(row.process.pid == pid for row in (*board.processes, *board.ended))
 
-    try:
-        return explain(budget.job, budget, observed, quick)
-    except VramtopError:
-        return ()
+
+def identified(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:
+    """The processes, with the start of one of which only the pid is known, as soon as it is on a GPU or in a run."""
+    if board is None or all(start is not None for _, start in keys):
+        return keys
+    seen = [*(row.process.key for row in board.processes), *(key for run in board.runs for key in run.pids)]
+    return tuple(next((other for other in seen if key[1] is None and other[0] == key[0]), key) for key in keys)

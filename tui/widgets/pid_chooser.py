@@ -22,9 +22,8 @@ class PidChooser(Vertical):
     PidChooser { height: 1fr; padding: 1 1 0 1; }
     PidChooser Horizontal { height: 1; margin: 0 0 1 0; }
     PidChooser Input { width: 20; }
-    PidChooser #say { height: auto; display: none; margin: 0 0 1 0; }
+    PidChooser #say { height: auto; display: none; margin: 0 0 1 0; color: $text-error; }
     PidChooser #say.-told { display: block; }
-    PidChooser #say.-failure { color: $text-error; }
     PidChooser OptionList { height: auto; max-height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
@@ -66,11 +65,9 @@ class PidChooser(Vertical):
 
     def fail(self, sentence: str) -> None:
         """Say why the process could not be read."""
-        self._say(f"✗ {sentence}" if sentence else "", failure=True)
-
-    def wait(self, pid: int) -> None:
-        """Say that the process is being read."""
-        self._say(f"… reading process {pid}", failure=False)
+        say = self.query_one("#say", Static)
+        say.update(f"✗ {sentence}" if sentence else "")
+        say.set_class(bool(sentence), "-told")
 
     @on(Input.Submitted, "#pid")
     def typed(self, event: Input.Submitted) -> None:
@@ -87,12 +84,6 @@ class PidChooser(Vertical):
         """Take the picked process."""
         event.stop()
         self.post_message(self.Chosen(int(event.option.id or 0)))
-
-    def _say(self, text: str, *, failure: bool) -> None:
-        say = self.query_one("#say", Static)
-        say.update(text)
-        say.set_class(bool(text), "-told")
-        say.set_class(failure, "-failure")
 
 
 def _line(row: ProcessRow) -> str:

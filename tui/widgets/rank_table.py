@@ -10,7 +10,7 @@ from textual.widgets import DataTable
 from vramtop.monitor.board import ProcessRow
 from vramtop.monitor.snapshot import ProcessKey
 
-from ..rank_rows import RankColumn, RankRow, is_right, rank_columns, rank_rows
+from ..rank_rows import Place, RankColumn, RankRow, is_right, rank_columns, rank_rows
 from ..words import severity
 from .table_cell import TableCell, table_cell
 
@@ -32,6 +32,9 @@ class RankTable(DataTable[TableCell]):
         super().__init__(id=id, cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable")
         self._shown: list[RankRow] = []
         self._columns: dict[RankColumn, int] = {}
+        self._dark = True
+        self._placed: str | None = None
+        """Key of the row that the cursor was put on by itself."""
 
     @property
     def chosen(self) -> ProcessRow | None:
@@ -39,13 +42,18 @@ class RankTable(DataTable[TableCell]):
         at = self.cursor_row
         return self._shown[at].row if 0 <= at < len(self._shown) else None
 
-    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, int | None], *, width: int) -> None:
+    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place], *, width: int) -> None:
         """Show these processes, and the ranks that are on no GPU yet.
 
-        The cursor stays where it is; at first it is on the rank that needs a look, or holds most.
+        The cursor is on the rank that needs a look most, or holds most, until the user moves it.
         """
         new, columns = rank_rows(rows, ranks), rank_columns(width - self.scrollbar_size_vertical)
-        same = columns == self._columns and [row.key for row in new] == [row.key for row in self._shown]
+        dark = self.app.current_theme.dark
+        same = (
+            columns == self._columns
+            and dark == self._dark
+            and [row.key for row in new] == [row.key for row in self._shown]
+        )
         if same:
             self._update(new)
         else:
@@ -63,11 +71,13 @@ class RankTable(DataTable[TableCell]):
                     cell = table_cell(row.cells[name], width, right=is_right(name), dark=self.app.current_theme.dark)
                     self.update_cell(row.key, name, cell)
         self._shown = list(new)
+        if new and self._shown[self.cursor_row].key == self._placed:
+            self._place(new, worse_than=_urgency(new[self.cursor_row])[0])
 
     def _fill(self, new: Sequence[RankRow], columns: dict[RankColumn, int]) -> None:
         at = self._shown[self.cursor_row].key if 0 <= self.cursor_row < len(self._shown) else None
         self.clear(columns=True)
-        self._columns = columns
+        self._columns, self._dark = columns, self.app.current_theme.dark
         for name, width in columns.items():
             self.add_column(Text(f"{name:>{width}}" if is_right(name) else name, no_wrap=True), width=width, key=name)
         dark = self.app.current_theme.dark
@@ -77,13 +87,19 @@ class RankTable(DataTable[TableCell]):
             )
             self.add_row(*cells, key=row.key)
         self._shown = list(new)
-        place = next((place for place, row in enumerate(new) if row.key == at), None)
-        self.cursor_coordinate = Coordinate(_first(new) if place is None else place, 0)
+        kept = next((place for place, row in enumerate(new) if row.key == at), None)
+        if kept is None:
+            self._place(new)
+        else:
+            self.cursor_coordinate = Coordinate(kept, 0)
+
+    def _place(self, rows: Sequence[RankRow], *, worse_than: int | None = None) -> None:
+        """Put the cursor on the row that needs a look most, unless it is none that is worse than this."""
+        first = min(range(len(rows)), key=lambda at: _urgency(rows[at]), default=None)
+        if first is not None and (worse_than is None or _urgency(rows[first])[0] < worse_than):
+            self.cursor_coordinate = Coordinate(first, 0)
+            self._placed = rows[first].key
 
 
-def _first(rows: Sequence[RankRow]) -> int:
-    def rank(at: int) -> tuple[int, int]:
-        row = rows[at].row
-        return (99, 0) if row is None else (severity(row), -(row.process.used_bytes or 0))
-
-    return min(range(len(rows)), key=rank, default=0)
+def _urgency(row: RankRow) -> tuple[int, int]:
+    return (99, 0) if row.row is None else (severity(row.row), -(row.row.process.used_bytes or 0))

@@ -19,6 +19,8 @@ from .memory_graph import MemoryGraph
 SPANS: tuple[float | None, ...] = (60.0, 300.0, 900.0, 3600.0, None)
 """Seconds that the graph can show; None: the whole run."""
 _LEAST_WIDTH = 46
+_MARGIN = 1.02
+"""Left of the begin of a run, so that its mark is seen."""
 
 
 class RunView(VerticalScroll):
@@ -61,7 +63,7 @@ class RunView(VerticalScroll):
         graph.display = True
         begin = _begin(row, history, end)
         self._suits = _suiting(end - begin, ended=row.ended_at is not None)
-        span, words = self._span_of(max(1.0, end - begin))
+        span, words = self._span_of(max(1.0, (end - begin) * _MARGIN))
         picture = picture_of(row, history, span_seconds=span, now=end)
         graph.show(picture, end="now" if row.ended_at is None else "end")
         self._write("bars", bars_content(row, self._width, now=now))
