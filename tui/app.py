@@ -260,7 +260,7 @@ class VramtopApp(App[None]):
         """Open the help."""
         from .screens.help import HelpScreen
 
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(fit_first=self.screen.TITLE in ("Fit check", "What if")))
 
     def action_pause(self) -> None:
         """Stop reading, or go on."""

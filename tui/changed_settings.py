@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vramtop.estimator.edits import tool_edits
-from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.job import Inference, Job, Lora, ModelSpec
 from vramtop.estimator.jobfile import differences, job_to_mapping
 from vramtop.estimator.jobfile_edit import toml_value
 
@@ -35,7 +35,7 @@ def _command(job: Job, source: JobSource | None, given: str, gpus: int | None) -
     if source is None:
         base = Job(name=job.name, model=ModelSpec(id=job.model.id, config=job.model.config))
         yield shlex.quote(job.model.id or "MODEL")
-        changes = differences(base, job)
+        changes = _said(differences(base, job), base)
     else:
         if not launched:
             yield shlex.quote(given)
@@ -49,7 +49,7 @@ def _command(job: Job, source: JobSource | None, given: str, gpus: int | None) -
 
 def _changes(job: Job, source: JobSource) -> dict[str, Any]:
     """What differs from what was read, with what was missing there, and what would follow from what is changed."""
-    changes = differences(source.job, job)
+    changes = _said(differences(source.job, job), source.job)
     tables = job_to_mapping(job)
     for key in source.missing:
         table, _, name = key.partition(".")
@@ -57,6 +57,19 @@ def _changes(job: Job, source: JobSource) -> dict[str, Any]:
     if changes and source.reading is not None and source.reading.global_batch is not None:
         changes.setdefault(_ACCUMULATION, job.training.gradient_accumulation)
     return changes
+
+
+def _said(changes: Mapping[str, Any], before: Job) -> dict[str, Any]:
+    """The changes without the defaults of a table that is new, but for one, which makes the table."""
+    there, found, made = job_to_mapping(before), dict(changes), set[str]()
+    new = {"lora": job_to_mapping(Job(lora=Lora())), "inference": job_to_mapping(Job(inference=Inference()))}
+    for key, value in changes.items():
+        table, _, name = key.partition(".")
+        if table in new and table not in there and name:
+            if new[table][table].get(name) == value and table in made:
+                del found[key]
+            made.add(table)
+    return found
 
 
 def _flags(changes: Mapping[str, Any]) -> Iterator[str]:
@@ -87,6 +100,8 @@ def _edit_lines(job: Job, source: JobSource | None) -> Iterator[str]:
         yield f"# take out: {', '.join(gone)}"
     if source.reading is None:
         return
-    wanted = {key: value for key, value in changes.items() if value is not None and key != "target.gpu"}
+    changed = differences(source.job, job)
+    wanted = {key: value for key, value in changes.items() if key in changed and value is not None}
+    wanted.pop("target.gpu", None)
     edits = tool_edits(source.reading, source.job, wanted, tool=source.tool, place=source.place)
     yield from (f"# {edit.place}: {edit.words}" if edit.place else f"# {edit.words}" for edit in edits)

@@ -1,8 +1,10 @@
 """What jobs are held against on the fit screen: the chosen GPUs, and the RAM of their machine where it is known."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vramtop.estimator.budget import Budget
+from vramtop.estimator.suggestions import Suggestion
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, with_host
 from vramtop.monitor.host_memory import HostRoom
 
@@ -35,3 +37,10 @@ class Judge:
         if room is None:
             return Limits()
         return Limits(available_bytes=room.room.available_bytes, card_bytes=room.room.total_bytes)
+
+
+def told(suggestions: Iterable[Suggestion], budget: Budget, judge: Judge) -> list[object]:
+    """What of a verdict and of suggestions other GPUs would change; cheap enough to be looked at every second."""
+    limits = judge.limits(budget)
+    can = None if limits.available_bytes is None else limits.available_bytes >> 27  # by steps of 128 MiB
+    return [judge.verdict(budget), can, *(judge.verdict(suggestion.budget) for suggestion in suggestions)]

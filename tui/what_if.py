@@ -21,8 +21,8 @@ from .palette import VERDICTS
 Axis = Literal["training.micro_batch", "training.sequence_length"]
 AXES: dict[Axis, str] = {"training.micro_batch": "micro-batch", "training.sequence_length": "sequence length"}
 _GRAIN: dict[Axis, int] = {"training.micro_batch": 1, "training.sequence_length": 64}
-_LEAST: dict[Axis, int] = {"training.micro_batch": 16, "training.sequence_length": 4096}
-"""The plot goes at least so far: a sweep of three values shows nothing."""
+_LEAST: dict[Axis, int] = {"training.micro_batch": 4, "training.sequence_length": 1024}
+"""The plot goes at least so far, and beyond the job's own value: a sweep of two values shows nothing."""
 _MOST: dict[Axis, int] = {"training.micro_batch": 4096, "training.sequence_length": 1 << 21}
 _BEYOND = 1.15
 """So far beyond the limit the plot goes, to show where it is crossed."""
@@ -116,7 +116,7 @@ def sweep(
     most = _MOST[axis]
     if axis == "training.sequence_length" and max_positions:
         most = max(min(most, max_positions), present)
-    end = _end(need, limits, least=min(most, max(_LEAST[axis], 2 * present)), most=most)
+    end = _end(need, limits, least=min(most, max(_LEAST[axis], present + -(-present // 4))), most=most)
     step = max(grain, -(-end // points // grain) * grain)
     values = sorted({grain, present, *range(step, end + 1, step)})
     found = ((value, need(value)) for value in values)

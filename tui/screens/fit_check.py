@@ -2,12 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
@@ -22,16 +21,18 @@ from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.watch import Watchlist
 
 from ..changed_settings import settings_text
-from ..checks import Advice, Answers, Checks, Estimate, Vary
-from ..fit_judge import Judge
+from ..checks import Estimate, Vary
+from ..fit_judge import Judge, told
 from ..job_fields import cached_models, model_names
 from ..newest import Newest
 from ..past import Past
 from ..widgets.job_form import JobForm
 from ..widgets.machine import MachinePicker
-from ..widgets.model_input import WITH_ALT, ModelInput
+from ..widgets.model_input import ModelInput
 from ..widgets.suggestions import Suggestions
 from ..widgets.verdict import VerdictView
+from .fit_keys import FIT_KEYS
+from .fit_messages import Advised, Estimated, ModelsFound, NotRefined, checks_that_post
 from .open_job import Opened, OpenJobScreen
 from .save_job import SaveJobScreen
 from .show_text import ShowTextScreen
@@ -66,32 +67,7 @@ class FitCheckScreen(Screen[None]):
 
     TITLE = "Fit check"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "app.pop_screen", "Back", key_display="Esc"),
-        Binding("f1", "app.help", show=False),
-        Binding("f2", "pin", "Pin", key_display="F2"),
-        Binding("p", "pin", show=False),
-        Binding("f3", "open", "Open", key_display="F3"),
-        Binding("o", "open", show=False),
-        Binding("f4", "focus_machine", "Card", key_display="F4"),
-        Binding("g", "focus_machine", show=False),
-        Binding("f5", "step", "Step", key_display="F5"),
-        Binding("t", "step", show=False),
-        Binding("f6", "other_pane", "Fix", key_display="F6"),
-        Binding("f7", "what_if", "If", key_display="F7"),
-        Binding("i", "what_if", show=False),
-        Binding("f8", "save", "Save", key_display="F8"),
-        Binding("w", "save", show=False),
-        Binding("f9", "copy", "Copy", key_display="F9"),
-        Binding("y", "copy", show=False),
-        Binding("f10", "undo", "Undo", key_display="F10", priority=True),
-        Binding("u", "undo", show=False),
-        *(Binding(f"{number}", f"apply({number})", show=False) for number in range(1, 10)),
-        *(
-            Binding(f"alt+{number},{sign}", f"apply({number})", show=False, priority=True)
-            for number, sign in enumerate(WITH_ALT, start=1)
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = FIT_KEYS
     DEFAULT_CSS = """
     FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
     FitCheckScreen #halves { height: 1fr; layout: horizontal; }
@@ -105,33 +81,6 @@ class FitCheckScreen(Screen[None]):
     FitCheckScreen #bar { height: 1; }
     FitCheckScreen #bar Button { margin: 0 1; }
     """
-
-    @dataclass
-    class Estimated(Message):
-        """An estimate has come back: a budget, or the sentence why there is none."""
-
-        asked: int
-        answer: Budget | str
-
-    @dataclass
-    class NotRefined(Message):
-        """There is no better estimate than the quick one, and why."""
-
-        asked: int
-        sentence: str
-
-    @dataclass
-    class Advised(Message):
-        """What could be changed."""
-
-        asked: int
-        advice: Advice
-
-    @dataclass
-    class ModelsFound(Message):
-        """Models that lie in the Hugging Face cache."""
-
-        names: tuple[str, ...]
 
     def __init__(
         self,
@@ -150,13 +99,7 @@ class FitCheckScreen(Screen[None]):
         self._pinned = pinned
         self._leave = leave
         self._opened: Opened | None = None
-        answers = Answers(
-            budget=lambda asked, budget: self._post(self.Estimated(asked, budget)),
-            refused=lambda asked, sentence: self._post(self.Estimated(asked, sentence)),
-            not_refined=lambda asked, sentence: self._post(self.NotRefined(asked, sentence)),
-            advice=lambda asked, advice: self._post(self.Advised(asked, advice)),
-        )
-        self._checks = Checks(estimate, refine, vary or (lambda _: estimate), answers)
+        self._checks = checks_that_post(self._post, estimate, refine, vary or (lambda _: estimate))
         self._names = Newest("models in the cache")
         self._past = Past(self._initial)
         self._edited = "model.id"
@@ -183,7 +126,7 @@ class FitCheckScreen(Screen[None]):
         """Estimate what the form begins with."""
         self._focus_form()
         self._ask()
-        self._names.submit(lambda: self._post(self.ModelsFound(cached_models())))
+        self._names.submit(lambda: self._post(ModelsFound(cached_models())))
 
     def on_unmount(self) -> None:
         """Nobody waits for answers any more."""
@@ -337,8 +280,7 @@ class FitCheckScreen(Screen[None]):
         if advice is None or not all(swept.points for swept in advice.sweeps) or not advice.sweeps:
             self.notify("The quick estimate has no rule for this model, so there is no plot.", severity="warning")
             return
-        ascii_only = bool(getattr(self.app, "ascii_only", False))
-        self._what_if = WhatIfScreen(advice.sweeps, label=budget.job.label, ascii_only=ascii_only)
+        self._what_if = WhatIfScreen(advice.sweeps, label=budget.job.label, ascii_only=self._ascii_only)
         self.app.push_screen(self._what_if, self._take_value)
 
     def action_step(self) -> None:
@@ -346,12 +288,11 @@ class FitCheckScreen(Screen[None]):
         budget = self._sound_budget("draw")
         if budget is None:
             return
-        rooms = self.query_one(MachinePicker).rooms(budget.job.parallel.world_size)
         self._step = StepScreen(
             budget,
-            card_bytes=max((room.total_bytes for room in rooms if room.total_bytes), default=None),
+            card_bytes=self._judge.limits(budget).card_bytes,
             waiting=self._checks.is_waiting(budget),
-            ascii_only=bool(getattr(self.app, "ascii_only", False)),
+            ascii_only=self._ascii_only,
         )
         if self._checks.given_up:
             self._step.give_up(self._checks.given_up)
@@ -402,6 +343,10 @@ class FitCheckScreen(Screen[None]):
             form.fill(with_changes(form.job, changes))
         except InputError as error:
             self.notify(error.message, severity="warning", markup=False)
+
+    @property
+    def _ascii_only(self) -> bool:
+        return bool(getattr(self.app, "ascii_only", False))
 
     def _forget_step(self) -> None:
         self._step = None
@@ -465,7 +410,8 @@ class FitCheckScreen(Screen[None]):
         view.judge(self._judge)
         if budget is None or view.doubtful:
             return
-        if anew or _told(view.advice, budget, before) != _told(view.advice, budget, self._judge):
+        offered = view.advice.suggestions if view.advice else ()
+        if anew or told(offered, budget, before) != told(offered, budget, self._judge):
             self.call_after_refresh(self._advise, self._checks.asked)
 
     def _advise(self, asked: int) -> None:
@@ -478,11 +424,3 @@ class FitCheckScreen(Screen[None]):
         """From any thread."""
         if not self._gone.is_set():
             self.post_message(message)
-
-
-def _told(advice: Advice | None, budget: Budget, judge: Judge) -> list[object]:
-    """What of the advice would be another with other GPUs; cheap enough to be looked at every second."""
-    suggestions = advice.suggestions if advice else ()
-    limits = judge.limits(budget)
-    can = None if limits.available_bytes is None else limits.available_bytes >> 27  # by steps of 128 MiB
-    return [judge.verdict(budget), can, *(judge.verdict(suggestion.budget) for suggestion in suggestions)]

@@ -43,8 +43,14 @@ class ShowTextScreen(ModalScreen[None]):
         with Vertical() as box:
             box.border_title = self._heading
             box.border_subtitle = "Esc closes"
-            yield TextArea(self._text, read_only=True, soft_wrap=True, show_cursor=False, compact=True)
+            yield TextArea(self._broken(), read_only=True, soft_wrap=True, show_cursor=False, compact=True)
             yield Static(_HOW, markup=False)
+
+    def _broken(self) -> str:
+        """Commands that are too long for a line are broken between flags, as a shell takes it."""
+        lines = self._text.splitlines()
+        long = (line.replace(" --", " \\\n  --") if len(line) >= self.app.size.width - 2 else line for line in lines)
+        return "\n".join(long)
 
     def on_mount(self) -> None:
         """Scroll with the arrows."""

@@ -31,14 +31,14 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
     TITLE = "What if"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f7,i", "dismiss(None)", "Back", key_display="Esc"),
-        Binding("tab,m,s", "axis", "Micro-batch / length", key_display="Tab", priority=True),
-        Binding("left", "step(-1)", "Smaller", key_display="←"),
-        Binding("right", "step(1)", "Larger", key_display="→"),
+        Binding("tab,m,s", "axis", "Other setting", key_display="Tab", priority=True),
+        Binding("left", "step(-1)", "Less", key_display="←"),
+        Binding("right", "step(1)", "More", key_display="→"),
         Binding("pageup", "step(-8)", show=False),
         Binding("pagedown", "step(8)", show=False),
-        Binding("l", "largest", "Largest that fits"),
-        Binding("home", "present", "As it is"),
-        Binding("enter", "take", "Take this value"),
+        Binding("l", "largest", "Largest"),
+        Binding("home", "present", "Now", key_display="Home"),
+        Binding("enter", "take", "Take it", key_display="Enter"),
     ]
     DEFAULT_CSS = """
     WhatIfScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }

@@ -15,7 +15,17 @@ from vramtop.monitor.fit import Fit
 from ..checks import Advice
 from ..fit_judge import Judge
 from ..words import MUTED
-from .budget_view import deeper, gpu_legend, gpu_lines, headline, model_lines, peak_line, phase_table, remark_lines
+from .budget_view import (
+    METHOD_WORDS,
+    deeper,
+    gpu_legend,
+    gpu_lines,
+    headline,
+    model_lines,
+    peak_line,
+    phase_table,
+    remark_lines,
+)
 from .lines import Lines
 from .suggestions import Suggestions
 from .what_if_plot import WhatIfPlot
@@ -38,7 +48,8 @@ class VerdictView(VerticalScroll):
     VerdictView.-doubtful #doubt { display: block; }
     VerdictView.-doubtful #answer, VerdictView.-doubtful #details { text-opacity: 50%; }
     VerdictView #details { margin: 1 0 0 0; }
-    VerdictView #plots { display: none; height: 14; margin: 1 0 0 0; }
+    VerdictView #plots { display: none; height: 14; }
+    VerdictView #over { display: none; margin: 1 0 0 0; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
@@ -66,6 +77,7 @@ class VerdictView(VerticalScroll):
         yield Lines(id="answer")
         yield Suggestions(id="suggestions")
         yield Lines(id="details")
+        yield Lines(id="over")
         yield WhatIfPlot(id="plots", ascii_only=bool(getattr(self.app, "ascii_only", False)))
 
     def take(self, budget: Budget, *, waiting: bool = False) -> None:
@@ -140,18 +152,25 @@ class VerdictView(VerticalScroll):
     def _depth_line(self, budget: Budget) -> Content:
         """How the figure came about: a deeper one that has just come says what it replaced."""
         if self._waiting:
-            return Content.styled("the step is being traced; its figure will replace this estimate", MUTED)
+            return Content.styled("the step is being traced; its figure will replace this one", MUTED)
         if self._before is None:
             return Content()
         by = budget.peak.device_bytes - self._before.peak.device_bytes
-        words = "more" if by >= 0 else "less"
-        said = format_gib(self._before.peak.device_bytes)
-        return Content.styled(f"traced: {format_gib(abs(by))} GiB {words} than the estimate of {said}", "bold $success")
+        said, how = format_gib(self._before.peak.device_bytes), METHOD_WORDS[budget.method]
+        change = f"{format_gib(abs(by))} GiB {'more' if by > 0 else 'less'} than"
+        if format_gib(abs(by)) == format_gib(0):
+            change = "the same as"
+        return Content.styled(f"{how}: {change} the estimate of {said}", "bold $success")
 
     def _draw_plot(self) -> None:
         plot = self.query_one("#plots", WhatIfPlot)
         plot.display = self.size.height >= _HIGH and bool(self.advice and self.advice.sweeps)
+        over = self.query_one("#over", Lines)
+        over.display = plot.display
         if plot.display and self.advice is not None:
+            over.show(
+                Content.assemble(("need over the micro-batch", "bold"), (" · F7: other values, and lengths", "dim"))
+            )
             plot.show(self.advice.sweeps[0])
 
 
