@@ -10,8 +10,8 @@ import msgspec
 
 from .errors import InputError
 from .job import Job, Parallel, Target
-from .jobfile import job_to_mapping, names_code, uses_own_code
-from .jobfile_edit import toml_value
+from .jobfile import differences, job_to_mapping, load_job, names_code, uses_own_code
+from .jobfile_edit import edit_job_file, toml_value
 from .paths import expanded, is_file
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -33,7 +33,7 @@ def job_text(job: Job) -> str:
 
 
 def save_job(job: Job, path: Path, *, over: bool = False) -> None:
-    """Write the job to a file.
+    """Write the job to a file; a job file that is replaced keeps its comments and its order, where it can.
 
     Args:
         job: what to write.
@@ -47,7 +47,7 @@ def save_job(job: Job, path: Path, *, over: bool = False) -> None:
     beside = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         if over and place.exists():
-            beside.write_text(job_text(job), encoding="utf-8")
+            beside.write_text(_edited(place, job) or job_text(job), encoding="utf-8")
             beside.replace(place.resolve())
         else:
             with place.open("x", encoding="utf-8") as file:
@@ -57,6 +57,16 @@ def save_job(job: Job, path: Path, *, over: bool = False) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{path}: cannot be written: {reason}") from None
+
+
+def _edited(path: Path, job: Job) -> str | None:
+    """The text of a job file with what is different set in it; None where it is none, or something is to be removed."""
+    try:
+        changes = differences(load_job(path), _anywhere(job))
+        text = path.read_text(encoding="utf-8")
+    except InputError:
+        return None
+    return None if None in changes.values() else edit_job_file(text, changes)
 
 
 def _anywhere(job: Job) -> Job:

@@ -72,3 +72,19 @@ def test_differences_lead_from_one_job_to_the_other(before, after):
 
 def test_the_same_job_has_no_differences():
     assert differences(JOBS["adapters"], JOBS["adapters"]) == {}
+
+
+def test_a_job_file_that_is_replaced_keeps_its_comments(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('# mine\n[model]\nid = "gpt2" # small\n\n[training]\nmicro_batch = 4 # as always\n')
+    save_job(with_changes(load_job(path), {"training.micro_batch": 2, "lora.rank": 8}), path, over=True)
+    assert "# mine" in path.read_text()
+    assert "micro_batch = 2 # as always" in path.read_text()
+    assert load_job(path) == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=2), lora=Lora(rank=8))
+
+
+def test_what_cannot_be_edited_is_written_anew(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('[model]\nid = "gpt2"\n[lora]\nrank = 4\n')
+    save_job(Job(model=ModelSpec(id="gpt2")), path, over=True)
+    assert load_job(path) == Job(model=ModelSpec(id="gpt2"))

@@ -506,7 +506,9 @@ async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board,
         await pilot.pause()
         screen.show_board(board)
         await until(pilot, lambda: "is being traced" in text_of(screen, "#answer"))
-        await until(pilot, lambda: "2.0 GiB more than the estimate of 10.0" in text_of(screen, "#answer"))
+        await until(
+            pilot, lambda: "2.00 GiB more than the estimate before it, which was 10.0" in text_of(screen, "#answer")
+        )
         await pilot.press("f5")
         await until(pilot, lambda: isinstance(app.screen, StepScreen))
 
@@ -562,3 +564,15 @@ async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
         await pilot.press("escape")
         await until(pilot, lambda: bool(kept))
     assert kept[0].training.micro_batch == 5
+
+
+async def test_room_promised_to_a_job_about_to_start_is_not_there(estimate, board):
+    watchlist = Watchlist(estimate=estimate, reserved=lambda _: {0: 40 << 30, 1: 70 << 30})
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "FITS" in text_of(screen, "#answer"))
+        await pilot.pause(0.1)
+        screen.show_board(board)
+        await until(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))

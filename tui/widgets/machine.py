@@ -1,5 +1,6 @@
 """Which GPUs a job is held against: these ones, or cards of the catalogue that are not here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -43,6 +44,7 @@ class MachinePicker(Horizontal):
         self._chosen = _card_name(chosen)
         self._count: int | None = None
         self._board: Board | None = None
+        self._promised: Mapping[int, int] = {}
 
     def compose(self) -> ComposeResult:
         """The card and how many of it."""
@@ -59,6 +61,10 @@ class MachinePicker(Horizontal):
     def show_board(self, board: Board) -> None:
         """These are the GPUs that are here."""
         self._board = board
+
+    def promise(self, promised: Mapping[int, int]) -> None:
+        """So many bytes of them, by index, are promised to jobs that are about to start."""
+        self._promised = promised
 
     @property
     def elsewhere(self) -> int | None:
@@ -81,7 +87,7 @@ class MachinePicker(Horizontal):
             )
         if self._board is None:
             return ()
-        return rooms_of(self._board.snapshot, _committed(self._board, pinned))
+        return rooms_of(self._board.snapshot, _committed(self._board, self._promised, pinned))
 
     def choose(self, card: str | None) -> None:
         """Choose a card by a name that the catalogue knows; None: the GPUs that are here."""
@@ -121,9 +127,11 @@ def _card_name(written: str | None) -> str:
         return _HERE
 
 
-def _committed(board: Board, pinned: Job | None) -> dict[int, int]:
-    """What running jobs will still take, and what jobs that wait and fit were given before this one."""
+def _committed(board: Board, promised: Mapping[int, int], pinned: Job | None) -> dict[int, int]:
+    """What running jobs will still take, what is promised, and what jobs that wait and fit were given before this."""
     committed = commitments(board.gpus)
+    for index, size in promised.items():
+        committed[index] = committed.get(index, 0) + size
     for row in board.pending:
         if row.job == pinned:
             break

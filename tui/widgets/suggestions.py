@@ -1,7 +1,9 @@
 """What to change so that a job fits, as a list: a digit, Enter or a click applies one."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -37,7 +39,7 @@ class Suggestions(Lines, can_focus=True):
         Binding("enter", "take", "Apply"),
     ]
     DEFAULT_CSS = """
-    Suggestions { text-wrap: nowrap; text-overflow: ellipsis; margin: 1 0 0 0; display: none; }
+    Suggestions { text-wrap: wrap; margin: 1 0 0 0; display: none; }
     """
 
     @dataclass
@@ -52,6 +54,8 @@ class Suggestions(Lines, can_focus=True):
         """What is shown."""
         self._two_lines = False
         self._at = 0
+        self._contents: list[Content] = []
+        """The heading, and one for each suggestion; each of as many lines as it takes."""
 
     def offer(self, suggestions: Sequence[Suggestion], *, two_lines: bool) -> None:
         """Show these from now on.
@@ -83,7 +87,9 @@ class Suggestions(Lines, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         """Take the one that was clicked."""
-        self.apply((event.y - 1) // (2 if self._two_lines else 1) + 1 if event.y >= 1 else 0)
+        width, rules = self.content_size.width, self.styles.get_rules()
+        ends = list(accumulate(content.get_height(rules, width) for content in self._contents))
+        self.apply(bisect_right(ends, event.y))  # the first is the heading
 
     def on_focus(self, _: Focus) -> None:
         """Show the cursor."""
@@ -98,11 +104,11 @@ class Suggestions(Lines, can_focus=True):
             return
         cursor = self._at if (self.has_focus if focused is None else focused) else None
         heading = Content.assemble((HEADINGS[self.suggestions[0].verdict], "bold"), (f" · {_HOW}", "dim"))
-        lines = [heading]
+        self._contents = [heading]
         for at, suggestion in enumerate(self.suggestions):
             content = suggestion_content(at + 1, suggestion, two_lines=self._two_lines)
-            lines.append(content.stylize("reverse") if at == cursor else content)
-        self.show(Content("\n").join(lines), layout=True)
+            self._contents.append(content.stylize("reverse") if at == cursor else content)
+        self.show(Content("\n").join(self._contents), layout=True)
 
 
 def suggestion_content(number: int, suggestion: Suggestion, *, two_lines: bool) -> Content:

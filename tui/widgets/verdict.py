@@ -155,12 +155,13 @@ class VerdictView(VerticalScroll):
             return Content.styled("the step is being traced; its figure will replace this one", MUTED)
         if self._before is None:
             return Content()
-        by = budget.peak.device_bytes - self._before.peak.device_bytes
-        said, how = format_gib(self._before.peak.device_bytes), METHOD_WORDS[budget.method]
-        change = f"{format_gib(abs(by))} GiB {'more' if by > 0 else 'less'} than"
-        if format_gib(abs(by)) == format_gib(0):
-            change = "the same as"
-        return Content.styled(f"{how}: {change} the estimate of {said}", "bold $success")
+        now, said = format_gib(budget.peak.device_bytes), format_gib(self._before.peak.device_bytes)
+        by = format_gib(abs(budget.peak.device_bytes - self._before.peak.device_bytes), digits=2)
+        words = "more" if budget.peak.device_bytes > self._before.peak.device_bytes else "less"
+        change = "the same as" if now == said else f"{by} GiB {words} than"
+        return Content.styled(
+            f"{METHOD_WORDS[budget.method]}: {change} the estimate before it, which was {said}", "bold $success"
+        )
 
     def _draw_plot(self) -> None:
         plot = self.query_one("#plots", WhatIfPlot)
