@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 
 Positive = Annotated[int, Meta(ge=1)]
 Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*")]
+EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 Precision = Literal["fp32", "fp16-mixed", "bf16-mixed", "bf16", "fp16"]
 Optimizer = Literal[
@@ -239,6 +240,25 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """A name of the GPU catalogue; absent: this machine's cards."""
 
 
+class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a run touches beside the GPUs: no estimate depends on it, but whether the job can start does."""
+
+    output_dir: str | None = None
+    """Where checkpoints go; relative to the folder in which the job is started."""
+    save_total_limit: Positive | None = None
+    """How many checkpoints are kept; absent: all of them."""
+    logging_dir: str | None = None
+    """Where logs go, if not into ``output_dir``."""
+    report_to: list[str] = field(default_factory=list)
+    """Where metrics go, by transformers' names: wandb, tensorboard, mlflow, ..."""
+    inference_endpoint: str | None = None
+    """URL of a service that the run asks for answers, to judge or to generate text."""
+    inference_key: EnvironmentName = "NSS_INFERENCE_KEY"
+    """The environment variable with the key to that service."""
+    required_environment: list[EnvironmentName] = field(default_factory=list)
+    """Other environment variables without which the run cannot do."""
+
+
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A training job, complete enough to estimate what it takes."""
 
@@ -254,6 +274,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
     unsure: Unsure = field(default_factory=Unsure)
+    run: Run = field(default_factory=Run)
 
     @property
     def label(self) -> str:

@@ -4,13 +4,14 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from .errors import InputError
-from .job import Job, Software, Unsure
+from .job import Job, Run, Software, Unsure
 from .paths import is_file
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
@@ -80,9 +81,9 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 def job_to_mapping(job: Job) -> dict[str, Any]:
     """The job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
-    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "unsure"):
+    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
         value = getattr(job, table)
-        if value is not None and value not in (Software(), Unsure()):
+        if value is not None and value not in (Software(), Run(), Unsure()):  # rarely said
             fields = msgspec.structs.asdict(value)
             tables[table] = {key: field for key, field in fields.items() if field is not None}
     return tables
@@ -100,7 +101,10 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     Raises:
         InputError: an unknown key or a wrong value.
     """
-    tables = job_to_mapping(job)
+    try:
+        return _with_tables(job, changes)
+    except (msgspec.ValidationError, KeyError):  # said below by what is wrong, where
+        tables = job_to_mapping(job)
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")
         if not key:
@@ -129,6 +133,35 @@ def differences(before: Job, after: Job) -> dict[str, Any]:
         unset = dict.fromkeys(key for key in there if key not in wanted)
         changes |= {f"{table}.{key}": value for key, value in (wanted | unset).items() if there.get(key) != value}
     return changes
+
+
+@lru_cache
+def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
+    """The job's tables by name, each with the types of its keys."""
+    kinds = {f.encode_name: _struct_of(f.encode_name) for f in msgspec.structs.fields(Job)}
+    return {
+        name: (kind, {f.encode_name: f.type for f in msgspec.structs.fields(kind)})
+        for name, kind in kinds.items()
+        if kind is not None
+    }
+
+
+def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
+    """The job with the keys that change made anew, and nothing else: searches ask for thousands of these.
+
+    Raises:
+        msgspec.ValidationError: a wrong value.
+        KeyError: an unknown key, or a table that is to be taken out.
+    """
+    settable = _settable()
+    tables: dict[str, dict[str, Any]] = {}
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        tables.setdefault(table, {})[key] = msgspec.convert(value, settable[table][1][key])
+    made = {name: getattr(job, name) or settable[name][0]() for name in tables}
+    return msgspec.structs.replace(
+        job, **{name: msgspec.structs.replace(old, **tables[name]) for name, old in made.items()}
+    )
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

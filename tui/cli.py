@@ -14,6 +14,7 @@ from .terminal import clean
 _COMMANDS = {
     "estimate": "what a training job will take, by phase and component",
     "fit": "whether a job fits on these GPUs as they are now (exit code 0 yes, 1 no, 3 cannot tell, 4 tight)",
+    "preflight": "whether all that a job needs is there (exit code 0 nothing fails, 1 something does, 3 cannot tell)",
     "attach": "read a running training process and hold it against its budget",
     "run": "start a command unchanged, with a probe in its Python processes that import torch",
     "record": "record the GPUs to a file that --replay plays",
@@ -117,8 +118,7 @@ def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     _estimate_arguments(parser)
-    words = "RAM that the machine can give, such as 256GiB (this machine's own when left out; else not looked at)"
-    parser.add_argument("--host-memory", metavar="SIZE", help=words)
+    _host_argument(parser)
     words = "the largest micro-batch is one with which some accumulation keeps the sequences per step"
     parser.add_argument("--keep-global-batch", action="store_true", help=words)
     group = parser.add_argument_group("waiting")
@@ -131,6 +131,22 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="time between looks")
     words = "then become this command (the rest of the line; without one, the launch line), on the GPUs that were found"
     group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=words)
+
+
+def _preflight_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Exit codes: 0 nothing fails, though there may be warnings, a tight fit among them; 1 a check fails: the job "
+        "would not run; 2 wrong input; 3 nothing fails, but the driver, the memory or the model's files, without "
+        "which nobody can say that the job may start, could not be told. A check of anything else that could not be "
+        "told, or not in time, is a warning. --python names the interpreter that will run the job; else it is that of "
+        "the launch line, of the active environment, or vramtop's own. What only preflight asks stands in the job "
+        "file's [run] table: output_dir, save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, "
+        "required_environment."
+    )
+    _estimate_arguments(parser)
+    _host_argument(parser)
+    words = "so long each check may take at most (else its own limit, 30 to 120 s)"
+    parser.add_argument("--timeout", type=_seconds, default=None, metavar="SECONDS", help=words)
 
 
 def _attach_arguments(parser: argparse.ArgumentParser) -> None:
@@ -161,6 +177,11 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
     card.add_argument("--gpu-memory", metavar="SIZE", help="a card of this size, such as 80GiB or 81559MiB")
     card.add_argument("--gpu", metavar="INDEX[,INDEX]", help="these GPUs of this machine only")
     group.add_argument("--gpus", type=_count, metavar="N", help="so many of them (as many as the job has ranks)")
+
+
+def _host_argument(parser: argparse.ArgumentParser) -> None:
+    words = "RAM that the machine can give, such as 256GiB (this machine's own when left out; else not looked at)"
+    parser.add_argument("--host-memory", metavar="SIZE", help=words)
 
 
 def _method_argument(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.readers.evidence import JobReading
 
 _NO_FLAG = ("name", "model.id", "model.config", "target.gpu")
+_BY_SET_ALONE = ("software", "run", "unsure")
+"""Tables whose settings are rarely said outside of a job file."""
 _SWITCH = "model.trust_remote_code"
 """Said by its flag alone, as transformers' own scripts take it."""
 _MODEL_FIELDS = {"model_type", "hidden_size", "n_embd", "d_model"}
@@ -62,7 +64,7 @@ def job_flags() -> dict[str, str]:
     flags = {}
     for key in job_keys():
         table, _, name = key.partition(".")
-        if key not in _NO_FLAG and table not in ("software", "unsure"):  # rarely said, by --set
+        if key not in _NO_FLAG and table not in _BY_SET_ALONE:
             prefix = f"{table}-" if table in ("lora", "inference") else ""
             flags[f"--{prefix}{name.replace('_', '-')}"] = key
     return flags

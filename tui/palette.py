@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from vramtop.estimator.budget import ComponentName
 from vramtop.monitor.compare import Status
 from vramtop.monitor.fit import Verdict
+from vramtop.monitor.preflight.check import Status as CheckStatus
 from vramtop.monitor.snapshot import GpuReading
 
 
@@ -47,6 +48,15 @@ VERDICTS: dict[Verdict, Mark] = {
     "does_not_fit": Mark("✗", "DOES NOT FIT", "#ef4444"),
     "unknown": Mark("?", "CANNOT TELL", "#94a3b8"),
 }
+
+CHECKS: dict[CheckStatus, Mark] = {
+    "pass": Mark("✓", "pass", "#22c55e"),
+    "warning": Mark("!", "warning", "#f59e0b"),
+    "failure": Mark("✗", "FAILURE", "#ef4444"),
+    "skipped": Mark("·", "skipped", "#94a3b8"),
+}
+CHECK_UNKNOWN = Mark("?", "unknown", "#f59e0b")
+"""A check that could not be made."""
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
 """For terminals without UTF-8 (``--ascii``)."""

@@ -179,7 +179,8 @@ def axis_rows(swept: Sweep, *, width: int, cursor: int | None = None, ascii_only
     words = [(first, f"now {swept.present:,}")]
     if cursor is not None and cursor != swept.present:
         words.insert(0, (column_of(swept, cursor, width), f"{cursor:,}"))
-    words += [(at, f"{_point_of(swept, at, width).value:,}") for at in (0, width - 1, *range(0, width, 16))]
+    columns = {_point_of(swept, at, width).value: at for at in reversed((0, *range(16, width - 8, 16), width - 1))}
+    words += [(at, f"{value:,}") for value, at in columns.items() if value not in (swept.present, cursor)]
     for at, word in words:
         begin = max(0, min(at, width - len(word)))
         around = names[max(0, begin - 1) : begin + len(word) + 1]

@@ -170,7 +170,7 @@ class Notes:
     def reading(self) -> JobReading:
         """All of it; what is needed and was not noted is missing."""
         self._findings |= {finding.key: finding for finding in self._accumulation()}
-        tables = ("name", "model", "training", "lora", "inference", "parallel", "target", "software")
+        tables = ("name", "model", "training", "lora", "inference", "parallel", "target", "software", "run")
         findings = sorted(self._findings.values(), key=lambda finding: tables.index(finding.key.partition(".")[0]))
         known = {*self._findings, *(["model.id"] if "model.config" in self._findings else [])}
         return JobReading(

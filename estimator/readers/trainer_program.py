@@ -9,6 +9,7 @@ from .model_facts import known_config, stored_dtype, usual_targets
 from .precision import read_precision
 from .program import Program
 from .ranks import read_world
+from .run_args import read_run
 from .settings import Layer, Settings, as_int
 from .sharding import Sources, deepspeed_settings, fsdp_settings, read_parallel
 from .transformers_args import Arguments, model_init, read_lora, read_model, read_step
@@ -55,6 +56,7 @@ def read_trainer(
     )
     read_model(arguments, notes)
     read_step(arguments, notes)
+    read_run(arguments, notes)
     config = known_config(notes.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
     if running is not None and (config is None or _is_another(running.value, config)):

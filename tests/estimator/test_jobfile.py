@@ -111,6 +111,17 @@ def test_keys_are_those_of_the_job_file() -> None:
     assert {"name", "model.id", "training.micro_batch", "lora.rank", "parallel.tensor", "target.gpu"} <= set(job_keys())
 
 
+def test_what_a_run_touches_is_a_table_of_its_own(tmp_path: Path) -> None:
+    text = '[run]\noutput_dir = "out"\nreport_to = ["wandb"]\nsave_total_limit = 2\n'
+    job = load_job(write(tmp_path, GOOD + text))
+    assert (job.run.output_dir, job.run.report_to, job.run.inference_key) == ("out", ["wandb"], "NSS_INFERENCE_KEY")
+    assert job_from_mapping(job_to_mapping(job), where="here") == job
+    assert "run" not in job_to_mapping(load_job(write(tmp_path, GOOD)))
+    for wrong in ("save_total_limit = 0", 'required_environment = ["MY KEY"]', 'output = "x"'):
+        with pytest.raises(InputError, match="run"):
+            load_job(write(tmp_path, f"{GOOD}[run]\n{wrong}\n"))
+
+
 def test_world_size_and_global_batch() -> None:
     job = with_changes(
         Job(),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.errors import InputError
+from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.evidence import JobReading
 from vramtop.estimator.readers.launch_line import read_launch
 
@@ -302,6 +303,29 @@ def test_options_of_checkpointing(read: Read) -> None:
     assert found(reading, "training.activation_checkpointing", "training.activation_offload") == ("full", True)
     assert any("only every 2th layer" in warning for warning in reading.warnings)
     assert not any("layer" in warning for warning in read(f"""{line} '{{"use_reentrant": false}}'""").warnings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "targets"),
+    [
+        ("--report_to wandb", ["wandb"]),
+        ("--report_to wandb tensorboard", ["wandb", "tensorboard"]),
+        ("--report_to none", None),
+        ("--report_to all", None),
+        ("", None),
+    ],
+)
+def test_where_a_trainer_writes_and_reports(read: Read, tmp_path: Path, flags: str, targets: list[str] | None) -> None:
+    reading = read(f"python run.py --model_name_or_path gpt2 --output_dir out/a --save_total_limit 2 {flags}")
+    assert found(reading, "run.output_dir", "run.save_total_limit") == (str(tmp_path / "out" / "a"), 2)
+    assert reading.value("run.report_to") == targets
+    assert reading.job({"training.sequence_length": 8}).run.output_dir == str(tmp_path / "out" / "a")
+
+
+def test_a_file_alone_does_not_say_from_where_its_folders_count(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\noutput_dir: out\nreport_to: [wandb, none]\n")
+    reading = read_config_file(tmp_path / "sft.yaml", environ={})
+    assert found(reading, "run.output_dir", "run.report_to") == ("out", ["wandb"])
 
 
 def test_a_script_without_a_name(read: Read) -> None:

@@ -15,6 +15,16 @@ import psutil
 import pynvml
 import pytest
 
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.installed import Packages, TorchBuild
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.monitor.fit import rooms_of
+from vramtop.monitor.preflight.access import Access
+from vramtop.monitor.preflight.context import Context
+from vramtop.monitor.preflight.interpreter import JobPython
+from vramtop.monitor.preflight.machine import Machine
+from vramtop.monitor.snapshot import GpuReading
+
 SUCCESS = 0
 GIB = 2**30
 
@@ -144,6 +154,10 @@ class FakeDriver:
         text.value = self.gpus[number_of(handle)].uuid.encode()
         return SUCCESS
 
+    def _nvmlDeviceGetCudaComputeCapability(self, name: str, handle: Any, major: Any, minor: Any) -> int:  # noqa: N802
+        major._obj.value, minor._obj.value = (9, 0) if "H100" in self.gpus[number_of(handle)].name else (8, 0)
+        return SUCCESS
+
     def _nvmlDeviceGetMemoryInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
         gpu, answer = self.gpus[number_of(handle)], info._obj
         answer.total, answer.free, answer.used = gpu.total_bytes, gpu.free, gpu.used_bytes
@@ -254,6 +268,32 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
+def make_context(
+    tmp_path: Path, make_budget: Callable[..., Budget], make_gpu: Callable[..., GpuReading], make_snapshot: Any
+) -> Callable[..., Context]:
+    """What preflight looks at: a 40 GiB job on one empty 80 GiB card, in an empty folder and environment."""
+
+    def make(job: Job | None = None, *, gpus: Sequence[GpuReading] | None = None, **changes: Any) -> Context:
+        job = job or Job(name="check", model=ModelSpec(config={"model_type": "llama"}))
+        snapshot = make_snapshot([make_gpu()] if gpus is None else gpus)
+        budget = make_budget(job)
+        facts: dict[str, Any] = {
+            "job": job,
+            "machine": Machine(rooms=rooms_of(snapshot, {}), snapshot=snapshot, capabilities=lambda: {0: (9, 0)}),
+            "environ": {"HOME": str(tmp_path)},
+            "folder": tmp_path,
+            "quick": lambda: budget,
+            "budget": lambda: budget,
+            "python": JobPython(path=Path("/opt/env/bin/python"), origin="--python"),
+            "packages": lambda: Packages(python="3.11.7", executable="python", versions={}, modules=(), wishes=()),
+            "torch": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
+            "access": lambda: Access(answer="open", words="the hub gives it", token_from=None),
+        }
+        return Context(**(facts | changes))
+
+    return make
+
+
 def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
     """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
     started: list[subprocess.Popen[str]] = []

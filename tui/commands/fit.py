@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     gpu, memory = elsewhere(options, job)
     here = not memory
     if memory:
-        rooms = _rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
+        rooms = rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
     else:
         with _source_here() as source:
             snapshot = _read_here(source)
@@ -192,8 +192,15 @@ def _quick(attachment: Attachment) -> Budget:
 
 def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
     """The GPUs that are asked for: by ``--gpu``, else by CUDA_VISIBLE_DEVICES, else all; and what to know of that."""
-    if text is None:
-        return _visible(snapshot)
+    return _visible(snapshot) if text is None else (named_gpus(text, snapshot), ())
+
+
+def named_gpus(text: str, snapshot: Snapshot) -> list[int]:
+    """The indices that ``--gpu`` names.
+
+    Raises:
+        InputError: there is no such GPU.
+    """
     known = [gpu.index for gpu in snapshot.gpus]
     try:
         chosen = [int(part) for part in text.split(",")]
@@ -202,7 +209,7 @@ def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Sequence[int] | None,
     absent = [index for index in chosen if index not in known]
     if absent:
         raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {', '.join(map(str, known))}")
-    return chosen, ()
+    return chosen
 
 
 def _visible(snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
@@ -218,7 +225,8 @@ def _visible(snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]
     return indices, (said, f"They may be others: {doubt}.") if doubt else (said,)
 
 
-def _rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:
+def rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:
+    """So many empty cards of a kind, or of a size, that are not in this machine."""
     reserved = gpu.reserved_bytes or 0 if gpu and memory == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
     return tuple(

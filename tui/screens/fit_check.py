@@ -32,7 +32,7 @@ from ..widgets.model_input import ModelInput
 from ..widgets.suggestions import Suggestions
 from ..widgets.verdict import VerdictView
 from .fit_keys import FIT_KEYS
-from .fit_messages import Advised, Estimated, ModelsFound, NotRefined, Promised, checks_that_post
+from .fit_messages import Advised, Estimated, ModelsFound, NotRefined, checks_that_post
 from .open_job import Opened, OpenJobScreen
 from .save_job import SaveJobScreen
 from .show_text import ShowTextScreen
@@ -101,7 +101,6 @@ class FitCheckScreen(Screen[None]):
         self._opened: Opened | None = None
         self._checks = checks_that_post(self._post, estimate, refine, vary or (lambda _: estimate))
         self._names = Newest("models in the cache")
-        self._promises = Newest("promised room")
         self._past = Past(self._initial)
         self._edited = "model.id"
         self._judge = Judge()
@@ -139,13 +138,7 @@ class FitCheckScreen(Screen[None]):
         """Hold the job against the GPUs as they are now."""
         self._host = host_room() if board.snapshot.source.kind == "nvml" else None
         self.query_one(MachinePicker).show_board(board)
-        self._promises.submit(lambda: self._post(Promised(self._watchlist.reserved(board.snapshot))))
         self._hold()
-
-    @on(Promised)
-    def promised(self, event: Promised) -> None:
-        """Others come first; the next board counts it."""
-        self.query_one(MachinePicker).promise(event.bytes_by_gpu)
 
     @property
     def job(self) -> Job | None:

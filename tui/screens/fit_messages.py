@@ -1,6 +1,6 @@
 """What the fit check hears from other threads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from textual.message import Message
@@ -39,13 +39,6 @@ class ModelsFound(Message):
     """Models that lie in the Hugging Face cache."""
 
     names: tuple[str, ...]
-
-
-@dataclass
-class Promised(Message):
-    """Room that is promised to jobs about to start: bytes by GPU index."""
-
-    bytes_by_gpu: Mapping[int, int]
 
 
 def checks_that_post(

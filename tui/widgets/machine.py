@@ -1,6 +1,5 @@
 """Which GPUs a job is held against: these ones, or cards of the catalogue that are not here."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +12,7 @@ from textual.widgets import Input, Label, Select
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.gpus import catalogue, find_gpu
 from vramtop.estimator.job import Job, Target
-from vramtop.monitor.board import Board, commitments
+from vramtop.monitor.board import Board
 from vramtop.monitor.fit import Room, rooms_of
 
 _HERE = ""
@@ -44,7 +43,6 @@ class MachinePicker(Horizontal):
         self._chosen = _card_name(chosen)
         self._count: int | None = None
         self._board: Board | None = None
-        self._promised: Mapping[int, int] = {}
 
     def compose(self) -> ComposeResult:
         """The card and how many of it."""
@@ -61,10 +59,6 @@ class MachinePicker(Horizontal):
     def show_board(self, board: Board) -> None:
         """These are the GPUs that are here."""
         self._board = board
-
-    def promise(self, promised: Mapping[int, int]) -> None:
-        """So many bytes of them, by index, are promised to jobs that are about to start."""
-        self._promised = promised
 
     @property
     def elsewhere(self) -> int | None:
@@ -87,7 +81,7 @@ class MachinePicker(Horizontal):
             )
         if self._board is None:
             return ()
-        return rooms_of(self._board.snapshot, _committed(self._board, self._promised, pinned))
+        return rooms_of(self._board.snapshot, _committed(self._board, pinned))
 
     def choose(self, card: str | None) -> None:
         """Choose a card by a name that the catalogue knows; None: the GPUs that are here."""
@@ -127,11 +121,9 @@ def _card_name(written: str | None) -> str:
         return _HERE
 
 
-def _committed(board: Board, promised: Mapping[int, int], pinned: Job | None) -> dict[int, int]:
-    """What running jobs will still take, what is promised, and what jobs that wait and fit were given before this."""
-    committed = commitments(board.gpus)
-    for index, size in promised.items():
-        committed[index] = committed.get(index, 0) + size
+def _committed(board: Board, pinned: Job | None) -> dict[int, int]:
+    """What is spoken for, and what jobs that wait and fit were given before this one."""
+    committed = dict(board.committed)
     for row in board.pending:
         if row.job == pinned:
             break

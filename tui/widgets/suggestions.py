@@ -24,6 +24,7 @@ HEADINGS: dict[Verdict, str] = {
     "does_not_fit": "nothing makes it fit; what comes closest",
     "unknown": "what makes it smaller",
 }
+_NAMES = {"micro_batch": "micro-batch"}
 _HOW = "Alt+1-9 applies, F10 undoes"
 
 
@@ -140,7 +141,8 @@ def _words(changes: Mapping[str, Any]) -> Iterator[str]:
         yield f"{kind}{rank}{f' on {_word(targets)}' if targets else ''}"
     for key, value in changes.items():
         if not key.startswith("lora."):
-            yield f"{key.partition('.')[2].replace('_', ' ')} {_word(value)}"
+            name = key.partition(".")[2]
+            yield f"{_NAMES.get(name, name.replace('_', ' '))} {_word(value)}"
 
 
 def _word(value: Any) -> str:

@@ -1,0 +1,104 @@
+"""From a job and where it is to run to all that its checks look at."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from vramtop.estimator.budget import Budget
+from vramtop.estimator.cancel import Cancel
+from vramtop.estimator.installed import packages, torch_build
+from vramtop.estimator.job import Job
+from vramtop.estimator.methods import MethodChoice, estimate
+
+from .access import Access, ask_hub
+from .context import Context, Once
+from .interpreter import JobPython
+from .launch import job_environ, local_ranks
+from .libraries import DISTRIBUTIONS
+from .logs import REPORTING_MODULES
+from .machine import Machine
+from .model import model_place
+
+BUDGET_SECONDS = 90.0
+"""After so long, the closed form answers in place of anything deeper."""
+
+
+def prepare(
+    job: Job,
+    machine: Machine,
+    python: JobPython,
+    *,
+    environ: Mapping[str, str],
+    folder: Path,
+    launch: Sequence[str] | None = None,
+    method: MethodChoice = "auto",
+    worker_python: str | None = None,
+    seconds: float = BUDGET_SECONDS,
+) -> Context:
+    """What the checks of a job look at; nothing of it is looked at yet.
+
+    Args:
+        job: the job.
+        machine: where it is to run.
+        python: what will run it.
+        environ: of the shell in which it is to be started.
+        folder: in which it is to be started.
+        launch: its launch line; None: there is none.
+        method: of the budget for the verdict.
+        worker_python: the interpreter for that budget; searched for when left out.
+        seconds: so long that budget may take.
+    """
+    environ = job_environ(environ, launch)
+    modules = sorted({name for groups in REPORTING_MODULES.values() for group in groups for name in group})
+
+    def budget(method: MethodChoice) -> Budget:
+        return estimate(
+            job,
+            method=method,
+            gpu=machine.card,
+            memory_bytes=machine.memory_bytes,
+            python=worker_python,
+            environ=environ,
+        )
+
+    return Context(
+        job=job,
+        machine=machine,
+        environ=environ,
+        folder=folder,
+        quick=Once(lambda: budget("formula")),
+        budget=Once(lambda: _within(seconds, lambda: budget(method))),
+        python=python,
+        packages=Once(
+            lambda: packages(
+                python.path,
+                distributions=DISTRIBUTIONS,
+                modules=modules,
+                wishes_of=["transformers"],
+                environ=environ,
+            )
+        ),
+        torch=Once(lambda: torch_build(python.path, environ=environ)),
+        access=Once(lambda: _access(job, environ)),
+        local_ranks=local_ranks(job, launch, environ, folder),
+    )
+
+
+def _within(seconds: float, ask: Callable[[], Budget]) -> Budget:
+    """The budget, given up after so many seconds."""
+    cancel = Cancel()
+    timer = threading.Timer(seconds, cancel.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        with cancel.scope():
+            return ask()
+    finally:
+        timer.cancel()
+
+
+def _access(job: Job, environ: Mapping[str, str]) -> Access:
+    place = model_place(job, environ)
+    if place is None or place.hub_id is None:
+        return Access(answer="open", words="nothing is to be fetched", token_from=None)
+    return ask_hub(place.hub_id, environ)

@@ -1,0 +1,120 @@
+"""All checks of a job, side by side, each with its time limit."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from vramtop.estimator.errors import VramtopError
+
+from .check import Check, Outcome
+from .context import Context
+from .cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices
+from .keys import HubToken, Keys
+from .libraries import Libraries
+from .logs import LogFolder, OutputFolder, ReportingTargets
+from .memory import FitVerdict, HostMemory, LowerBound
+from .model import ModelAccess, ModelFiles
+from .ranks import InfiniBand, NetworkInterface, Rendezvous, SharedMemory
+
+CHECKS: tuple[type[Check], ...] = (
+    *(Driver, CudaRuntime, ComputeCapability, VisibleDevices),
+    *(LowerBound, FitVerdict, HostMemory),
+    *(ModelFiles, ModelAccess, HubToken, Keys),
+    *(OutputFolder, LogFolder, ReportingTargets),
+    Libraries,
+    *(NetworkInterface, InfiniBand, SharedMemory, Rendezvous),
+)
+"""In the order in which they are shown."""
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+_SHORTEST_SECRET = 6
+"""Shorter values are words that stand in sentences by chance."""
+
+
+def run(
+    context: Context,
+    checks: Sequence[Check] | None = None,
+    *,
+    seconds: float | None = None,
+    told: Callable[[Outcome], None] | None = None,
+) -> tuple[Outcome, ...]:
+    """What each check says, in the order of the checks. A check that hangs is left behind, and said to.
+
+    Args:
+        context: what they look at.
+        checks: all when left out.
+        seconds: so long each may take at most; its own limit when left out.
+        told: called with each outcome as it comes, on this thread.
+    """
+    checks = [kind() for kind in CHECKS] if checks is None else checks
+    answers: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
+    begun = time.monotonic()
+    for place, check in enumerate(checks):
+        work = threading.Thread(
+            target=_work, args=(place, check, context, answers), name=f"preflight {check.name}", daemon=True
+        )
+        work.start()
+    ends = {place: begun + min(check.seconds, seconds or check.seconds) for place, check in enumerate(checks)}
+    found: dict[int, Outcome] = {}
+    while len(found) < len(checks):
+        next_end = min(end for place, end in ends.items() if place not in found)
+        try:
+            answered = [answers.get(timeout=max(0.0, next_end - time.monotonic()))]
+        except queue.Empty:
+            now = time.monotonic()
+            late = [place for place, end in ends.items() if place not in found and end <= now]
+            answered = [(place, _late(checks[place], ends[place] - begun)) for place in late]
+        for place, outcome in answered:
+            if place not in found:
+                found[place] = _without_secrets(outcome, context)
+                if told is not None:
+                    told(found[place])
+    return tuple(found[place] for place in range(len(checks)))
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """1: something fails; 3: nothing does, but whether the job may start cannot be told; 0: it may, as far as seen."""
+    if any(outcome.status == "failure" for outcome in outcomes):
+        return 1
+    return 3 if any(outcome.unknown and outcome.decisive for outcome in outcomes) else 0
+
+
+def _work(place: int, check: Check, context: Context, answers: "queue.SimpleQueue[tuple[int, Outcome]]") -> None:
+    outcome = check.cannot_tell("the check itself failed", "report it, with what vramtop wrote to the terminal")
+    try:
+        outcome = check.look(context)
+    except VramtopError as error:
+        outcome = check.cannot_tell(error.message)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        outcome = check.cannot_tell(f"{where}{error.strerror or type(error).__name__}")
+    finally:
+        answers.put((place, outcome))
+
+
+def _late(check: Check, seconds: float) -> Outcome:
+    return check.cannot_tell(
+        f"no answer within {seconds:g} seconds", "look for a disk, a network or a program that hangs; or --timeout"
+    )
+
+
+def _without_secrets(outcome: Outcome, context: Context) -> Outcome:
+    """The outcome without any value of a variable that holds a secret, wherever a library may have put one."""
+    keys = {context.job.run.inference_key, *context.job.run.required_environment}
+    secrets = sorted(
+        (
+            value.strip()
+            for name, value in context.environ.items()
+            if len(value.strip()) >= _SHORTEST_SECRET
+            and not value.strip().startswith("/")  # the path of a key is none
+            and (name in keys or any(word in name.upper() for word in _SECRET_WORDS))
+        ),
+        key=len,
+        reverse=True,
+    )
+    found, advice = outcome.found, outcome.advice
+    for secret in secrets:
+        found = found.replace(secret, "(not shown)")
+        advice = advice.replace(secret, "(not shown)") if advice else advice
+    return replace(outcome, found=found, advice=advice)
