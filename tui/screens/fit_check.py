@@ -17,7 +17,6 @@ from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import with_changes
 from vramtop.monitor.board import Board
-from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.watch import Watchlist
 
 from ..changed_settings import settings_text
@@ -41,6 +40,8 @@ from .what_if import WhatIfScreen
 
 if TYPE_CHECKING:
     from textual.timer import Timer
+
+    from vramtop.monitor.host_memory import HostRoom
 
     from ..what_if import Axis
 
@@ -136,7 +137,7 @@ class FitCheckScreen(Screen[None]):
 
     def show_board(self, board: Board) -> None:
         """Hold the job against the GPUs as they are now."""
-        self._host = host_room() if board.snapshot.source.kind == "nvml" else None
+        self._host = self._watchlist.host(board.snapshot)
         self.query_one(MachinePicker).show_board(board)
         self._hold()
 
@@ -325,7 +326,10 @@ class FitCheckScreen(Screen[None]):
         self.query_one("#title", Label).update(f"Fit check: would {source.job.label} fit?")
         self.query_one(VerdictView).note(source.notes)
         self._edited = source.missing[0] if source.missing else "model.id"
-        self._focus_form()
+        if source.missing:
+            self._focus_form()
+        else:  # nothing to be typed: a digit there would take the place of what was read
+            self.query_one(VerdictView).focus()
         self._ask()
 
     def _take_value(self, taken: "tuple[Axis, int] | None") -> None:

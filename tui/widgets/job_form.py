@@ -144,8 +144,12 @@ class FieldRow(Widget):
         if text == self._told.get(kind, ""):
             return
         self._told[kind] = text
-        self.query(f".{kind}").remove()
-        if text:
+        found = self.query(f".{kind}")
+        if found:
+            line = found.first(Static)
+            line.update(text)
+            line.display = bool(text)
+        elif text:
             self.mount(Static(text, classes=kind, markup=False))
 
 
