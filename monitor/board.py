@@ -10,7 +10,7 @@ from .compare import Comparison
 from .fit import Fit
 from .oddity import Oddity
 from .phases import RunMark
-from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot
+from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +119,8 @@ class Board:
     runs: tuple[RunRow, ...] = ()
     oddities: tuple[Oddity, ...] = ()
     """What is odd, by GPU: helpers with a context, ranks on one GPU, forgotten processes."""
-    committed: Mapping[int, int] = field(default_factory=dict)
-    """Bytes by GPU index that are free and spoken for: running jobs will take them, or they were promised."""
+    committed: Mapping[Place, int] = field(default_factory=dict)
+    """Bytes by place that are free and spoken for: running jobs will take them, or they were promised."""
 
     @property
     def ended(self) -> tuple[ProcessRow, ...]:
@@ -133,13 +133,14 @@ class Board:
         return tuple(row for gpu in self.gpus for row in gpu.rows)
 
 
-def commitments(gpus: Iterable[GpuRow]) -> dict[int, int]:
-    """Bytes by GPU index that running jobs have not yet taken of their budgets, unless they are steady with less."""
-    committed: dict[int, int] = {}
+def commitments(gpus: Iterable[GpuRow]) -> dict[Place, int]:
+    """What running jobs have not yet taken of their budgets, unless they are steady with less: bytes by place."""
+    committed: dict[Place, int] = {}
     for gpu in gpus:
         for row in gpu.budgeted:
             steady = row.comparison is not None and row.comparison.phase == "steady"
             if row.budget and row.process.used_bytes is not None and not steady:
                 rest = row.budget.steady_device_bytes - row.process.used_bytes
-                committed[gpu.reading.index] = committed.get(gpu.reading.index, 0) + max(0, rest)
+                place = row.process.place_on(gpu.reading.index)
+                committed[place] = committed.get(place, 0) + max(0, rest)
     return committed

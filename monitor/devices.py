@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from .snapshot import GpuReading
+from .snapshot import GpuReading, MigReading
 
 Sureness = Literal["certain", "likely", "unsure"]
 MigParent = Callable[[str], str | None]
@@ -130,6 +130,18 @@ def visible_gpus(choice: DeviceChoice, gpus: Sequence[GpuReading]) -> tuple[tupl
     named = _kind(choice.visible.strip()) != "index"
     found = _visible(choice.visible, [gpu.index for gpu in gpus], gpus, choice.mig)
     return tuple(index for index in found if index is not None), None if named else _order_doubt(choice, gpus)
+
+
+def visible_mig_devices(choice: DeviceChoice, gpus: Sequence[GpuReading]) -> tuple[str, ...]:
+    """The MIG devices among these GPUs that CUDA_VISIBLE_DEVICES names, by uuid; none where it names whole GPUs."""
+    uuids = {name: device.uuid for gpu in gpus for device in gpu.mig or () for name in _mig_names(gpu, device)}
+    named = [entry.strip().lower() for entry in (choice.visible or "").split(",")]
+    return tuple(dict.fromkeys(uuids[name] for name in named if name in uuids))
+
+
+def _mig_names(gpu: GpuReading, device: MigReading) -> tuple[str, str]:
+    old = f"MIG-{gpu.uuid}/{device.gpu_instance}/{device.compute_instance}"
+    return device.uuid.lower(), old.lower()
 
 
 def numbered_elsewhere(root: Path | None, *, here: Path = Path("/")) -> bool:

@@ -1,30 +1,39 @@
 """Will a job fit: its budget per rank against what the GPUs can give."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from vramtop.estimator.budget import Budget, RankNeed
+from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.sizes import format_gib
 
 from .host_memory import HostRoom, HostVerdict, judge_host
-from .snapshot import GpuReading, Snapshot
+from .snapshot import GpuReading, MigReading, Place, Snapshot
 
 if TYPE_CHECKING:
     from .serving_fit import Serving
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 
+_NO_MIG_DEVICE = "is in MIG mode and has no MIG device (nvidia-smi mig -cgi PROFILE -C makes one)"
+_MIG_JOINS_NOTHING = "is for jobs of one rank: a program sees one MIG device and no GPU beside it"
+"""CUDA enumerates a single compute instance, and no whole GPU along with one (NVIDIA MIG User Guide, CUDA Device
+Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
+
 BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What one GPU can give."""
+    """What one GPU can give, or one MIG device of it."""
 
     index: int
+    """Of the GPU, as NVML counts."""
     uuid: str | None
+    """Of the GPU, or of the MIG device: what CUDA_VISIBLE_DEVICES takes."""
     name: str | None
+    """Of the card."""
     total_bytes: int | None
     free_bytes: int | None
     """What NVML calls free: never total less used, which would count the driver's reserve in."""
@@ -35,6 +44,33 @@ class Room:
 
     reserved_bytes: int = 0
     """What the driver keeps of the total, which CUDA does not count in it; 0 where that is not known."""
+    mig: MigReading | None = None
+    """The MIG device; None: it is a whole GPU."""
+
+    @property
+    def place(self) -> Place:
+        """Whose memory it is; MIG devices of one GPU instance share theirs."""
+        return self.index if self.mig is None else (self.index, self.mig.gpu_instance)
+
+    @property
+    def card(self) -> Gpu | None:
+        """The catalogue's entry; of a MIG device, that of its GPU."""
+        return match_nvml_name(self.name, None if self.mig else self.total_bytes) if self.name else None
+
+    @property
+    def device(self) -> str:
+        """As CUDA_VISIBLE_DEVICES names it."""
+        return self.uuid or str(self.index)
+
+    @property
+    def label(self) -> str:
+        """For people: ``GPU 0``, ``GPU 0 MIG 1g.10gb (gi 3)``."""
+        if self.mig is None:
+            return f"GPU {self.index}"
+        words = [f"GPU {self.index} MIG", self.mig.profile, f"(gi {self.mig.gpu_instance}"]
+        if self.mig.compute_instance:
+            words[-1] = f"{words[-1]}, ci {self.mig.compute_instance}"
+        return f"{' '.join(filter(None, words))})"
 
     @property
     def available_bytes(self) -> int | None:
@@ -72,8 +108,8 @@ class Fit:
     verdict: Verdict
     gpus: tuple[GpuVerdict, ...]
     """Every GPU that was considered, in the order given."""
-    placement: tuple[int, ...]
-    """Indices of the GPUs for its ranks, in the order of the ranks; the best there is when it does not fit."""
+    placed: tuple[Room, ...]
+    """The GPUs for its ranks, in the order of the ranks; the best there is when it does not fit."""
     margin_bytes: int | None
     """Room left beyond the expected peak on the fullest chosen GPU; negative when it does not fit.
 
@@ -86,10 +122,19 @@ class Fit:
     """What vLLM makes of the fullest chosen GPU; None: it does not run the job, or there is no such GPU."""
 
     @property
-    def taken_bytes(self) -> dict[int, int]:
-        """What the job would take of each chosen GPU, by its index."""
-        needs = {gpu.room.index: gpu.need_bytes for gpu in self.gpus}
-        return {index: needs[index] for index in self.placement}
+    def placement(self) -> tuple[int, ...]:
+        """Indices of the GPUs for its ranks; of a MIG device, that of its GPU."""
+        return tuple(room.index for room in self.placed)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What CUDA_VISIBLE_DEVICES has to name for its ranks."""
+        return tuple(room.device for room in self.placed)
+
+    @property
+    def taken(self) -> tuple[tuple[Room, int], ...]:
+        """What the job would take of each chosen GPU."""
+        return tuple((gpu.room, gpu.need_bytes) for gpu in self.gpus if gpu.room in self.placed)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields of ``vramtop fit --json`` that concern the GPUs."""
@@ -105,10 +150,12 @@ class Fit:
                     "available_bytes": gpu.room.available_bytes,
                     "verdict": gpu.verdict,
                     "closed": gpu.room.closed,
+                    **({"mig": _mig_json(gpu.room.mig)} if gpu.room.mig else {}),
                 }
                 for gpu in self.gpus
             ],
             "placement": list(self.placement),
+            "placement_uuids": [room.uuid for room in self.placed],
             "margin_bytes": self.margin_bytes,
             **({"host": self.host.to_json()} if self.host else {}),
             **({"serving": self.serving.to_json()} if self.serving else {}),
@@ -118,16 +165,19 @@ class Fit:
 def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
     """Place every rank of the budget's job on a GPU of its own: the one that needs most on the roomiest.
 
-    Where all ranks fit somehow, they fit so. A GPU that gets no rank is judged by the neediest one.
+    Where all ranks fit somehow, they fit so. A GPU that gets no rank is judged by the neediest one. Several ranks are
+    placed on whole GPUs only.
     """
+    if len(budget.ranks) > 1:
+        rooms = [replace(room, closed=room.closed or _MIG_JOINS_NOTHING) if room.mig else room for room in rooms]
     if budget.serving is not None:
         from .serving_fit import fit_serving  # it knows this module
 
         return fit_serving(budget.serving, len(budget.ranks), rooms)
     needs = budget.ranks
     neediest = max(needs, key=lambda need: need.device_bytes)
-    judged = _place(needs, rooms)
-    verdicts = {room.index: _judge(neediest, room) for room in rooms} | {v.room.index: v for v in judged.values()}
+    judged = _place(needs, candidates(rooms, len(needs)))
+    verdicts = {room: _judge(neediest, room) for room in rooms} | {v.room: v for v in judged.values()}
     chosen = [judged[rank] for rank in sorted(judged)]
     if len(chosen) < len(needs):
         verdict: Verdict = "does_not_fit"
@@ -137,11 +187,16 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
     known = [margin for margin in margins if margin is not None]
     return Fit(
         verdict=verdict,
-        gpus=tuple(verdicts[room.index] for room in rooms),
-        placement=tuple(v.room.index for v in chosen),
+        gpus=tuple(verdicts[room] for room in rooms),
+        placed=tuple(v.room for v in chosen),
         margin_bytes=min(known) if known and len(known) == len(chosen) else None,
-        sentence=_sentence(verdict, needs, chosen),
+        sentence=_sentence(verdict, needs, chosen, mig=any(room.mig for room in rooms)),
     )
+
+
+def candidates(rooms: Sequence[Room], ranks: int) -> list[Room]:
+    """The rooms that so many ranks can be placed on, together."""
+    return [room for room in rooms if room.mig is None or ranks == 1]
 
 
 def with_host(found: Fit, budget: Budget, room: HostRoom, *, ranks: int) -> Fit:
@@ -161,37 +216,67 @@ def with_host(found: Fit, budget: Budget, room: HostRoom, *, ranks: int) -> Fit:
     return replace(found, host=host)
 
 
-def rooms_of(snapshot: Snapshot, committed: Mapping[int, int], only: Iterable[int] | None = None) -> tuple[Room, ...]:
-    """What the GPUs of a snapshot can give.
+def rooms_of(
+    snapshot: Snapshot, committed: Mapping[Place, int], only: Iterable[int | str] | None = None
+) -> tuple[Room, ...]:
+    """What the GPUs of a snapshot can give; in MIG mode, what each of their MIG devices can.
 
     Args:
         snapshot: the machine now.
-        committed: bytes by GPU index that are spoken for but not yet taken.
-        only: indices to consider; all when left out.
+        committed: bytes that are spoken for but not yet taken; what is of a GPU as a whole counts for each of its
+            MIG devices, as it is not known which it will be.
+        only: GPUs to consider, by index, and MIG devices, by uuid; all when left out.
     """
     wanted = None if only is None else set(only)
+    rooms = (room for gpu in snapshot.gpus for room in _rooms_on(gpu))
     return tuple(
-        Room(
+        replace(room, committed_bytes=sum(committed.get(place, 0) for place in {room.index, room.place}))
+        for room in rooms
+        if wanted is None or room.index in wanted or (room.mig and room.uuid in wanted)
+    )
+
+
+def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
+    closed = _closed(gpu)
+    if not gpu.mig:
+        if gpu.mig is not None:
+            reason = gpu.reason("mig")
+            closed = _NO_MIG_DEVICE if reason is None else f"is in MIG mode, and {reason}"
+        yield Room(
             index=gpu.index,
             uuid=gpu.uuid,
             name=gpu.name,
             total_bytes=gpu.total_bytes,
             free_bytes=gpu.free_bytes,
             reserved_bytes=gpu.reserved_bytes or 0,
-            committed_bytes=committed.get(gpu.index, 0),
-            closed=_closed(gpu),
+            closed=closed,
         )
-        for gpu in snapshot.gpus
-        if wanted is None or gpu.index in wanted
-    )
+    for device in gpu.mig or ():
+        yield Room(
+            index=gpu.index,
+            uuid=device.uuid,
+            name=gpu.name,
+            total_bytes=device.total_bytes,
+            free_bytes=device.free_bytes,
+            mig=device,
+            closed=closed,
+        )
+
+
+def _mig_json(device: MigReading) -> dict[str, Any]:
+    return {
+        "profile": device.profile,
+        "gpu_instance": device.gpu_instance,
+        "compute_instance": device.compute_instance,
+        "total_bytes": device.total_bytes,
+    }
 
 
 def _closed(gpu: GpuReading) -> str | None:
     if gpu.compute_mode == "prohibited":
         return "takes no compute programs (compute mode prohibited)"
-    if gpu.compute_mode == "exclusive_process" and any(
-        kind != "graphics" for p in gpu.processes or () for kind in p.kinds
-    ):
+    held = any(kind != "graphics" for process in gpu.processes or () for kind in process.kinds)
+    if gpu.compute_mode == "exclusive_process" and held and gpu.mig is None:
         return "takes one program at a time (compute mode exclusive-process) and has one"
     return None
 
@@ -221,15 +306,16 @@ def _judge(need: RankNeed, room: Room) -> GpuVerdict:
     return GpuVerdict(room=room, verdict="fits" if fits else "tight", need_bytes=need.device_bytes)
 
 
-def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuVerdict]) -> str:
+def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuVerdict], *, mig: bool) -> str:
     ranks, sizes = len(needs), sorted({need.device_bytes for need in needs})
     need = (
         f"{format_gib(sizes[-1])} GiB" if len(sizes) == 1 else f"{format_gib(sizes[0])} to {format_gib(sizes[-1])} GiB"
     )
     each = f"{ranks} × {need}" if ranks > 1 else need
     if len(chosen) < ranks:
-        return f"needs {ranks} GPUs ({each}), and there {_are(len(chosen))} here"
-    where = "GPU " + ", ".join(str(v.room.index) for v in chosen)
+        whole = f"; a MIG device {_MIG_JOINS_NOTHING}" if mig else ""
+        return f"needs {ranks} GPUs ({each}), and there {_are(len(chosen))} here{whole}"
+    where = "GPU " + ", ".join(v.room.label.removeprefix("GPU ") for v in chosen)
     match verdict:
         case "fits":
             return f"needs {each} and fits on {where}"
@@ -239,8 +325,8 @@ def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuV
         case "does_not_fit":
             worst = max(chosen, key=lambda v: v.short_bytes)
             if worst.room.closed:
-                return f"needs {each}; GPU {worst.room.index} {worst.room.closed}"
-            return f"needs {each}; GPU {worst.room.index} is short of {format_gib(worst.short_bytes)} GiB"
+                return f"needs {each}; {worst.room.label} {worst.room.closed}"
+            return f"needs {each}; {worst.room.label} is short of {format_gib(worst.short_bytes)} GiB"
         case "unknown":
             return f"needs {each}; how much {where} can give is not known"
 

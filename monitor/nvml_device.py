@@ -1,6 +1,6 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ from vramtop.estimator.sizes import format_gib
 
 from .nvml_ask import Asker, DeviceLostError, RefusedError
 from .nvml_errors import UNSUPPORTED, device_fault, field_fault
+from .nvml_mig import NvmlMig
 from .nvml_processes import process_rows
 from .processes import ProcessFacts, one_line
 from .snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
@@ -60,6 +61,7 @@ class NvmlDevice:
         self._clock = clock
         self._now = now
         self._asker = Asker(nvml, clock=clock)
+        self._mig = NvmlMig(nvml, self._asker, clock=clock)
         self._name: str | None = None
         self._handle: Any = None
         self._connect_at = clock()
@@ -83,6 +85,7 @@ class NvmlDevice:
             self._name = self._text("nvmlDeviceGetName")
             self._accounts = self._accounting_is_on()
             self._mode_at = 0.0
+            self._mig.connect(self._handle)
         except (RefusedError, DeviceLostError) as error:
             self.lost = error.code
 
@@ -137,7 +140,9 @@ class NvmlDevice:
         temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
         power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
         limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
-        processes = self._processes(memory.total, describe)
+        mig, mig_faults = self._mig.read()
+        self._faults += mig_faults
+        processes = self._processes(memory.total, describe, {device.gpu_instance for device in mig or ()})
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -152,6 +157,7 @@ class NvmlDevice:
             power_limit_w=None if limit is None else limit / 1000,
             compute_mode=self._compute_mode(),
             processes=processes,
+            mig=mig,
             faults=tuple(self._faults),
             read_at=self._read_at,
         )
@@ -188,7 +194,7 @@ class NvmlDevice:
         return MemoryFigures()
 
     def _processes(
-        self, total_bytes: int | None, describe: Callable[[int], ProcessFacts]
+        self, total_bytes: int | None, describe: Callable[[int], ProcessFacts], instances: Collection[int]
     ) -> tuple[GpuProcess, ...] | None:
         """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
         lists: dict[ProcessKind, list[Any]] = {}
@@ -197,11 +203,14 @@ class NvmlDevice:
             try:
                 lists[kind] = self._asker.ask(kind, calls, self._handle, valid=_pids_are_pids)
             except RefusedError as refused:
+                if (inside := self._mig.processes(kind, calls, _pids_are_pids)) is not None:
+                    lists[kind] = inside
+                    continue
                 if kind == "compute" or refused.code not in UNSUPPORTED:  # not every card has the other two lists
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
-        rows = process_rows(lists, total_bytes=total_bytes, describe=describe)
+        rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
         return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
 
     def _with_peak(self, row: GpuProcess, total_bytes: int | None) -> GpuProcess:

@@ -1,6 +1,6 @@
 """NVML's process lists of one device, merged into one row per process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from .processes import ProcessFacts
@@ -15,6 +15,7 @@ def process_rows(
     *,
     total_bytes: int | None,
     describe: Callable[[int], ProcessFacts],
+    instances: Collection[int] = (),
 ) -> tuple[GpuProcess, ...]:
     """One row per pid, largest first, unknown sizes last.
 
@@ -25,24 +26,36 @@ def process_rows(
         lists: NVML's entries (``pid``, ``usedGpuMemory`` or None) by list.
         total_bytes: the device's memory; no process can hold more.
         describe: what is known of a pid.
+        instances: the device's GPU instances, in MIG mode; an entry that names another number is in none of them.
     """
     kinds: dict[int, tuple[ProcessKind, ...]] = {}
     sizes: dict[int, int | None] = {}
+    inside: dict[int, int] = {}
     for kind, entries in lists.items():
         for entry in entries:
             pid, size = entry.pid, entry.usedGpuMemory or None  # some drivers say 0 in a container for all processes
             before = kinds.get(pid, ())
             if kind not in before:
                 kinds[pid] = (*before, kind)
+            if instances and getattr(entry, "gpuInstanceId", None) in instances:
+                inside[pid] = entry.gpuInstanceId
             known = sizes.get(pid)
             sizes[pid] = size if known is None else max(known, size or 0)
-    rows = [_row(pid, sizes[pid], kinds[pid], total_bytes, describe(pid)) for pid in kinds]
+    rows = [
+        _row(pid, sizes[pid], kinds[pid], total_bytes, describe(pid), gpu_instance=inside.get(pid)) for pid in kinds
+    ]
     rows.sort(key=lambda row: (row.used_bytes is None, -(row.used_bytes or 0), row.pid))
     return tuple(rows)
 
 
 def _row(
-    pid: int, size: int | None, kinds: tuple[ProcessKind, ...], total_bytes: int | None, facts: ProcessFacts
+    pid: int,
+    size: int | None,
+    kinds: tuple[ProcessKind, ...],
+    total_bytes: int | None,
+    facts: ProcessFacts,
+    *,
+    gpu_instance: int | None,
 ) -> GpuProcess:
     note = facts.note
     if size is None:
@@ -60,6 +73,7 @@ def _row(
         note=note,
         parent=facts.parent,
         cpu_seconds=facts.cpu_seconds,
+        gpu_instance=gpu_instance,
     )
 
 

@@ -19,7 +19,7 @@ from vramtop.estimator.errors import CannotTellError
 
 from .origins import read_origin
 from .runs import is_running
-from .snapshot import GpuReading, ProcessKey, Snapshot
+from .snapshot import GpuReading, Place, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
 _LONGEST_BYTES = 2**16
@@ -35,7 +35,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     """Its name, for people."""
     gpus: dict[str, int]
-    """Bytes by the GPU's uuid, or by its index where it has none."""
+    """Bytes by the uuid of a GPU or MIG device, or by the GPU's index where it has none."""
     until: float | None = None
     """Unix seconds; None: as long as the process lives."""
 
@@ -119,18 +119,24 @@ class Reservations:
                     file.unlink()
         return tuple(found)
 
-    def committed(self, snapshot: Snapshot) -> dict[int, int]:
-        """Bytes by GPU index that are promised and not taken yet."""
+    def committed(self, snapshot: Snapshot) -> dict[Place, int]:
+        """Bytes by GPU, or GPU instance, that are promised and not taken yet."""
         promises = self.promises()
         families = {process.key: self._family(process.key) for _, process in snapshot.processes()} if promises else {}
-        committed: dict[int, int] = {}
+        committed: dict[Place, int] = {}
         for promise in promises:
             for gpu in snapshot.gpus:
-                promised = _promised(promise.gpus, gpu)
-                if promised:
-                    held = sum(p.used_bytes or 0 for p in gpu.processes or () if promise.pid in families[p.key])
-                    committed[gpu.index] = committed.get(gpu.index, 0) + max(0, promised - held)
-        return {index: size for index, size in committed.items() if size}
+                theirs = [p for p in gpu.processes or () if promise.pid in families[p.key]]
+                for place, promised in _promised(promise.gpus, gpu):
+                    inside = place if isinstance(place, tuple) else None
+                    # a process whose instance is not known may be in this one
+                    held = sum(
+                        p.used_bytes or 0
+                        for p in theirs
+                        if inside is None or p.place_on(gpu.index) in (gpu.index, inside)
+                    )
+                    committed[place] = committed.get(place, 0) + max(0, promised - held)
+        return {place: size for place, size in committed.items() if size}
 
     def families(self, snapshot: Snapshot) -> frozenset[int]:
         """The pids of the snapshot's processes to which something is promised, or to somebody who started them."""
@@ -201,5 +207,10 @@ def _may_promise(uid: int, pid: int) -> bool:
         return True
 
 
-def _promised(gpus: Mapping[str, int], gpu: GpuReading) -> int:
-    return max(0, gpus.get(gpu.uuid or str(gpu.index), 0))
+def _promised(gpus: Mapping[str, int], gpu: GpuReading) -> Iterator[tuple[Place, int]]:
+    """What is promised of the GPU, and of each of its MIG devices."""
+    places: list[tuple[Place, str]] = [(gpu.index, gpu.uuid or str(gpu.index))]
+    places += [((gpu.index, device.gpu_instance), device.uuid) for device in gpu.mig or ()]
+    for place, name in places:
+        if gpus.get(name, 0) > 0:
+            yield place, gpus[name]

@@ -7,7 +7,7 @@ from typing import Any
 from vramtop.estimator.serving_need import ServingNeed
 from vramtop.estimator.sizes import format_gib
 
-from .fit import BEST_FIRST, Fit, GpuVerdict, Room, Verdict
+from .fit import BEST_FIRST, Fit, GpuVerdict, Room, Verdict, candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,33 +37,33 @@ class Serving:
 
 def fit_serving(need: ServingNeed, ranks: int, rooms: Sequence[Room]) -> Fit:
     """Place so many ranks on the roomiest cards: vLLM starts where its share is free and large enough."""
-    by_room = {room.index: _serving_on(need, room) for room in rooms}
+    by_room = {room: _serving_on(need, room) for room in rooms}
     verdicts = {
-        room.index: GpuVerdict(
-            room=room, verdict=_judge(by_room[room.index], room), need_bytes=_asked(by_room[room.index])
-        )
+        room: GpuVerdict(room=room, verdict=_judge(by_room[room], room), need_bytes=_asked(by_room[room]))
         for room in rooms
     }
-    order = sorted(rooms, key=lambda room: (room.available_bytes is None, -(room.available_bytes or 0)))
+    order = sorted(
+        candidates(rooms, ranks), key=lambda room: (room.available_bytes is None, -(room.available_bytes or 0))
+    )
     chosen = order[:ranks]
     if len(chosen) < ranks:
         sentence = f"needs {ranks} GPUs, and there are {len(chosen)} here"
         return _fit("does_not_fit", verdicts, chosen, sentence, None)
-    fullest = max(chosen, key=lambda room: BEST_FIRST.index(verdicts[room.index].verdict))
-    verdict, serving = verdicts[fullest.index].verdict, by_room[fullest.index]
-    sentence = _sentence(verdict, serving, fullest) if serving else f"how large GPU {fullest.index} is is not known"
+    fullest = max(chosen, key=lambda room: BEST_FIRST.index(verdicts[room].verdict))
+    verdict, serving = verdicts[fullest].verdict, by_room[fullest]
+    sentence = _sentence(verdict, serving, fullest) if serving else f"how large {fullest.label} is is not known"
     return _fit(verdict, verdicts, chosen, sentence, serving)
 
 
 def _fit(
-    verdict: Verdict, verdicts: dict[int, GpuVerdict], chosen: Sequence[Room], sentence: str, serving: Serving | None
+    verdict: Verdict, verdicts: dict[Room, GpuVerdict], chosen: Sequence[Room], sentence: str, serving: Serving | None
 ) -> Fit:
-    margins = [verdicts[room.index].margin_bytes for room in chosen]
+    margins = [verdicts[room].margin_bytes for room in chosen]
     known = [margin for margin in margins if margin is not None]
     return Fit(
         verdict=verdict,
         gpus=tuple(verdicts.values()),
-        placement=tuple(room.index for room in chosen),
+        placed=tuple(chosen),
         margin_bytes=min(known) if known and len(known) == len(chosen) else None,
         sentence=sentence,
         serving=serving,
@@ -104,9 +104,9 @@ def _sentence(verdict: Verdict, serving: Serving, room: Room) -> str:
     parts = f"weights, its largest step and one sequence of {need.length:,} tokens"
     least = f"{format_gib(need.least_bytes)} GiB for {parts}"
     if verdict == "unknown":
-        return f"{share}, and needs {least}; how much GPU {room.index} can give is not known"
+        return f"{share}, and needs {least}; how much {room.label} can give is not known"
     if room.available_bytes is not None and serving.asked_bytes > room.available_bytes:
-        have = f"GPU {room.index} has {format_gib(room.available_bytes)}"
+        have = f"{room.label} has {format_gib(room.available_bytes)}"
         return f"{share} at its start, and {have}: it would refuse to start; it needs {least}"
     if verdict == "does_not_fit":
         raised = need.least_bytes <= serving.asked_bytes / need.utilization

@@ -14,6 +14,8 @@ ProcessKey = tuple[int, float | None]
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 """Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
 ProcessKind = Literal["compute", "graphics", "mps"]
+Place = int | tuple[int, int]
+"""Where memory is: on a GPU, by its index; or in one of its GPU instances (MIG), by both numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +82,17 @@ class GpuProcess:
     """Processor time that it has used so far: one that does nothing does not use any."""
     counters: ProcessCounters | None = None
     """What it says of itself; None: it runs without the probe."""
+    gpu_instance: int | None = None
+    """Of a GPU in MIG mode, the instance that it runs in; None: not in MIG mode, or not known."""
 
     @property
     def key(self) -> ProcessKey:
         """Identity over snapshots."""
         return self.pid, self.start_time
+
+    def place_on(self, gpu: int) -> Place:
+        """Where its memory is, on the GPU of that index."""
+        return gpu if self.gpu_instance is None else (gpu, self.gpu_instance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +104,23 @@ class LastWords:
     pid: int
     start_time: float | None
     counters: ProcessCounters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigReading:
+    """One MIG device at one moment: a compute instance, and the memory of the GPU instance that it belongs to.
+
+    Several compute instances of one GPU instance share its memory: each of them shows all of it.
+    """
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    profile: str | None = None
+    """Such as ``1g.10gb``."""
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +145,8 @@ class GpuReading:
     """None: not known."""
     processes: tuple[GpuProcess, ...] | None = None
     """One row per pid, largest first. None: the list could not be read."""
+    mig: tuple[MigReading, ...] | None = None
+    """The MIG devices: in MIG mode no program can use the GPU as a whole. None: MIG mode is off, or not known."""
     faults: tuple[Fault, ...] = ()
     read_at: float = 0.0
     """Unix seconds when the memory figures were read: an old reading keeps its old time."""

@@ -21,7 +21,7 @@ from .history import History
 from .host_memory import HostRoom
 from .oddities import Oddities
 from .runs import Follower, is_running
-from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
+from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
 
 _TURNED_READINGS = 3
 """A job that waits fits, or does not, when so many readings in a row say so: processes come and go."""
@@ -59,7 +59,7 @@ class Watchlist:
         oddities: finds what is odd on the GPUs.
         on_pend: told of each job that begins to wait, on the caller's thread.
         on_unpend: told of each that waits no longer.
-        reserved: bytes by GPU index that are promised to jobs about to start.
+        reserved: bytes by place that are promised to jobs about to start.
         host: the RAM of the snapshot's machine; None: not known, and not reckoned with.
     """
 
@@ -70,7 +70,7 @@ class Watchlist:
     oddities: Oddities = field(default_factory=Oddities)
     on_pend: Callable[[Job], None] = lambda _: None
     on_unpend: Callable[[Job], None] = lambda _: None
-    reserved: Callable[[Snapshot], Mapping[int, int]] = lambda _: {}
+    reserved: Callable[[Snapshot], Mapping[Place, int]] = lambda _: {}
     host: Callable[[Snapshot], HostRoom | None] = lambda _: None
     card: Gpu | None = None
     """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
@@ -149,8 +149,8 @@ class Watchlist:
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
             committed = commitments(gpus)
-            for index, size in self.reserved(snapshot).items():
-                committed[index] = committed.get(index, 0) + size
+            for place, size in self.reserved(snapshot).items():
+                committed[place] = committed.get(place, 0) + size
             return Board(
                 snapshot=snapshot,
                 gpus=gpus,
@@ -197,7 +197,7 @@ class Watchlist:
         return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
 
     def _pending_rows(
-        self, snapshot: Snapshot, committed: Mapping[int, int], waiting: Sequence[Job]
+        self, snapshot: Snapshot, committed: Mapping[Place, int], waiting: Sequence[Job]
     ) -> tuple[PendingRow, ...]:
         committed = dict(committed)
         host = self.host(snapshot) if waiting else None
@@ -216,8 +216,8 @@ class Watchlist:
             turned = standing.turned_at
             rows.append(PendingRow(job=job, budget=budget, fit=found, fits=standing.fits is True, turned_at=turned))
             if found.verdict in ("fits", "tight"):
-                for index, size in found.taken_bytes.items():
-                    committed[index] = committed.get(index, 0) + size
+                for room, size in found.taken:
+                    committed[room.place] = committed.get(room.place, 0) + size
         self._standings = standings
         return tuple(rows)
 

@@ -8,7 +8,7 @@ from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.sizes import format_gib
 
 from .attach import Attachment, attach
-from .snapshot import GpuProcess, Snapshot
+from .snapshot import GpuProcess, Place, Snapshot
 
 YOUNG_SECONDS = 600.0
 """After so long nearly every job has taken what it takes; the dashboard, which sees its memory move, knows better."""
@@ -22,6 +22,8 @@ class Growing:
     pid: int
     rest_bytes: int
     """What its budget says and it does not hold yet."""
+    place: Place
+    """The GPU, or the GPU instance of it."""
 
     @property
     def sentence(self) -> str:
@@ -59,15 +61,17 @@ def growing_jobs(
         if budget is not None and process.used_bytes is not None:
             rest = budget.steady_device_bytes - process.used_bytes
             if rest > 0:
-                found.append(Growing(gpu_index=gpu.index, pid=process.pid, rest_bytes=rest))
+                found.append(
+                    Growing(gpu_index=gpu.index, place=process.place_on(gpu.index), pid=process.pid, rest_bytes=rest)
+                )
     return tuple(found)
 
 
-def by_gpu(growing: Collection[Growing]) -> Mapping[int, int]:
-    """Bytes by GPU index."""
-    total: dict[int, int] = {}
+def by_place(growing: Collection[Growing]) -> Mapping[Place, int]:
+    """Bytes by GPU, or GPU instance."""
+    total: dict[Place, int] = {}
     for each in growing:
-        total[each.gpu_index] = total.get(each.gpu_index, 0) + each.rest_bytes
+        total[each.place] = total.get(each.place, 0) + each.rest_bytes
     return total
 
 

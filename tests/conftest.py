@@ -9,7 +9,7 @@ import pytest
 from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, Source
+from vramtop.monitor.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
 
 
 @pytest.fixture(autouse=True)
@@ -137,3 +137,28 @@ class ScriptedSource:
 @pytest.fixture
 def scripted_source() -> type[ScriptedSource]:
     return ScriptedSource
+
+
+@pytest.fixture
+def make_mig_gpu(make_gpu: Callable[..., GpuReading]) -> Callable[..., GpuReading]:
+    """An 80 GiB card in MIG mode: 40 GiB shared by two compute instances, and 20 GiB; so much is free on each."""
+
+    def make(
+        index: int = 0, processes: Sequence[GpuProcess] = (), *, free: Sequence[float] = (39, 19), **changes: Any
+    ) -> GpuReading:
+        shape = ((3, 0, "1c.3g.40gb", 40), (3, 1, "2c.3g.40gb", 40), (9, 0, "1g.20gb", 20))
+        devices = tuple(
+            MigReading(
+                uuid=f"MIG-{index}-{instance}-{part}",
+                gpu_instance=instance,
+                compute_instance=part,
+                profile=profile,
+                total_bytes=total * GIB,
+                used_bytes=round((total - free[instance == 9]) * GIB),
+                free_bytes=round(free[instance == 9] * GIB),
+            )
+            for instance, part, profile, total in shape
+        )
+        return make_gpu(index, processes, **({"mig": devices} | changes))
+
+    return make

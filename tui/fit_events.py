@@ -60,12 +60,12 @@ class FitEvents:
 
     def _start(self, row: PendingRow) -> None:
         placement = row.fit.placement if row.fit else ()
-        uuids = {gpu.room.index: gpu.room.uuid or "" for gpu in row.fit.gpus} if row.fit else {}
+        uuids = [room.uuid or "" for room in row.fit.placed] if row.fit else []
         environ = {
             **os.environ,
             "VRAMTOP_JOB": row.job.label,
             "VRAMTOP_GPUS": ",".join(map(str, placement)),
-            "VRAMTOP_GPU_UUIDS": ",".join(uuids[index] for index in placement),
+            "VRAMTOP_GPU_UUIDS": ",".join(uuids),
         }
         threading.Thread(target=self._run, args=(environ,), name="on fit", daemon=True).start()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.effective_batch import effective_batch
 from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.fit import Fit, GpuVerdict
+from vramtop.monitor.fit import Fit, GpuVerdict, Room
 
 from .bars import Part, bar, component_parts, mark_range
 from .palette import COMPONENTS, VERDICTS
@@ -79,14 +79,14 @@ def fit_lines(found: Fit, budget: Budget, terminal: Terminal) -> Iterator[str]:
 
 def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) -> Iterator[str]:
     room, mark = gpu.room, VERDICTS[gpu.verdict]
-    chosen = "*" if room.index in found.placement else " "
+    chosen = "*" if room in found.placed else " "
     short = f", short of {format_gib(gpu.short_bytes)} GiB" if gpu.short_bytes else ""
     if room.closed:
-        yield terminal.text(f"{chosen}GPU {room.index} {room.name or 'unknown card'} {room.closed}")
+        yield terminal.text(f"{chosen}{_room_words(room)} {room.closed}")
         return
     size = f"{format_gib(room.available_bytes)} GiB available of {format_gib(room.total_bytes)}"
     verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
-    yield terminal.text(f"{chosen}GPU {room.index} {room.name or 'unknown card'}: {size}: ") + verdict + short
+    yield terminal.text(f"{chosen}{_room_words(room)}: {size}: ") + verdict + short
     if room.total_bytes is None or room.free_bytes is None:
         return
     held = Part(room.total_bytes - room.free_bytes, "#", "#64748b")
@@ -103,6 +103,10 @@ def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) 
             ascii_only=terminal.ascii_only,
         )
     yield "  " + terminal.bar(cells)
+
+
+def _room_words(room: Room) -> str:
+    return room.label if room.mig else f"{room.label} {room.name or 'unknown card'}"
 
 
 def _job_words(budget: Budget) -> str:

@@ -133,7 +133,7 @@ class VisibleDevices(Check):
         if len(taken) < len(seats) and not slices:
             return self._too_few(context, f"{words}: {len(seats)} ranks, and only {where} for them", len(snapshot.gpus))
         found = f"{words}: {len(seats)} {'rank' if len(seats) == 1 else 'ranks'} on {where} of {len(snapshot.gpus)}"
-        wanted = [room.index for room in context.machine.rooms]
+        wanted = list(dict.fromkeys(room.index for room in context.machine.rooms))
         if context.machine.chosen and not set(taken) <= set(wanted):
             named = ",".join(map(str, wanted))
             return self.warns(f"{found}, and not on GPU {named}, as --gpu says", f"set CUDA_VISIBLE_DEVICES={named}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from vramtop.estimator.errors import CannotTellError
-from vramtop.estimator.gpus import Gpu, match_nvml_name
+from vramtop.estimator.gpus import Gpu
 
 from ..fit import Room, rooms_of
 from ..host_memory import HostRoom, host_room
@@ -71,7 +71,7 @@ def this_machine(
         return Machine(rooms=(), unseen=snapshot.message.rstrip("."), host=host_room())
     indices = only(snapshot)
     rooms = rooms_of(snapshot, Reservations().committed(snapshot), indices)
-    card = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
+    card = next((room.card for room in rooms if room.name), None)
     named = indices is not None
     return Machine(
         rooms=rooms,

@@ -42,7 +42,7 @@ class LowerBound(Check):
         # pipeline stages differ, and the fullest takes no less than their mean
         last = 0 if parallel.pipeline > 1 else min(context.local_ranks or parallel.world_size, len(rooms)) - 1
         room = rooms[last]
-        found = f"{words}; GPU {room.index} {room.closed or f'has {format_gib(room.available_bytes)}'}"
+        found = f"{words}; {room.label} {room.closed or f'has {format_gib(room.available_bytes)}'}"
         if need > (room.available_bytes or 0):
             return self.fails(f"{found}: it will run out of memory", "quantize, shard over more GPUs, or free memory")
         return self.passes(f"{found} (passing this alone promises nothing)")
@@ -78,7 +78,9 @@ def _advice(budget: Budget, rooms: Sequence[Room]) -> str:
     """Other GPUs of the machine, or a smaller job."""
     best = fit(budget, rooms)
     if best.verdict == "fits" and rooms[0].uuid is not None:
-        return f"it fits on others: CUDA_VISIBLE_DEVICES={','.join(map(str, best.placement))}"
+        mig = any(room.mig for room in rooms)
+        names = best.devices if mig else map(str, best.placement)  # by index CUDA would take another one of its devices
+        return f"it fits on others: CUDA_VISIBLE_DEVICES={','.join(names)}"
     return "vramtop fit says what would make it smaller"
 
 

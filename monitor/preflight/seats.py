@@ -1,6 +1,6 @@
 """Which GPUs of this machine a job's ranks will take, if it is started as its environment is."""
 
-from ..devices import DeviceChoice, Seat, nvml_mig_parent, seat_of
+from ..devices import DeviceChoice, Seat, nvml_mig_parent, seat_of, visible_mig_devices
 from ..fit import Room
 from .context import Context
 
@@ -29,7 +29,15 @@ def rooms_to_take(context: Context) -> tuple[Room, ...]:
     rooms = context.machine.rooms
     if context.machine.chosen:
         return rooms
+    slices = _named_mig_devices(context)
+    if slices:
+        return tuple(room for room in rooms if room.uuid in slices)
     taken = visible(context)
     ranks = context.local_ranks or context.job.parallel.world_size
     chosen = tuple(room for room in rooms if room.index in taken)
     return chosen if len(chosen) == ranks else rooms
+
+
+def _named_mig_devices(context: Context) -> tuple[str, ...]:
+    gpus = context.machine.snapshot.gpus if context.machine.snapshot else ()
+    return visible_mig_devices(DeviceChoice.of(context.environ, local_rank=None), gpus)

@@ -27,6 +27,8 @@ from vramtop.monitor.snapshot import GpuReading
 
 SUCCESS = 0
 GIB = 2**30
+_SLOT = 1000
+"""Handles of MIG devices are numbered from here, those of a GPU's first slot first."""
 
 
 @dataclass
@@ -38,6 +40,19 @@ class FakeProcess:
     """As accounted."""
     running: bool = True
     """False: what is accounted is of an earlier process with this pid."""
+    gpu_instance: int | None = None
+
+
+@dataclass
+class FakeMig:
+    """A MIG device."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int = 0
+    total_bytes: int = 10 * GIB
+    used_bytes: int = GIB
+    name: str = "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
 
 
 @dataclass
@@ -56,6 +71,8 @@ class FakeGpu:
     compute_mode: int = 0
     processes: list[FakeProcess] = field(default_factory=list)
     accounting: bool = False
+    mig: list[FakeMig | None] | None = None
+    """The slots for MIG devices; None: it has no MIG mode, empty: it is off."""
 
     @property
     def free(self) -> int:
@@ -69,6 +86,8 @@ class FakeDriver:
         self.gpus: list[FakeGpu] = []
         self.errors: dict[tuple[str, int | None], int] = {}
         """(function, GPU or None for all) -> code."""
+        self.whole_errors: dict[str, int] = {}
+        """function -> code, but for MIG devices."""
         self.missing: set[str] = set()
         """Functions that this driver's library does not have."""
         self.mig: dict[str, int] = {}
@@ -78,6 +97,10 @@ class FakeDriver:
 
     def fail(self, function: str, code: int, gpu: int | None = None) -> None:
         self.errors[function, gpu] = code
+
+    def refuse_whole(self, function: str, code: int) -> None:
+        """Of GPUs as a whole; their MIG devices answer."""
+        self.whole_errors[function] = code
 
     def lose(self, gpu: int, code: int = pynvml.NVML_ERROR_GPU_IS_LOST) -> None:
         self.fail("*", code, gpu)
@@ -102,7 +125,9 @@ class FakeDriver:
         if name.startswith("nvmlDeviceGetHandleByIndex"):
             gpu = args[0].value
         elif name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
-            gpu = number_of(args[0])
+            gpu = number_of(args[0]) % _SLOT
+            if name in self.whole_errors and number_of(args[0]) < _SLOT:
+                return self.whole_errors[name]
         for key in ((name, gpu), (name, None), ("*", gpu)):
             if key in self.errors and (key[0] != "*" or gpu is not None):
                 return self.errors[key]
@@ -147,19 +172,58 @@ class FakeDriver:
         return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(number_of(mig)), handle)
 
     def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = self.gpus[number_of(handle)].name.encode()
+        text.value = (self._mig_of(handle) or self.gpus[number_of(handle)]).name.encode()
         return SUCCESS
 
     def _nvmlDeviceGetUUID(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = self.gpus[number_of(handle)].uuid.encode()
+        text.value = (self._mig_of(handle) or self.gpus[number_of(handle)]).uuid.encode()
         return SUCCESS
+
+    def _mig_of(self, handle: Any) -> FakeMig | None:
+        slot, gpu = divmod(number_of(handle), _SLOT)
+        return (self.gpus[gpu].mig or [])[slot - 1] if slot else None
+
+    def _nvmlDeviceGetMigMode(self, name: str, handle: Any, now: Any, pending: Any) -> int:  # noqa: N802
+        slots = self.gpus[number_of(handle)].mig
+        if slots is None:
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        now._obj.value = pending._obj.value = bool(slots)
+        return SUCCESS
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        number._obj.value = len(self.gpus[number_of(handle)].mig or ())
+        return SUCCESS
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, name: str, handle: Any, slot: Any, device: Any) -> int:  # noqa: N802
+        gpu = number_of(handle)
+        if (self.gpus[gpu].mig or [])[slot.value] is None:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(_SLOT * (slot.value + 1) + gpu), device)
+
+    def _nvmlDeviceGetGpuInstanceId(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        device = self._mig_of(handle)
+        number._obj.value = device.gpu_instance if device else 0
+        return SUCCESS if device else pynvml.NVML_ERROR_NOT_FOUND
+
+    def _nvmlDeviceGetComputeInstanceId(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
+        device = self._mig_of(handle)
+        number._obj.value = device.compute_instance if device else 0
+        return SUCCESS if device else pynvml.NVML_ERROR_NOT_FOUND
 
     def _nvmlDeviceGetCudaComputeCapability(self, name: str, handle: Any, major: Any, minor: Any) -> int:  # noqa: N802
         major._obj.value, minor._obj.value = (9, 0) if "H100" in self.gpus[number_of(handle)].name else (8, 0)
         return SUCCESS
 
     def _nvmlDeviceGetMemoryInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
-        gpu, answer = self.gpus[number_of(handle)], info._obj
+        answer = info._obj
+        if number_of(handle) >= _SLOT:
+            device = self._mig_of(handle)
+            if device is None:
+                return pynvml.NVML_ERROR_INVALID_ARGUMENT
+            answer.total, answer.used = device.total_bytes, device.used_bytes
+            answer.free = device.total_bytes - device.used_bytes
+            return SUCCESS
+        gpu = self.gpus[number_of(handle)]
         answer.total, answer.free, answer.used = gpu.total_bytes, gpu.free, gpu.used_bytes
         if name.endswith("_v2"):
             answer.reserved = gpu.reserved_bytes
@@ -214,7 +278,12 @@ class FakeDriver:
         return SUCCESS
 
     def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
-        listed = [process for process in self.gpus[number_of(handle)].processes if which in process.lists]
+        gpu, device = self.gpus[number_of(handle) % _SLOT], self._mig_of(handle)
+        listed = [
+            process
+            for process in gpu.processes
+            if which in process.lists and (device is None or process.gpu_instance == device.gpu_instance)
+        ]
         room = count._obj.value
         count._obj.value = len(listed)
         if len(listed) > room:
@@ -223,6 +292,7 @@ class FakeDriver:
             row.pid = process.pid
             unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
             row.usedGpuMemory = unknown if process.used_bytes is None else process.used_bytes
+            row.gpuInstanceId = 0xFFFFFFFF if process.gpu_instance is None else process.gpu_instance
         return SUCCESS
 
 
@@ -242,6 +312,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 @pytest.fixture
 def fake_gpu() -> type[FakeGpu]:
     return FakeGpu
+
+
+@pytest.fixture
+def fake_mig() -> type[FakeMig]:
+    return FakeMig
 
 
 @pytest.fixture

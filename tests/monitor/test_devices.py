@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from vramtop.monitor.devices import DeviceChoice, Seat, numbered_elsewhere, nvml_mig_parent, seat_of, visible_gpus
+from vramtop.monitor.devices import (
+    DeviceChoice,
+    Seat,
+    numbered_elsewhere,
+    nvml_mig_parent,
+    seat_of,
+    visible_gpus,
+    visible_mig_devices,
+)
 from vramtop.monitor.snapshot import GpuProcess, GpuReading
 
 UUIDS = ("GPU-8f3a0000-11", "GPU-8f3b0000-22", "GPU-17c90000-33", "GPU-e0520000-44")
@@ -211,3 +219,20 @@ def test_the_gpus_that_one_may_use(
     found, doubt = visible_gpus(choice, unequal)
     by_index = environ.get("CUDA_VISIBLE_DEVICES", "GPU")[:3] != "GPU"
     assert (found, doubt is not None) == (indices, by_index)
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        ("MIG-0-9-0", ("MIG-0-9-0",)),
+        ("MIG-GPU-00000000/3/1, mig-0-9-0", ("MIG-0-3-1", "MIG-0-9-0")),
+        ("MIG-elsewhere", ()),
+        ("0", ()),
+        (None, ()),
+    ],
+)
+def test_the_mig_devices_that_are_named(
+    make_mig_gpu: Callable[..., GpuReading], visible: str | None, uuids: tuple[str, ...]
+) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_mig_devices(DeviceChoice.of(environ, local_rank=None), [make_mig_gpu()]) == uuids

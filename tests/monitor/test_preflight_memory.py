@@ -150,3 +150,20 @@ def test_the_bound_of_a_served_model_counts_its_own_weights() -> None:
     )
     _, words = lower_bound(estimate(served))
     assert "x 0.6 bytes" in words
+
+
+def test_a_mig_device_that_is_named_is_the_one_that_counts(make_context: MakeContext, make_mig_gpu: Any) -> None:
+    """With 20 GiB; the other one has 39 free."""
+    asked = job()
+    budget = estimate(asked)
+    environ = {"CUDA_VISIBLE_DEVICES": "MIG-0-9-0"}
+    asked_of = {"gpus": [make_mig_gpu()], "quick": lambda: budget, "budget": lambda: budget, "environ": environ}
+    assert budget.peak.device_bytes > 39 * GIB
+    failed = FitVerdict().look(make_context(asked, **asked_of))
+    assert (failed.status, failed.advice) == ("failure", "vramtop fit says what would make it smaller")
+    assert "GPU 0 MIG 1g.20gb (gi 9) is short" in failed.found
+    small = dataclasses.replace(
+        budget, peak=dataclasses.replace(budget.peak, device_bytes=30 * GIB, high_bytes=31 * GIB)
+    )
+    moved = FitVerdict().look(make_context(asked, **(asked_of | {"budget": lambda: small})))
+    assert (moved.status, moved.advice) == ("failure", "it fits on others: CUDA_VISIBLE_DEVICES=MIG-0-3-0")

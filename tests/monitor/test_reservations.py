@@ -132,3 +132,17 @@ def test_nobody_makes_promises_for_other_users_processes(reservations: Reservati
     (file,) = reservations.folder.glob("*.json")
     os.chown(file, 65534, 65534)
     assert reservations.promises() == ()
+
+
+def test_room_on_a_mig_device_is_promised_there_alone(
+    tmp_path: Path, make_snapshot: Callable[..., Snapshot], make_mig_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+) -> None:  # fmt: skip
+    reservations = Reservations(tmp_path / "promises", ancestors=lambda _: ())
+    reservations.promise(promise(gpus={"MIG-0-3-1": 20 * GIB}))
+    assert reservations.committed(make_snapshot([make_mig_gpu(0), make_mig_gpu(1)])) == {(0, 3): 20 * GIB}
+    for instance, rest in ((3, 15), (9, 20), (None, 15)):
+        mine = make_process(os.getpid(), 5, gpu_instance=instance)
+        assert reservations.committed(make_snapshot([make_mig_gpu(0, [mine])])) == {(0, 3): rest * GIB}
+    reservations.promise(promise(gpus={"GPU-00000000": GIB}))  # before MIG mode was switched on
+    assert reservations.committed(make_snapshot([make_mig_gpu()])) == {0: GIB}

@@ -14,7 +14,7 @@ from vramtop.monitor.board import GpuRow, ProcessRow, commitments
 from vramtop.monitor.compare import Comparison
 from vramtop.monitor.devices import DeviceChoice, Seat
 from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot
-from vramtop.monitor.young_jobs import Growing, by_gpu, growing_jobs
+from vramtop.monitor.young_jobs import Growing, by_place, growing_jobs
 
 NOW = 2_000.0
 
@@ -59,7 +59,7 @@ def test_young_jobs_will_take_what_their_budget_says(machine: Snapshot, make_bud
 
     found = growing_jobs(machine, lambda _: make_budget(), attach=attach)
     whole = make_budget().steady_device_bytes
-    assert by_gpu(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
+    assert by_place(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
     assert read == [1, 5]  # one reading serves all ranks; the old one and the desktop are not read
     assert found[0].sentence == "GPU 0: process 1 has just started, and is expected to take 30.0 GiB more."
     assert growing_jobs(machine, lambda _: make_budget(), attach=attach, only=[1], apart_from=[2]) == ()
@@ -80,8 +80,8 @@ def test_each_pipeline_stage_takes_its_own(machine: Snapshot, make_budget: Calla
     needs = tuple(replace(budget.ranks[0], device_bytes=size * GIB) for size in (50, 40))
     found = growing_jobs(machine, lambda _: replace(budget, stages=needs), attach=lambda pid, **_: attachment(1, 2))
     assert found == (
-        Growing(gpu_index=0, pid=1, rest_bytes=40 * GIB),
-        Growing(gpu_index=1, pid=2, rest_bytes=2 * GIB),
+        Growing(gpu_index=0, pid=1, rest_bytes=40 * GIB, place=0),
+        Growing(gpu_index=1, pid=2, rest_bytes=2 * GIB, place=1),
     )
 
 

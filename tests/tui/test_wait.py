@@ -2,18 +2,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.fit import rooms_of
 from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.snapshot import GpuReading, Snapshot
 from vramtop.tui.cli import build_parser, main
-from vramtop.tui.commands.wait import Wait, program_to_start, wait
+from vramtop.tui.commands.wait import Wait, become, program_to_start, wait
 
 
 class Clock:
@@ -156,3 +159,24 @@ def test_what_makes_no_sense_is_said_at_once(
 def test_no_program_means_no_exec() -> None:
     with pytest.raises(InputError, match="there is no such program"):
         program_to_start(build_parser("fit").parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
+
+
+def test_room_on_a_mig_device_is_promised_and_named_to_the_program(
+    asked: Callable[..., Wait],
+    make_snapshot: Callable[..., Snapshot],
+    make_mig_gpu: Callable[..., GpuReading],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: dict[str, str] = {}
+    monkeypatch.setattr(os, "execvpe", lambda _file, _words, environ: started.update(environ))
+    promises = Reservations(tmp_path / "promises")
+    snapshot = make_snapshot([make_mig_gpu(0, free=(39, 10)), make_mig_gpu(1, free=(10, 19))])
+    budget = estimate(Job(model=ModelSpec(id="gpt2")))
+    wish = replace(asked(70, program=("true",)), budget=budget, read=lambda: snapshot)
+    found = wait(wish, reservations=promises)
+    become(wish.program, found)
+    assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"
+    (promise,) = promises.promises()
+    assert promise.gpus == {"MIG-0-3-0": budget.peak.device_bytes}
+    assert promises.committed(snapshot) == {(0, 3): budget.peak.device_bytes}

@@ -17,7 +17,7 @@ from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
 from vramtop.monitor.replay import ReplaySource
 from vramtop.monitor.reservations import Reservations
-from vramtop.monitor.snapshot import Snapshot
+from vramtop.monitor.snapshot import Place, Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return app.return_code or 0
 
 
-def _reserved(snapshot: Snapshot) -> Mapping[int, int]:
+def _reserved(snapshot: Snapshot) -> Mapping[Place, int]:
     """Room that is promised on this machine; a recorded one has none."""
     return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
 

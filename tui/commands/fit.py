@@ -8,18 +8,18 @@ from dataclasses import replace
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.gpus import Gpu, match_nvml_name
+from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import parse_size
 from vramtop.monitor.attach import Attachment
-from vramtop.monitor.devices import DeviceChoice, nvml_mig_parent, visible_gpus
+from vramtop.monitor.devices import DeviceChoice, nvml_mig_parent, visible_gpus, visible_mig_devices
 from vramtop.monitor.fit import Fit, Room, Verdict, fit, rooms_of, with_host
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.reservations import Reservations
-from vramtop.monitor.snapshot import Snapshot
-from vramtop.monitor.young_jobs import by_gpu, growing_jobs
+from vramtop.monitor.snapshot import Place, Snapshot
+from vramtop.monitor.young_jobs import by_place, growing_jobs
 
 from ..fit_advice import Advice, Machine, advice_json, advice_lines, advise
 from ..job_argument import JobSource, read_source
@@ -31,6 +31,8 @@ from .estimate import elsewhere, method
 from .wait import Wait, become, program_to_start, wait
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
+Chosen = Sequence[int | str] | None
+"""GPUs by index and MIG devices by uuid; None: all."""
 _GPUS_PER_MACHINE = 8
 """Of a machine elsewhere, of which nothing is known: as many as servers have."""
 
@@ -99,7 +101,7 @@ def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: in
 
 def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
     """The catalogue's entry and the size of the GPUs that are considered."""
-    gpu = next((match_nvml_name(room.name, room.total_bytes) for room in rooms if room.name), None)
+    gpu = next((room.card for room in rooms if room.name), None)
     return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
 
 
@@ -107,6 +109,7 @@ def _answer(
     options: argparse.Namespace, source: JobSource, budget: Budget, judge: Callable[[Budget], Fit], machine: Machine
 ) -> int:
     found = judge(budget)
+    source = replace(source, notes=(*source.notes, *_naming(found)))
     with Progress(quiet=options.json) as progress:
         advice = advise(
             source.job,
@@ -127,6 +130,16 @@ def _answer(
         for note in source.notes:
             print(terminal.text(f"note: {note}"))
     return EXIT_CODES[found.verdict]
+
+
+def _naming(found: Fit) -> tuple[str, ...]:
+    """How to name the GPU to CUDA where some are in MIG mode."""
+    names = ",".join(found.devices)
+    clear = not any(gpu.room.mig for gpu in found.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
+    if clear or found.verdict not in ("fits", "tight"):
+        return ()
+    said = "CUDA shows a program one MIG device only, and no GPU beside it: start this one with"
+    return (f"{said} CUDA_VISIBLE_DEVICES={names}.",)
 
 
 def _to_json(found: Fit, budget: Budget, advice: Advice, source: JobSource) -> dict[str, object]:
@@ -175,14 +188,15 @@ def _read_here(source: NvmlSource) -> Snapshot:
     return snapshot
 
 
-def _committed(snapshot: Snapshot, chosen: Sequence[int] | None) -> tuple[dict[int, int], tuple[str, ...]]:
+def _committed(snapshot: Snapshot, chosen: Chosen) -> tuple[dict[Place, int], tuple[str, ...]]:
     """What is free and spoken for: by promises, and by jobs that have just started; and who these are."""
     reservations = Reservations()
     committed = reservations.committed(snapshot)
     promised = reservations.families(snapshot)
-    growing = growing_jobs(snapshot, _quick, only=chosen, apart_from=promised)
-    for index, size in by_gpu(growing).items():
-        committed[index] = committed.get(index, 0) + size
+    gpus = {room.index for room in rooms_of(snapshot, {}, chosen)}
+    growing = growing_jobs(snapshot, _quick, only=gpus, apart_from=promised)
+    for place, size in by_place(growing).items():
+        committed[place] = committed.get(place, 0) + size
     return committed, tuple(each.sentence for each in growing)
 
 
@@ -190,7 +204,7 @@ def _quick(attachment: Attachment) -> Budget:
     return estimate(attachment.reading.job(), environ=attachment.environ_hf)
 
 
-def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Chosen, tuple[str, ...]]:
     """The GPUs that are asked for: by ``--gpu``, else by CUDA_VISIBLE_DEVICES, else all; and what to know of that."""
     return _visible(snapshot) if text is None else (named_gpus(text, snapshot), ())
 
@@ -212,10 +226,13 @@ def named_gpus(text: str, snapshot: Snapshot) -> list[int]:
     return chosen
 
 
-def _visible(snapshot: Snapshot) -> tuple[Sequence[int] | None, tuple[str, ...]]:
+def _visible(snapshot: Snapshot) -> tuple[Chosen, tuple[str, ...]]:
     choice = DeviceChoice.of(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
     if choice.visible is None:
         return None, ()
+    slices = visible_mig_devices(choice, snapshot.gpus)
+    if slices:
+        return slices, (f"Only {', '.join(slices)}: CUDA_VISIBLE_DEVICES is {choice.visible!r}.",)
     indices, doubt = visible_gpus(choice, snapshot.gpus)
     if not indices:
         raise InputError(

@@ -81,7 +81,7 @@ def wait(
             snapshot = asked.read()
             found = asked.judge(asked.budget, asked.rooms(snapshot))
             if found.verdict == "fits":
-                reservations.promise(_promise(asked, found, snapshot))
+                reservations.promise(_promise(asked, found))
                 return found
         if end is not None and clock() >= end:
             return found
@@ -97,8 +97,7 @@ def become(program: Sequence[str], found: Fit) -> None:
     Raises:
         InputError: it cannot be started.
     """
-    names = {gpu.room.index: gpu.room.uuid or str(gpu.room.index) for gpu in found.gpus}
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(names[index] for index in found.placement)}
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(found.devices)}
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -107,17 +106,16 @@ def become(program: Sequence[str], found: Fit) -> None:
         raise InputError(f"--exec {program[0]}: it cannot be started: {error.strerror}") from None
 
 
-def _promise(asked: Wait, found: Fit, snapshot: Snapshot) -> Reservation:
+def _promise(asked: Wait, found: Fit) -> Reservation:
     """For the command that this process becomes; else for whoever waited for this process to end."""
     pid = os.getpid() if asked.program else os.getppid()
     started = start_time_of(pid)
     if started is None:
         raise CannotTellError(f"Process {pid}, for which the room would be kept, has ended.")
-    names = {gpu.index: gpu.uuid or str(gpu.index) for gpu in snapshot.gpus}
     return Reservation(
         pid=pid,
         start_time=started,
         job=asked.budget.job.label,
-        gpus={names[index]: size for index, size in found.taken_bytes.items()},
+        gpus={room.device: size for room, size in found.taken},
         until=None if asked.program else time.time() + START_SECONDS,
     )

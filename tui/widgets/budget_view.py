@@ -7,7 +7,7 @@ from textual.content import Content
 from vramtop.estimator.budget import Budget, Method
 from vramtop.estimator.effective_batch import effective_batch
 from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.fit import Fit, GpuVerdict
+from vramtop.monitor.fit import Fit, GpuVerdict, Room
 
 from ..bars import Cell, Part, bar, component_parts, mark_range
 from ..gpu_bars import SLACK, bar_content
@@ -104,7 +104,7 @@ def gpu_lines(fit: Fit, budget: Budget, *, width: int, placed_only: bool = False
         width: cells of a line.
         placed_only: those that get no rank are told in one line, where they are several.
     """
-    placed = [gpu for gpu in fit.gpus if gpu.room.index in fit.placement]
+    placed = [gpu for gpu in fit.gpus if gpu.room in fit.placed]
     others = [gpu for gpu in fit.gpus if gpu not in placed]
     if not placed_only or len(others) < 2 or not placed:
         return [_gpu_line(gpu, budget, width=width, placed=gpu in placed) for gpu in fit.gpus]
@@ -140,12 +140,21 @@ def short_name(name: str | None) -> str:
 
 def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
     room = gpu.room
-    label = f"{'▶' if placed else ' '}{room.index:>2} {short_name(room.name)}"[: _LABEL - 1]
+    label = f"{'▶' if placed else ' '}{room.index:>2} {_card_words(room)}"[: _LABEL - 1]
     room_for_bar = max(8, width - _LABEL - _TAIL - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(
         (f"{label:<{_LABEL}}", "bold" if placed else ""), bar_content(cells), f"{_EDGE} ", _gpu_tail(gpu)
     )
+
+
+def _card_words(room: Room) -> str:
+    """``H100 80GB HBM3``, ``MIG 1g.10gb gi 3``, where there is no place for more ``1c.3g.40gb gi 3/1``."""
+    if room.mig is None:
+        return short_name(room.name)
+    part = f"/{room.mig.compute_instance}" if room.mig.compute_instance else ""
+    words = f"{room.mig.profile or ''} gi {room.mig.gpu_instance}{part}".strip()
+    return f"MIG {words}" if len(words) <= _LABEL - 9 else words
 
 
 def _gpu_bar(gpu: GpuVerdict, budget: Budget, width: int, *, placed: bool) -> list[Cell]:
