@@ -25,16 +25,7 @@ def load_job(path: Path) -> Job:
     Raises:
         InputError: the file cannot be read, is not TOML, or is not a job.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
-    try:
-        data = msgspec.toml.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not TOML: {error}") from None
+    data = _read(path)
     job = job_from_mapping(data, where=str(path))
     if job.model.id is None and job.model.config is None:
         raise InputError(f"{path}: no model is given; write [model] with an id, or [model.config]")
@@ -45,6 +36,20 @@ def load_job(path: Path) -> Job:
         place = str((path.parent / (job.model.code_folder or "")).resolve())
         job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, code_folder=place))
     return job
+
+
+def written_keys(path: Path) -> tuple[str, ...]:
+    """The dotted keys that a job file sets itself.
+
+    Raises:
+        InputError: it cannot be read, or is not TOML.
+    """
+    tables = _read(path)
+    return tuple(
+        f"{table}.{key}".rstrip(".")
+        for table, fields in tables.items()
+        for key in (fields if isinstance(fields, dict) else ("",))
+    )
 
 
 def uses_own_code(job: Job) -> bool:
@@ -112,6 +117,24 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     return job_from_mapping(tables, where=where)
 
 
+def differences(before: Job, after: Job) -> dict[str, Any]:
+    """What to set in one job to get the other, by dotted keys, as ``with_changes`` takes it.
+
+    A table that only ``before`` has is None.
+    """
+    old, new = job_to_mapping(before), job_to_mapping(after)
+    changes: dict[str, Any] = {}
+    for table in dict.fromkeys([*old, *new]):
+        there, wanted = old.get(table, {}), new.get(table)
+        if not isinstance(wanted, dict):
+            if wanted != there:
+                changes[table] = wanted
+            continue
+        unset = dict.fromkeys(key for key in there if key not in wanted)
+        changes |= {f"{table}.{key}": value for key, value in (wanted | unset).items() if there.get(key) != value}
+    return changes
+
+
 @lru_cache
 def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
     """The job's tables by name, each with the types of its keys."""
@@ -156,6 +179,20 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key.strip(), msgspec.toml.decode(f"value = {value}")["value"]
     except (msgspec.DecodeError, RecursionError):
         return key.strip(), value.strip()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    try:
+        data: dict[str, Any] = msgspec.toml.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+    return data
 
 
 def _explain(message: str, data: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ def edit_job_file(text: str, changes: Mapping[str, Any]) -> str | None:
     lines = text.split("\n")
     for dotted, value in changes.items():
         table, _, key = dotted.rpartition(".")
-        _set(lines, table, key, _toml(value))
+        _set(lines, table, key, toml_value(value))
     edited = "\n".join(lines)
     return edited if _reads(edited) == _expected(text, changes) else None
 
@@ -32,6 +32,21 @@ def unified_diff(before: str, after: str, *, name: str) -> str:
     """The difference of two texts as ``diff -u`` writes it, with one line of context."""
     found = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=1, lineterm="")
     return "\n".join(found)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it on one line; None in lists and inline tables is left out, for TOML has none."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(each) for each in value if each is not None) + "]"
+    if isinstance(value, Mapping):
+        inner = (f"{toml_value(str(key))} = {toml_value(each)}" for key, each in value.items() if each is not None)
+        return "{" + ", ".join(inner) + "}"
+    if isinstance(value, (int, float)):
+        return str(value)
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(char if char >= " " and char != "\x7f" else f"\\u{ord(char):04x}" for char in escaped) + '"'
 
 
 def _set(lines: list[str], table: str, key: str, value: str) -> None:
@@ -88,17 +103,6 @@ def _last_line(lines: list[str], at: int, first: str) -> int:
         value = lines[last][: _value_end(lines[last])]
         depth += value.count("[") - value.count("]")
     return last
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(each) for each in value) + "]"
-    if isinstance(value, (int, float)):
-        return str(value)
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _reads(text: str) -> Any:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
+from textual.geometry import Offset
 from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.job import Job, ModelSpec
 from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import ProcessKey, Snapshot
@@ -30,8 +32,11 @@ from .line_filters import AsciiFilter, InertFilter
 from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
+from .terminal import clean
+from .widgets.choice import Menu
 
 if TYPE_CHECKING:
+    from vramtop.estimator.methods import Variants
     from vramtop.monitor.attach import Attachment
 
     from .estimates import Estimate
@@ -120,6 +125,8 @@ class VramtopApp(App[None]):
         self._failure: str | None = None
         self._recorder: Recorder | None = None
         self._opening = False
+        self._draft: Job | None = None
+        """The job that was looked at last in the fit check."""
         self._attached: dict[ProcessKey, Attachment] = {}
         """What was read of processes that are followed: of one that has ended nothing more can be read."""
         self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
@@ -227,10 +234,19 @@ class VramtopApp(App[None]):
         self._open(screen)
 
     def action_fit_check(self) -> None:
-        """Open the fit check."""
-        from .screens.fit_check import FitCheckScreen
+        """Open the fit check: on a job that waits, on the job that was looked at last, or on a new one."""
+        waiting, draft = self.watchlist.pending(), self._draft
+        jobs: list[Job | None] = [*waiting, *([draft] if draft and draft not in waiting else []), None]
+        if len(jobs) == 1:
+            self._open_fit_check(None)
+            return
+        names = [f"{job.label} ({'waits' if job in waiting else 'as you left it'})" if job else "new" for job in jobs]
 
-        self._open(FitCheckScreen(self.watchlist, estimate=self.watchlist.estimate, refine=self._refine))
+        def choose(at: int | None) -> None:
+            if at is not None:
+                self._open_fit_check(jobs[at])
+
+        self.push_screen(Menu([clean(name) for name in names], Offset(2, 2)), choose)
 
     def action_attach(self, pid: int | None = None) -> None:
         """Attach to a running process; where none is named, show the newest run, or ask where there is none."""
@@ -244,7 +260,7 @@ class VramtopApp(App[None]):
         """Open the help."""
         from .screens.help import HelpScreen
 
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(fit_first=self.screen.TITLE in ("Fit check", "What if")))
 
     def action_pause(self) -> None:
         """Stop reading, or go on."""
@@ -288,6 +304,30 @@ class VramtopApp(App[None]):
             yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
         yield from super().get_system_commands(screen)
+
+    def _open_fit_check(self, job: Job | None) -> None:
+        from .screens.fit_check import FitCheckScreen
+
+        screen = FitCheckScreen(
+            self.watchlist,
+            estimate=self.watchlist.estimate,
+            refine=self._refine,
+            vary=self._vary,
+            initial=job,
+            pinned=job if job in self.watchlist.pending() else None,
+            leave=self._keep_draft,
+        )
+        self._open(screen)
+
+    def _vary(self, job: Job) -> "Variants":
+        """Quick estimates for searches, meant for the same card as all others."""
+        from vramtop.estimator.methods import variants
+
+        return variants(job, gpu=None if job.target.gpu else self.watchlist.card)
+
+    def _keep_draft(self, job: Job) -> None:
+        """What is typed is not lost by Escape."""
+        self._draft = job if job.model != ModelSpec() else self._draft
 
     def _open_attach(self, pid: int | None, start_time: float | None) -> None:
         from vramtop.estimator.methods import estimate  # not at start-up, of which it would take a fifth

@@ -2,15 +2,16 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.architecture import usual_task
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, ModelSpec
-from vramtop.estimator.jobfile import job_keys, load_job, names_code, parse_assignment, with_changes
+from vramtop.estimator.jobfile import job_keys, load_job, names_code, parse_assignment, with_changes, written_keys
 from vramtop.estimator.models import read_config, resolve_model
+from vramtop.estimator.paths import expanded, is_file, is_folder
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.evidence import JobReading
@@ -49,6 +50,10 @@ class JobSource:
     """Which tool that is, where it is a known one."""
     place: str | None = None
     """``command line``, or the name of that tool's file."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each value was read, by dotted key."""
+    missing: tuple[str, ...] = ()
+    """Keys that matter and were not found."""
 
 
 def job_flags() -> dict[str, str]:
@@ -105,12 +110,12 @@ def read_source(options: argparse.Namespace, launch: Sequence[str] | None) -> Jo
     if launch is not None:
         if options.job:
             raise InputError(f"both a job ({options.job}) and a launch line after -- were given; give one")
-        return _from_launch_line(launch, changes)
+        return _complete(_from_launch_line(launch, changes), "the launch line", "before the --, with")
     if not options.job:
         raise InputError("no job is given: a job file, a model, or a launch line after --")
     path = Path(options.job)
     if path.suffix in _FILES and not path.is_dir():
-        return _from_file(path, changes)
+        return _complete(_from_file(path, changes), str(path), "with")
     try:
         return JobSource(job=with_changes(_from_model(options.job, changes), changes, where="the command line"))
     except InputError as error:
@@ -123,6 +128,27 @@ def _not_a_job(error: InputError) -> InputError:
     )
 
 
+def open_source(text: str) -> JobSource:
+    """What a person types or pastes: a job file, a tool's configuration, a launch line, a model; it may lack values.
+
+    Args:
+        text: the path of a file, perhaps quoted; a launch line, perhaps of several lines; or a model's name.
+
+    Raises:
+        InputError: it is none of these, or cannot be read.
+    """
+    text = text.strip().removeprefix("$ ").strip()
+    alone = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+    path = expanded(alone)
+    if path.suffix in _FILES and (is_file(path) or len(text.split()) == 1):
+        return _from_file(path, {})
+    if len(text.split()) > 1 and not is_folder(path):
+        return _from_launch_line([text], {})
+    if not alone:
+        raise InputError("nothing is given: a job file, a tool's configuration, a launch line, or a model")
+    return JobSource(job=_from_model(alone, {}), origins={"model.id": "as you gave it"})
+
+
 def _given(options: argparse.Namespace) -> Mapping[str, Any]:
     flags = {key: getattr(options, key) for key in job_flags().values() if getattr(options, key) is not None}
     assignments = [f"{key}={value}" for key, value in flags.items()] + list(options.set)
@@ -133,13 +159,14 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> JobSource:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".toml" and not _is_torchtitan(path):
-        return JobSource(job=with_changes(load_job(path), changes, where="the command line"), file=path)
+        job = with_changes(load_job(path), changes, where="the command line")
+        return JobSource(job=job, file=path, origins=dict.fromkeys(written_keys(path), path.name))
     if _is_model_config(path):
         job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")
-        return JobSource(job=job)
+        return JobSource(job=job, origins={"model.id": path.name})
     from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 
-    return _from_reading(read_config_file(path), changes, what=str(path), where="with", tool=tool_of_file(path))
+    return _from_reading(read_config_file(path), changes, tool=tool_of_file(path), place=path.name)
 
 
 def _is_torchtitan(path: Path) -> bool:
@@ -172,23 +199,28 @@ def _is_model_config(path: Path) -> bool:
 def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> JobSource:
     from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
-    reading = read_launch(launch)
-    return _from_reading(
-        reading, changes, what="the launch line", where="before the --, with", tool=tool_of_line(launch)
-    )
+    return _from_reading(read_launch(launch), changes, tool=tool_of_line(launch), place="command line")
 
 
-def _from_reading(
-    reading: "JobReading", changes: Mapping[str, Any], *, what: str, where: str, tool: str | None
-) -> JobSource:
-    place = "command line" if what == "the launch line" else Path(what).name
-    missing = reading.still_missing(changes)
-    if missing:
-        raise InputError(
-            f"{what} does not say {', '.join(missing)}; add it {where} --set {missing[0]}={_EXAMPLES[missing[0]]}"
-        )
-    guessed = [f"{f.key} = {f.value} ({f.origin})" for f in reading.findings if not f.written]
-    notes = (f"Not written anywhere: {'; '.join(guessed)}.",) if guessed else ()
+def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: str | None, place: str) -> JobSource:
     return JobSource(
-        job=reading.job(changes), notes=(*reading.warnings, *notes), reading=reading, tool=tool, place=place
+        job=reading.job(changes),
+        notes=reading.warnings,
+        reading=reading,
+        tool=tool,
+        place=place,
+        origins=reading.evidence(),
+        missing=reading.still_missing(changes),
     )
+
+
+def _complete(source: JobSource, what: str, where: str) -> JobSource:
+    """The source with a note on what was guessed; a job that lacks a value that matters is refused."""
+    if source.missing:
+        first = source.missing[0]
+        raise InputError(
+            f"{what} does not say {', '.join(source.missing)}; add it {where} --set {first}={_EXAMPLES[first]}"
+        )
+    findings = source.reading.findings if source.reading else ()
+    guessed = [f"{f.key} = {f.value} ({f.origin})" for f in findings if not f.written]
+    return replace(source, notes=(*source.notes, f"Not written anywhere: {'; '.join(guessed)}.")) if guessed else source

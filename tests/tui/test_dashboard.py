@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.events import Paste
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
@@ -486,3 +487,36 @@ async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_sna
         light = table.get_row_at(0)
         assert [cell.text for cell in dark] == [cell.text for cell in light]
         assert [cell.style for cell in dark] != [cell.style for cell in light]
+
+
+async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_again(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("f")
+        await pilot.pause()
+        assert "small (waits)" in screen_text(app)
+        await pilot.press("enter")
+        await pilot.pause(0.3)
+        assert app.screen.job in app.watchlist.pending()
+        await pilot.press("escape")
+
+
+async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("f")
+        await pilot.pause(0.3)
+        app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
+        await pilot.pause(0.1)
+        await pilot.press("escape")
+        await pilot.pause(0.3)
+        await pilot.press("f", "enter")
+        await pilot.pause(0.3)
+        assert app.screen.job.model.id == "small"
+        await pilot.press("escape")
+        await pilot.pause(0.2)
+        await pilot.press("f", "end", "enter")
+        await pilot.pause(0.3)
+        assert app.screen.job.model.id is None

@@ -4,16 +4,24 @@ from collections.abc import Callable
 
 import pytest
 from textual.app import App
+from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Select
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job, ModelSpec, Target, Training
+from vramtop.estimator.jobfile import load_job
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.screens.fit_check import FitCheckScreen
+from vramtop.tui.screens.open_job import OpenJobScreen
+from vramtop.tui.screens.save_job import SaveJobScreen
+from vramtop.tui.screens.show_text import ShowTextScreen
+from vramtop.tui.screens.step import StepScreen
+from vramtop.tui.screens.what_if import WhatIfScreen
 from vramtop.tui.widgets.choice import Choice
 from vramtop.tui.widgets.job_form import FieldRow
+from vramtop.tui.widgets.suggestions import Suggestions
 from vramtop.tui.widgets.verdict import VerdictView
 
 MODEL = "Llama-3.1-8B"
@@ -26,6 +34,10 @@ class Host(App[None]):
     def __init__(self, screen: FitCheckScreen) -> None:
         super().__init__()
         self.shown = screen
+        self.said: list[str] = []
+
+    def notify(self, message: str, **_: object) -> None:
+        self.said.append(message)
 
     async def on_mount(self) -> None:
         await self.push_screen(self.shown)
@@ -59,6 +71,8 @@ def row(screen: FitCheckScreen, key: str) -> FieldRow:
 
 
 def text_of(screen: FitCheckScreen, selector: str) -> str:
+    if selector == "#answer":
+        return "\n".join(str(screen.query_one(part).render()) for part in ("#answer", "#details"))
     return str(screen.query_one(selector).render())
 
 
@@ -265,7 +279,7 @@ async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimat
         screen.query_one("#card", Select).value = "t4"
         await until(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         assert "T4" in text_of(screen, "#answer")
-        await pilot.press("f3", "tab", "3")
+        await pilot.press("f4", "tab", "3")
         await until(pilot, lambda: text_of(screen, "#answer").count("T4") == 3)
         assert screen.job is not None
         assert screen.job.target.gpu == "t4"
@@ -290,3 +304,272 @@ async def test_the_verdict_can_be_seen_at_every_size(watchlist, estimate, board,
         answer = screen.query_one("#answer").region
         assert answer.y < size[1] - 4
         assert answer.right <= size[0]
+
+
+@pytest.fixture
+def large() -> Job:
+    """Needs 90 GiB with the estimate above; eight sequences, 80."""
+    return Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=16, optimizer="sgd", precision="bf16"))
+
+
+def suggested(screen: FitCheckScreen) -> bool:
+    return bool(screen.query_one(Suggestions).suggestions)
+
+
+def settled(screen: FitCheckScreen) -> bool:
+    budget = screen.query_one(VerdictView).budget
+    return budget is not None and budget.job == screen.job
+
+
+@pytest.mark.parametrize("way", ["digit", "alt", "enter", "mouse"])
+async def test_a_suggestion_is_applied_and_taken_back(watchlist, estimate, board, large, way):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: suggested(screen))
+        first = screen.query_one(Suggestions).suggestions[0]
+        assert first.verdict == "fits"
+        match way:
+            case "digit":
+                await pilot.press("f6", "1")
+            case "alt":
+                row(screen, "training.micro_batch").query_one(Input).focus()
+                await pilot.press("alt+1")
+            case "enter":
+                await pilot.press("f6", "enter")
+            case "mouse":
+                await pilot.click(Suggestions, offset=(8, 1))
+        await until(pilot, lambda: screen.job == first.budget.job)
+        await until(pilot, lambda: text_of(screen, "#answer").lstrip().startswith("✓ FITS"))
+        assert not suggested(screen)
+        await pilot.press("f10")
+        assert screen.job == large
+        await until(pilot, lambda: suggested(screen))
+
+
+async def test_what_a_mac_makes_of_alt_and_a_digit_applies_in_a_field_too(watchlist, estimate, board, large):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: suggested(screen))
+        first = screen.query_one(Suggestions).suggestions[0]
+        row(screen, "lora.targets").query_one(Input).focus()
+        await pilot.press("inverted_exclamation_mark")
+        await until(pilot, lambda: screen.job == first.budget.job)
+
+
+async def test_typing_is_undone_field_by_field(watchlist, estimate, board):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        await retype(pilot, screen, "training.micro_batch", "12")
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await pilot.press("f10")
+        assert screen.job is not None
+        assert (screen.job.training.micro_batch, screen.job.training.sequence_length) == (12, 2048)
+        assert row(screen, "training.sequence_length").query_one(Input).value == "2048"
+        await pilot.press("f10")
+        assert screen.job == START
+
+
+async def test_suggestions_are_not_for_settings_that_make_no_sense(watchlist, estimate, board, large):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: suggested(screen))
+        await retype(pilot, screen, "training.micro_batch", "x")
+        await until(pilot, lambda: not suggested(screen))
+
+
+async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, estimate, board, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("from transformers import Trainer\n")
+    screen = FitCheckScreen(watchlist, estimate=estimate)
+    app = Host(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("f3")
+        await until(pilot, lambda: isinstance(app.screen, OpenJobScreen))
+        box = app.screen.query_one(Input)
+        lines = (
+            f"python train.py \\\n  --model_name_or_path {MODEL} \\\n  --per_device_train_batch_size 3 --output_dir o\n"
+        )
+        box.post_message(Paste(lines))
+        await until(pilot, lambda: box.value.endswith("--output_dir o"))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is screen and bool(screen.query(".remark")))
+        assert row(screen, "training.micro_batch").value == 3
+        assert "--per_device_train_batch_size" in str(row(screen, "training.micro_batch").query_one(".remark").render())
+        asked = [str(label.render()) for label in screen.query(".-missing")]
+        assert asked == ["missing: fill in"]
+        assert screen.job is None
+        assert "sequence length is missing" in text_of(screen, "#doubt")
+        await retype(pilot, screen, "training.sequence_length", "512")
+        await until(pilot, lambda: settled(screen))
+
+
+async def test_a_launch_line_pasted_into_the_models_field_is_opened(watchlist, estimate, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("from transformers import Trainer\n")
+    screen = FitCheckScreen(watchlist, estimate=estimate)
+    app = Host(screen)
+    line = f"python train.py --model_name_or_path {MODEL} --per_device_train_batch_size 3 --output_dir o"
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.query_one("#row-model-id Input").post_message(Paste(line))
+        await until(pilot, lambda: app.screen is screen and bool(screen.query(".remark")))
+        assert row(screen, "model.id").value == MODEL
+
+
+async def test_what_cannot_be_opened_is_said_under_the_field(watchlist, estimate):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = Host(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f3", *"none.yaml", "enter")
+        await until(pilot, lambda: "no such file" in str(app.screen.query_one("#failure").render()))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        assert screen.job == START
+
+
+async def test_a_job_is_saved_and_nothing_is_replaced_unasked(watchlist, estimate, board, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = Host(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: settled(screen))
+        await pilot.press("f8", "enter")
+        await until(pilot, lambda: app.screen is screen)
+        assert load_job(tmp_path / f"{MODEL}.toml") == START
+        await retype(pilot, screen, "training.micro_batch", "2")
+        await pilot.press("f8", "enter")
+        await pilot.pause()
+        assert "is there already" in str(app.screen.query_one("#failure").render())
+        assert load_job(tmp_path / f"{MODEL}.toml") == START
+        assert isinstance(app.screen, SaveJobScreen)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is screen)
+        assert load_job(tmp_path / f"{MODEL}.toml").training.micro_batch == 2
+
+
+async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = Host(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await retype(pilot, screen, "training.micro_batch", "2")
+        await pilot.press("f9")
+        await until(pilot, lambda: isinstance(app.screen, ShowTextScreen))
+        assert app.clipboard == f"vramtop fit {MODEL} --micro-batch 2"
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+
+
+async def test_a_value_is_found_on_the_plot_and_taken(watchlist, estimate, board):
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    app = Host(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: screen.query_one(VerdictView).advice is not None)
+        await pilot.press("f7")
+        await until(pilot, lambda: isinstance(app.screen, WhatIfScreen))
+        facts = str(app.screen.query_one("#facts").render())
+        assert "micro-batch 1: 10.0 GiB" in facts
+        assert "fits up to micro-batch 7" in facts  # of 78.5 GiB
+        await pilot.press("tab")
+        assert "sequence length 2,048" in str(app.screen.query_one("#facts").render())
+        await pilot.press("tab", "l", "enter")
+        await until(pilot, lambda: app.screen is screen)
+        assert screen.job is not None
+        assert screen.job.training.micro_batch == 7
+
+
+@pytest.mark.parametrize("key", ["f2", "f5", "f7", "f8"])
+async def test_without_a_model_it_is_said_why_nothing_happens(watchlist, estimate, key):
+    screen = FitCheckScreen(watchlist, estimate=estimate)
+    app = Host(screen)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press(key)
+        assert app.screen is screen
+        assert "type a model" in app.said[-1]
+
+
+async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board, make_budget):
+    def refine(job: Job) -> Budget:
+        return dataclasses.replace(make_budget(job, device=12), method="traced")
+
+    screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
+    app = Host(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "is being traced" in text_of(screen, "#answer"))
+        await until(
+            pilot, lambda: "2.00 GiB more than the estimate before it, which was 10.0" in text_of(screen, "#answer")
+        )
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, StepScreen))
+
+
+async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, estimate, board):
+    watchlist.pend(START)
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, pinned=START)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await retype(pilot, screen, "training.micro_batch", "2")
+        await until(pilot, lambda: settled(screen))
+        await pilot.press("f2")
+        assert [job.training.micro_batch for job in watchlist.pending()] == [2]
+
+
+async def test_jobs_that_wait_have_their_room_before_this_one(watchlist, estimate, board):
+    watchlist.pend(Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=7)))
+    screen = FitCheckScreen(
+        watchlist, estimate=estimate, initial=Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=6))
+    )
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(watchlist.update(board.snapshot))
+        await until(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
+
+
+async def test_models_in_the_cache_are_suggested(watchlist, estimate, tmp_path, monkeypatch):
+    (tmp_path / "models--acme--rocket-9b").mkdir()
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    screen = FitCheckScreen(watchlist, estimate=estimate)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        box = screen.query_one("#row-model-id Input", Input)
+        await pilot.pause(0.1)
+        await pilot.press(*"acme/")
+        await until(pilot, lambda: box._suggestion == "acme/rocket-9b")
+
+
+async def test_folders_are_completed(watchlist, estimate, tmp_path, monkeypatch):
+    (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    screen = FitCheckScreen(watchlist, estimate=estimate)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        box = screen.query_one("#row-model-id Input", Input)
+        await pilot.press(*"./check")
+        await until(pilot, lambda: box._suggestion == "./checkpoints")
+
+
+async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
+    kept: list[Job] = []
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, leave=kept.append)
+    app = Host(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await retype(pilot, screen, "training.micro_batch", "5")
+        await pilot.press("escape")
+        await until(pilot, lambda: bool(kept))
+    assert kept[0].training.micro_batch == 5
+
+
+async def test_room_promised_to_a_job_about_to_start_is_not_there(estimate, board):
+    watchlist = Watchlist(estimate=estimate, reserved=lambda _: {0: 40 << 30, 1: 70 << 30})
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(watchlist.update(board.snapshot))
+        await until(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))

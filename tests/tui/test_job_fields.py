@@ -63,11 +63,34 @@ def test_the_kind_of_fine_tuning_decides_about_adapters(tuning, quantization):
     assert field_value(job, "lora") == tuning
 
 
+def shown(tuning: str = FULL, mode: str = "train", engine: str = "transformers") -> set[str]:
+    return shown_fields({"lora": tuning, "training.mode": mode, "inference.engine": engine}, job_fields())
+
+
 def test_fields_that_mean_nothing_are_not_shown():
-    assert "lora.rank" not in shown_fields(FULL, job_fields())
-    assert "lora.rank" in shown_fields(LORA, job_fields())
-    assert "lora.quantization" not in shown_fields(LORA, job_fields())
-    assert "lora.quantization" in shown_fields(QLORA, job_fields())
+    assert "lora.rank" not in shown(FULL)
+    assert "lora.rank" in shown(LORA)
+    assert "lora.quantization" not in shown(LORA)
+    assert "lora.quantization" in shown(QLORA)
+    assert "inference.engine" not in shown()
+    assert "inference.engine" in shown(mode="inference")
+    assert "inference.gpu_memory_utilization" not in shown(mode="inference")
+    assert "inference.gpu_memory_utilization" in shown(mode="inference", engine="vllm")
+
+
+def test_a_share_is_read_within_its_bounds_and_what_may_be_empty_is_none():
+    assert parse_text(field("inference.gpu_memory_utilization"), "0.85") == 0.85
+    with pytest.raises(InputError, match=r"such as 0\.9"):
+        parse_text(field("inference.gpu_memory_utilization"), "90")
+    assert parse_text(field("inference.prefill_tokens"), "") is None
+
+
+def test_how_it_is_served_counts_only_for_inference():
+    values = {found.key: field_value(Job(), found.key) for found in job_fields()} | {"inference.engine": "vllm"}
+    assert build_job(Job(), values).inference is None
+    served = build_job(Job(), values | {"training.mode": "inference"})
+    assert served.inference is not None
+    assert served.inference.engine == "vllm"
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "9" * 5000])

@@ -2,39 +2,55 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Button, Footer, Label
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import CancelledError, VramtopError
+from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job
+from vramtop.estimator.jobfile import with_changes
 from vramtop.monitor.board import Board
 from vramtop.monitor.watch import Watchlist
 
-from ..job_fields import model_names
+from ..changed_settings import settings_text
+from ..checks import Estimate, Vary
+from ..fit_judge import Judge, told
+from ..job_fields import cached_models, model_names
 from ..newest import Newest
+from ..past import Past
 from ..widgets.job_form import JobForm
 from ..widgets.machine import MachinePicker
+from ..widgets.model_input import ModelInput
+from ..widgets.suggestions import Suggestions
 from ..widgets.verdict import VerdictView
+from .fit_keys import FIT_KEYS
+from .fit_messages import Advised, Estimated, ModelsFound, NotRefined, checks_that_post
+from .open_job import Opened, OpenJobScreen
+from .save_job import SaveJobScreen
+from .show_text import ShowTextScreen
 from .step import StepScreen
+from .what_if import WhatIfScreen
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-Estimate = Callable[[Job], Budget]
+    from vramtop.monitor.host_memory import HostRoom
 
-_TYPING_SECONDS = 0.15
-"""So long after the last key the job is estimated."""
+    from ..what_if import Axis
+
+_COMPLAINING_SECONDS = 0.3
+"""So long after the last key it is said what is wrong: half a name is no mistake."""
 _THINKING_SECONDS = 0.8
 """So long after the last key the slower estimate begins."""
+_NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
+_NO_MODEL = "type a model: a name, hub id or folder; F3 opens a file"
 
 
 class FitCheckScreen(Screen[None]):
@@ -44,27 +60,22 @@ class FitCheckScreen(Screen[None]):
         watchlist: takes the job when it is pinned as pending.
         estimate: a quick estimate; called on a thread of its own.
         refine: a better and slower one, likewise; None: there is none.
+        vary: gives a still quicker one for jobs of one model, for searches; ``estimate`` itself when left out.
         initial: the settings to begin with.
+        pinned: the job that waits and is looked at again: pinning replaces it.
+        leave: told of the job when the screen closes.
     """
 
     TITLE = "Fit check"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "app.pop_screen", "Back"),
-        Binding("f2", "pin", "Pin as pending", key_display="F2"),
-        Binding("p", "pin", "Pin", show=False),
-        Binding("f3", "focus_machine", "GPUs", key_display="F3"),
-        Binding("f4", "focus_form", "Settings", key_display="F4"),
-        Binding("f5", "step", "Step", key_display="F5"),
-        Binding("t", "step", "Step", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = FIT_KEYS
     DEFAULT_CSS = """
     FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
     FitCheckScreen #halves { height: 1fr; layout: horizontal; }
-    FitCheckScreen #form { width: 2fr; max-width: 62; border-right: vkey $foreground 20%; }
+    FitCheckScreen #settings { width: 2fr; max-width: 62; border-right: vkey $foreground 20%; }
     FitCheckScreen #verdict { width: 3fr; }
     FitCheckScreen.-narrow #halves { layout: vertical; }
-    FitCheckScreen.-narrow #form {
+    FitCheckScreen.-narrow #settings {
         width: 1fr; max-width: 100%; height: 2fr; border-right: none; border-bottom: hkey $foreground 20%;
     }
     FitCheckScreen.-narrow #verdict { width: 1fr; height: 3fr; }
@@ -72,67 +83,63 @@ class FitCheckScreen(Screen[None]):
     FitCheckScreen #bar Button { margin: 0 1; }
     """
 
-    @dataclass
-    class Estimated(Message):
-        """An estimate has come back: a budget, or the sentence why there is none."""
-
-        asked: int
-        answer: Budget | str
-
-    @dataclass
-    class NotRefined(Message):
-        """There is no better estimate than the quick one, and why."""
-
-        asked: int
-        sentence: str
-
     def __init__(
         self,
         watchlist: Watchlist,
         *,
         estimate: Estimate,
         refine: Estimate | None = None,
+        vary: Vary | None = None,
         initial: Job | None = None,
+        pinned: Job | None = None,
+        leave: Callable[[Job], None] = lambda _: None,
     ) -> None:
         super().__init__()
         self._watchlist = watchlist
-        self._estimate = estimate
-        self._refine = refine
         self._initial = initial or Job()
-        self._quick, self._deep = Newest("fit check"), Newest("fit check, refined")
-        self._asked = 0
+        self._pinned = pinned
+        self._leave = leave
+        self._opened: Opened | None = None
+        self._checks = checks_that_post(self._post, estimate, refine, vary or (lambda _: estimate))
+        self._names = Newest("models in the cache")
+        self._past = Past(self._initial)
         self._edited = "model.id"
+        self._judge = Judge()
+        self._host: HostRoom | None = None
         self._step: StepScreen | None = None
-        self._unrefined: str | None = None
-        """Why there is no better estimate of the newest settings."""
+        self._what_if: WhatIfScreen | None = None
         self._due: list[Timer] = []
         self._gone = threading.Event()
 
     def compose(self) -> ComposeResult:
         """The form, the verdict, and what can be done with it."""
-        yield Label("Fit check: would this job fit?", id="title")
+        yield Label("Fit check: would this job fit?", id="title", markup=False)
         with Horizontal(id="halves"):
-            yield JobForm(self._initial, models=model_names(), id="form")
+            with Vertical(id="settings"):
+                yield JobForm(self._initial, models=model_names(), id="form")
             yield VerdictView(id="verdict")
         with Horizontal(id="bar"):
             yield MachinePicker(chosen=self._initial.target.gpu, id="machine")
             yield Button("Pin as pending", id="pin", compact=True, variant="primary")
-        yield Footer()
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """Estimate what the form begins with."""
-        self.query_one("#row-model-id Input").focus()
+        self._focus_form()
         self._ask()
+        self._names.submit(lambda: self._post(ModelsFound(cached_models())))
 
     def on_unmount(self) -> None:
         """Nobody waits for answers any more."""
         self._gone.set()
-        self._deep.interrupt()
+        self._checks.renew()
+        self._leave(self._past.now)
 
     def show_board(self, board: Board) -> None:
         """Hold the job against the GPUs as they are now."""
+        self._host = self._watchlist.host(board.snapshot)
         self.query_one(MachinePicker).show_board(board)
-        self._judge()
+        self._hold()
 
     @property
     def job(self) -> Job | None:
@@ -140,129 +147,284 @@ class FitCheckScreen(Screen[None]):
         job = self.query_one(JobForm).job
         return self.query_one(MachinePicker).aimed(job) if job else None
 
+    @on(ModelsFound)
+    def models_found(self, event: ModelsFound) -> None:
+        """Suggest them too."""
+        self.query_one(JobForm).offer(event.names)
+
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
-        """Estimate again once the typing pauses."""
-        self._edited = event.key
-        self._ask_soon()
+        """Estimate again, at once."""
+        self._edited = event.key or self._edited
+        if (job := self.query_one(JobForm).job) is not None:
+            could = self._past.can_undo
+            self._past.take(job, event.key or None)
+            if self._past.can_undo != could:  # the footer is slow to draw
+                self.refresh_bindings()
+        self._ask()
 
     @on(MachinePicker.Picked)
     def machine_picked(self) -> None:
         """Hold the budget against other cards at once, and estimate for them: a card's libraries count too."""
-        self._judge()
-        self._ask_soon()
+        self._hold()
+        self._ask()
 
     @on(Estimated)
     def estimated(self, event: Estimated) -> None:
         """Show the newest answer; older ones come too late."""
-        if event.asked != self._asked:
+        if event.asked != self._checks.asked:
             return
-        form = self.query_one(JobForm)
         if isinstance(event.answer, str):
-            self.query_one(VerdictView).doubt(event.answer)
-            form.complain(self._edited, event.answer)
+            self._complain_soon(event.answer)
             return
-        form.settle()
+        self.query_one(JobForm).settle()
         view = self.query_one(VerdictView)
-        view.take(event.answer)
+        view.take(event.answer, waiting=self._checks.is_waiting(event.answer))
         if self._step is not None and view.budget is not None:
-            self._step.take(view.budget, waiting=self._is_waiting(view.budget))
-        self._judge()
+            self._step.take(view.budget, waiting=self._checks.is_waiting(view.budget))
+        self._hold(anew=True)
 
     @on(NotRefined)
     def not_refined(self, event: NotRefined) -> None:
         """The quick answer stands."""
-        if event.asked == self._asked:
-            self._unrefined = event.sentence
+        if event.asked == self._checks.asked:
+            self._checks.given_up = event.sentence
+            self.query_one(VerdictView).give_up()
             if self._step is not None:
                 self._step.give_up(event.sentence)
+
+    @on(Advised)
+    def advised(self, event: Advised) -> None:
+        """Show what could be changed."""
+        if event.asked == self._checks.asked:
+            self.query_one(VerdictView).advise(event.advice)
+            if self._what_if is not None and event.advice.sweeps:
+                self._what_if.take(event.advice.sweeps)
+
+    @on(Suggestions.Applied)
+    def applied(self, event: Suggestions.Applied) -> None:
+        """Take a suggestion over into the form."""
+        self._set(event.suggestion.changes)
+
+    @on(ModelInput.PastedMore)
+    def pasted(self, event: ModelInput.PastedMore) -> None:
+        """A launch line or a path in the model's field is opened."""
+        self.action_open(event.text)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Nothing to undo, no such key."""
+        return action != "undo" or self._past.can_undo
 
     @on(Button.Pressed, "#pin")
     def action_pin(self) -> None:
         """Put the job among those that wait, unless it makes no sense."""
-        verdict = self.query_one(VerdictView)
-        job, budget = self.job, verdict.budget
-        if job is None or budget is None or verdict.doubtful:
-            self.notify("There is no budget for these settings yet, so there is nothing to pin.", severity="warning")
+        job, budget = self.job, self._sound_budget("pin")
+        if job is None or budget is None:
             return
+        if self._pinned is not None and self._pinned != job:
+            self._watchlist.unpend(self._pinned)
+        self._pinned = job
         self._watchlist.pend(job)
         if budget.method != "formula" and budget.job == job:
             self._watchlist.refine(budget)
         self.notify(f"{job.label} waits: the dashboard shows whether it fits; x there unpins it.", markup=False)
 
+    def action_apply(self, number: int) -> None:
+        """Apply the suggestion with this number."""
+        suggestions = self.query_one(Suggestions)
+        if number <= len(suggestions.suggestions):
+            suggestions.apply(number)
+        else:
+            self.notify(f"There is no suggestion {number}.", severity="warning")
+
+    def action_undo(self) -> None:
+        """Take the last change back: a suggestion, a file that was opened, or the edits of one field."""
+        if (job := self._past.undo()) is not None:
+            self.query_one(JobForm).fill(job)
+
+    def action_open(self, text: str = "") -> None:
+        """Ask for a job file, a configuration, a launch line or a model."""
+        self.app.push_screen(OpenJobScreen(text), self._take_opened)
+
+    def action_save(self) -> None:
+        """Write the job to a file."""
+        job = self.job
+        if job is None or (not job.model.id and job.model.config is None):
+            self.notify(f"There is no job to save: {self._why_not()}", severity="warning", markup=False)
+            return
+        file = self._opened.source.file if self._opened else None
+        path = str(file) if file else f"{job.label}.toml"
+
+        def saved(path: object) -> None:
+            if path is not None:
+                self.notify(f"saved: vramtop fit {path}", markup=False)
+
+        self.app.push_screen(SaveJobScreen(job, path), saved)
+
+    def action_copy(self) -> None:
+        """Copy what was changed, as vramtop's flags and as edits of the tool's own settings."""
+        job = self.job
+        if job is None:
+            self.notify(f"There is no job to copy: {self._why_not()}", severity="warning", markup=False)
+            return
+        opened = self._opened
+        source, given = (opened.source, opened.given) if opened else (None, "")
+        text = settings_text(job, source, given, gpus=self.query_one(MachinePicker).elsewhere)
+        self.app.copy_to_clipboard(text)
+        self.app.push_screen(ShowTextScreen(text, "The changed settings"))
+
+    def action_what_if(self) -> None:
+        """Draw the need over the micro-batch or the sequence length."""
+        budget, advice = self._sound_budget("plot"), self.query_one(VerdictView).advice
+        if budget is None:
+            return
+        if advice is None or not all(swept.points for swept in advice.sweeps) or not advice.sweeps:
+            self.notify("The quick estimate has no rule for this model, so there is no plot.", severity="warning")
+            return
+        self._what_if = WhatIfScreen(advice.sweeps, label=budget.job.label, ascii_only=self._ascii_only)
+        self.app.push_screen(self._what_if, self._take_value)
+
     def action_step(self) -> None:
         """Draw the job's training step."""
-        view = self.query_one(VerdictView)
-        if view.budget is None or view.doubtful:
-            self.notify("There is no budget for these settings yet, so there is no step to draw.", severity="warning")
+        budget = self._sound_budget("draw")
+        if budget is None:
             return
-        rooms = self.query_one(MachinePicker).rooms(view.budget.job.parallel.world_size)
         self._step = StepScreen(
-            view.budget,
-            card_bytes=max((room.total_bytes for room in rooms if room.total_bytes), default=None),
-            waiting=self._is_waiting(view.budget),
-            ascii_only=bool(getattr(self.app, "ascii_only", False)),
+            budget,
+            card_bytes=self._judge.limits(budget).card_bytes,
+            waiting=self._checks.is_waiting(budget),
+            ascii_only=self._ascii_only,
         )
-        if self._unrefined:
-            self._step.give_up(self._unrefined)
+        if self._checks.given_up:
+            self._step.give_up(self._checks.given_up)
         self.app.push_screen(self._step, lambda _: self._forget_step())
-
-    def _forget_step(self) -> None:
-        self._step = None
-
-    def _is_waiting(self, budget: Budget) -> bool:
-        return self._refine is not None and budget.method == "formula" and self._unrefined is None
 
     def action_focus_machine(self) -> None:
         """Go to the choice of cards."""
         self.query_one(MachinePicker).query_one("Select").focus()
 
-    def action_focus_form(self) -> None:
-        """Go to the first setting."""
-        self.query_one("#row-model-id Input").focus()
+    def action_other_pane(self) -> None:
+        """Go to the suggestions, or where there are none to the verdict; from there to the settings."""
+        view, suggestions = self.query_one(VerdictView), self.query_one(Suggestions)
+        if self.focused is not None and view in self.focused.ancestors_with_self:
+            self._focus_form()
+        else:
+            (suggestions if suggestions.display else view).focus()
 
-    def _ask_soon(self) -> None:
-        self._asked += 1
-        self._unrefined = None
-        self._deep.interrupt()  # nobody asks for the settings before this edit any more
-        for timer in self._due:
-            timer.stop()
-        self._due = [self.set_timer(_TYPING_SECONDS, self._ask)]
+    async def _take_opened(self, opened: Opened | None) -> None:
+        """Show what was read in a form of its own, with where each value comes from."""
+        if opened is None:
+            return
+        source = opened.source
+        self._opened, self._pinned = opened, None
+        settings = self.query_one("#settings")
+        await settings.remove_children()
+        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
+        await settings.mount(form)
+        self._past.take(source.job)
+        self.query_one(MachinePicker).choose(source.job.target.gpu)
+        self.query_one("#title", Label).update(f"Fit check: would {source.job.label} fit?")
+        self.query_one(VerdictView).note(source.notes)
+        self._edited = source.missing[0] if source.missing else "model.id"
+        if source.missing:
+            self._focus_form()
+        else:  # nothing to be typed: a digit there would take the place of what was read
+            self.query_one(VerdictView).focus()
+        self._ask()
+
+    def _take_value(self, taken: "tuple[Axis, int] | None") -> None:
+        self._what_if = None
+        if taken is not None:
+            self._set({taken[0]: taken[1]})
+
+    def _set(self, changes: dict[str, object]) -> None:
+        """Set these keys in the form, as one step."""
+        form = self.query_one(JobForm)
+        if form.job is None:
+            self.notify(f"Not applied: {form.wrong}", severity="warning", markup=False)
+            return
+        try:
+            form.fill(with_changes(form.job, changes))
+        except InputError as error:
+            self.notify(error.message, severity="warning", markup=False)
+
+    @property
+    def _ascii_only(self) -> bool:
+        return bool(getattr(self.app, "ascii_only", False))
+
+    def _forget_step(self) -> None:
+        self._step = None
+
+    def _focus_form(self) -> None:
+        self.query_one(JobForm).query("Input, Choice").first().focus()
+
+    def _sound_budget(self, what: str) -> Budget | None:
+        """The budget of the settings as they are; where there is none, the user is told why nothing happens."""
+        view, job = self.query_one(VerdictView), self.job
+        if view.budget is None or view.doubtful or view.budget.job != job:
+            self.notify(f"{_NO_BUDGET} {what}: {self._why_not()}", severity="warning", markup=False)
+            return None
+        return view.budget
+
+    def _why_not(self) -> str:
+        """Why there is no job or no budget, in a sentence's end."""
+        wrong = self.query_one(JobForm).wrong
+        job = None if wrong else self.job
+        if job is not None and job.model.id is None and job.model.config is None:
+            return _NO_MODEL
+        return wrong or self.query_one(VerdictView).doubts or "it is being worked out"
 
     def _ask(self) -> None:
+        """Ask for a budget of the settings as they are."""
+        self._checks.renew()
+        for timer in self._due:
+            timer.stop()
+        self._due = []
         form, view = self.query_one(JobForm), self.query_one(VerdictView)
         job = self.job
         if job is None:
             view.doubt(form.wrong or "")
-            return
-        if job.model.id is None and job.model.config is None:
-            view.doubt("type a model: a built-in name, one from the Hugging Face cache, or a folder with a config.json")
-            return
-        asked = self._asked
-        self._quick.submit(lambda: self._answer(self._estimate, job, asked))
-        if self._refine is not None:
-            self._due.append(self.set_timer(_THINKING_SECONDS, lambda: self._ask_deep(job, asked)))
+        elif job.model.id is None and job.model.config is None:
+            view.doubt(_NO_MODEL)
+        else:
+            asked = self._checks.asked
+            self._checks.ask(job)
+            self._due.append(self.set_timer(_THINKING_SECONDS, lambda: self._checks.ask_deep(job, asked)))
 
-    def _ask_deep(self, job: Job, asked: int) -> None:
-        refine = self._refine
-        if refine is not None and asked == self._asked:
-            self._deep.submit(lambda: self._answer(refine, job, asked))
+    def _complain_soon(self, sentence: str) -> None:
+        key = self._edited
 
-    def _answer(self, estimate: Estimate, job: Job, asked: int) -> None:
-        """Runs on a thread of its own."""
-        answer: Budget | str
-        try:
-            answer = estimate(job)
-        except VramtopError as error:
-            if estimate is self._refine:
-                if not isinstance(error, CancelledError) and not self._gone.is_set():
-                    self.post_message(self.NotRefined(asked, error.message))
-                return
-            answer = error.message
-        if not self._gone.is_set():
-            self.post_message(self.Estimated(asked, answer))
+        def complain() -> None:
+            self.query_one(VerdictView).doubt(sentence)
+            self.query_one(JobForm).complain(key, sentence)
 
-    def _judge(self) -> None:
+        self._due.append(self.set_timer(_COMPLAINING_SECONDS, complain))
+
+    def _hold(self, *, anew: bool = False) -> None:
+        """Hold the budget against the GPUs, and look for advice where that is old.
+
+        Args:
+            anew: the budget is a new one.
+        """
         machine, view = self.query_one(MachinePicker), self.query_one(VerdictView)
-        ranks = view.budget.job.parallel.world_size if view.budget else 1
-        view.judge(machine.rooms(ranks))
+        budget = view.budget
+        rooms = machine.rooms(budget.job.parallel.world_size if budget else 1, pinned=self._pinned)
+        here = budget is None or budget.job.target.gpu is None
+        before, self._judge = self._judge, Judge(rooms=rooms, host=self._host if here else None)
+        view.judge(self._judge)
+        if budget is None or view.doubtful:
+            return
+        offered = view.advice.suggestions if view.advice else ()
+        if anew or told(offered, budget, before) != told(offered, budget, self._judge):
+            self.call_after_refresh(self._advise, self._checks.asked)
+
+    def _advise(self, asked: int) -> None:
+        """Look for advice once the verdict is on the screen: two threads of Python share one processor."""
+        budget = self.query_one(VerdictView).budget
+        if budget is not None and asked == self._checks.asked:
+            self._checks.advise(budget, self._judge)
+
+    def _post(self, message: Message) -> None:
+        """From any thread."""
+        if not self._gone.is_set():
+            self.post_message(message)

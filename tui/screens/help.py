@@ -12,7 +12,7 @@ from textual.widgets import Static
 from ..palette import COMPONENTS, STATUSES, VERDICTS, Mark
 
 _KEYS = (
-    ("f", "fit check: would a job fit, before it is started; F2 there pins it as pending"),
+    ("f", "fit check: would a job fit, before it is started; a job that waits is opened again"),
     ("a", "attach: read a running job's settings, and hold it against its budget; the newest run, or a choice"),
     ("t", "a training step of that job: memory by component over it, and its largest tensors; F5 in a form"),
     ("Enter", "attach to the process under the cursor: its settings, ranks, memory over time, and why it diverges"),
@@ -46,6 +46,22 @@ _GRAPH = (
         "who says what the peak was: the probe, the driver, or readings so far apart",
     ),
 )
+_FIT_KEYS = (
+    ("F2 p", "pin: the job waits, and the dashboard shows whether it fits; one that waits already is replaced"),
+    ("F3 o", "open a job file, a configuration of another tool, or a launch line; both can be pasted"),
+    ("F4 g", "the card: these GPUs, or others of the catalogue, and how many"),
+    ("F5 t", "a training step of the job: memory by component over it"),
+    ("F6", "to the suggestions or the verdict, and back to the settings"),
+    ("1-9", "apply a suggestion; Alt and the digit while a field is being typed; Enter where the list has the cursor"),
+    (
+        "F7 i",
+        "what if: need over micro-batch or length, against the card; l finds the largest that fits, Enter takes it",
+    ),
+    ("F8 w", "save as a job file, for vramtop fit FILE"),
+    ("F9 y", "copy what was changed, as flags of vramtop fit and as edits of the tool's own file"),
+    ("F10 u", "undo: a suggestion, a file that was opened, or the edits of one field"),
+    ("", "letters and digits act where no field is being typed into; Esc closes, and f brings the same job back"),
+)
 _BARS = (
     ("held", "what is on the card now: each process, ▓ unattributed, ░ reserved by the driver"),
     ("budget", "on the same scale, the whole card: what its jobs should hold, by component"),
@@ -75,7 +91,11 @@ _VERDICT_HELP = {
 
 
 class HelpScreen(ModalScreen[None]):
-    """The help."""
+    """The help.
+
+    Args:
+        fit_first: begin with the keys of the fit check.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark", "app.pop_screen", "Close"),
@@ -88,17 +108,22 @@ class HelpScreen(ModalScreen[None]):
     }
     """
 
+    def __init__(self, *, fit_first: bool = False) -> None:
+        super().__init__()
+        self._fit_first = fit_first
+
     def compose(self) -> ComposeResult:
         """One text to scroll through."""
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
-            yield Static(help_text())
+            yield Static(help_text(fit_first=self._fit_first))
 
 
-def help_text() -> Content:
-    """The whole help."""
-    lines = [_head("Keys"), *(_entry(key, text) for key, text in _KEYS)]
+def help_text(*, fit_first: bool = False) -> Content:
+    """The whole help; the keys of the fit check come first or last."""
+    fit_keys = [_head("Keys of the fit check"), *(_entry(key, text) for key, text in _FIT_KEYS)]
+    lines = [*(fit_keys if fit_first else []), _head("Keys"), *(_entry(key, text) for key, text in _KEYS)]
     lines += [_head("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
     lines += [_head("On the attach screen"), *(_entry(key, text) for key, text in (*_ATTACH_KEYS, *_GRAPH))]
     lines += [_head("Components of a budget")]
@@ -107,7 +132,7 @@ def help_text() -> Content:
     lines += [_marked(f" {mark.letter} {mark.word} ", mark, _STATUS_HELP[name]) for name, mark in STATUSES.items()]
     lines += [_head("A pending job")]
     lines += [_marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
-    return Content("\n").join(lines)
+    return Content("\n").join(lines if fit_first else [*lines, *fit_keys])
 
 
 def _head(words: str) -> Content:

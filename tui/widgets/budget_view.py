@@ -95,9 +95,23 @@ def remark_lines(budget: Budget) -> list[Content]:
     return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 
-def gpu_lines(fit: Fit, budget: Budget, *, width: int) -> list[Content]:
-    """A bar per GPU on the card's scale: held, committed, this job where it would go, free."""
-    return [_gpu_line(gpu, budget, width=width, placed=gpu.room in fit.placed) for gpu in fit.gpus]
+def gpu_lines(fit: Fit, budget: Budget, *, width: int, placed_only: bool = False) -> list[Content]:
+    """A bar per GPU on the card's scale: held, committed, this job where it would go, free.
+
+    Args:
+        fit: the verdict.
+        budget: the job's.
+        width: cells of a line.
+        placed_only: those that get no rank are told in one line, where they are several.
+    """
+    placed = [gpu for gpu in fit.gpus if gpu.room in fit.placed]
+    others = [gpu for gpu in fit.gpus if gpu not in placed]
+    if not placed_only or len(others) < 2 or not placed:
+        return [_gpu_line(gpu, budget, width=width, placed=gpu in placed) for gpu in fit.gpus]
+    roomiest = max(others, key=lambda gpu: gpu.room.available_bytes or 0)
+    most = format_gib(roomiest.room.available_bytes or 0)
+    rest = f"   {len(others)} other GPUs, at most {most} GiB free (GPU {roomiest.room.index})"
+    return [*(_gpu_line(gpu, budget, width=width, placed=True) for gpu in placed), Content.styled(rest, "dim")]
 
 
 def gpu_legend() -> Content:

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
@@ -17,6 +16,9 @@ from vramtop.estimator.errors import InputError
 from vramtop.estimator.job import Job
 
 from ..job_fields import (
+    DECIDING,
+    ENGINE,
+    SERVING,
     TUNING,
     JobField,
     adapter_values,
@@ -28,6 +30,7 @@ from ..job_fields import (
     value_text,
 )
 from .choice import Choice
+from .model_input import FieldInput, ModelInput, ModelSuggester
 
 _MODEL = "model.id"
 _SUGGESTIONS = 6
@@ -91,28 +94,44 @@ class FieldRow(Widget):
     def chosen(self, event: Choice.Changed) -> None:
         """Take in what was chosen."""
         event.stop()
-        self._take(event.value == _YES if self.field.kind == "flag" else event.value)
+        if event.value != self._word(self.value):
+            self._take(event.value == _YES if self.field.kind == "flag" else event.value)
+
+    def show(self, value: Any) -> None:
+        """Show another value, which the user has not typed."""
+        self.value, self.error = value, None
+        self.complain(None)
+        control = self.query_one(".control")
+        if isinstance(control, Input):
+            control.value = value_text(value)
+        elif isinstance(control, Choice):
+            control.value = self._word(value)
+
+    def offer(self, models: Sequence[str]) -> None:
+        """Suggest these names too."""
+        self._models = tuple(dict.fromkeys([*self._models, *models]))
+        for control in self.query(Input):
+            control.suggester = ModelSuggester(self._models)
 
     def _take(self, value: Any) -> None:
         self.value, self.error = value, None
         self.complain(None)
         self.post_message(self.Edited(self.field.key))
 
+    def _word(self, value: Any) -> str:
+        return str(value) if self.field.kind == "choice" else _YES if value else _NO
+
     def _control(self) -> Widget:
         match self.field.kind:
             case "flag":
-                return Choice((_NO, _YES), _YES if self.value else _NO, classes="control")
+                return Choice((_NO, _YES), self._word(self.value), classes="control")
             case "choice":
-                return Choice(self.field.choices, self.value, classes="control")
+                return Choice(self.field.choices, self._word(self.value), classes="control")
+            case _ if self.field.key == _MODEL:
+                return ModelInput(value_text(self.value), self._models)
             case _:
-                suggester = SuggestFromList(self._models, case_sensitive=False) if self._models else None
-                return Input(
-                    value_text(self.value),
-                    placeholder="type a value",
-                    suggester=suggester,
-                    compact=True,
-                    classes="control",
-                )
+                hint = "as usual" if self.field.optional else "type a value"
+                return FieldInput(value_text(self.value), placeholder=hint, compact=True, classes="control")
 
     def _suggest(self, text: str) -> None:
         typed = text.strip().lower()
@@ -125,8 +144,12 @@ class FieldRow(Widget):
         if text == self._told.get(kind, ""):
             return
         self._told[kind] = text
-        self.query(f".{kind}").remove()
-        if text:
+        found = self.query(f".{kind}")
+        if found:
+            line = found.first(Static)
+            line.update(text)
+            line.display = bool(text)
+        elif text:
             self.mount(Static(text, classes=kind, markup=False))
 
 
@@ -157,7 +180,7 @@ class JobForm(VerticalScroll):
         """The job has changed, or some field makes no sense now."""
 
         key: str
-        """The field that was edited."""
+        """The field that was edited; empty: all of them at once."""
 
     def __init__(
         self,
@@ -178,16 +201,27 @@ class JobForm(VerticalScroll):
     @property
     def job(self) -> Job | None:
         """The job as the form has it; None while a field is wrong or a needed one is empty."""
-        rows = list(self.query(FieldRow))
+        rows = self._rows
         if any(row.error or (row.value is None and row.field.key in self._missing) for row in rows):
             return None
-        values = {row.field.key: row.value for row in rows if row.value is not None}
+        values = {row.field.key: row.value for row in rows if row.value is not None or row.field.optional}
         return build_job(self._base, values)
+
+    def fill(self, job: Job) -> None:
+        """Show this job's settings, as one edit."""
+        for row in self._rows:
+            row.show(field_value(job, row.field.key))
+        self._show_what_counts()
+        self.post_message(self.Edited(""))
+
+    def offer(self, models: Sequence[str]) -> None:
+        """Suggest these models too."""
+        self._row_of(_MODEL).offer(models)
 
     @property
     def wrong(self) -> str | None:
         """Why there is no job, in one sentence; None when there is one."""
-        for row in self.query(FieldRow):
+        for row in self._rows:
             if row.error:
                 return row.error
             if row.value is None and row.field.key in self._missing:
@@ -199,26 +233,26 @@ class JobForm(VerticalScroll):
 
         Adapters are one answer: ``lora``, with all of its fields or None.
         """
-        row = self.query_one(f"#{row_id(key)}", FieldRow)
+        row = self._row_of(key)
         if row.error or row.value is None:
             return None
         if row.field.table != TUNING:
             return key, row.value
-        rows = [each for each in self.query(FieldRow) if each.field.table == TUNING]
+        rows = [each for each in self._rows if each.field.table == TUNING]
         return TUNING, adapter_values({each.field.key: each.value for each in rows})
 
     def is_cleared(self, key: str) -> bool:
         """The user has emptied this field."""
-        control = self.query_one(f"#{row_id(key)}", FieldRow).query_one(".control")
+        control = self._row_of(key).query_one(".control")
         return isinstance(control, Input) and not control.value.strip()
 
     def complain(self, key: str, sentence: str) -> None:
         """Write a sentence under a field about what its value leads to."""
-        self.query_one(f"#{row_id(key)}", FieldRow).complain(sentence)
+        self._row_of(key or _MODEL).complain(sentence)
 
     def settle(self) -> None:
         """Take away what ``complain`` wrote: the job makes sense now."""
-        for row in self.query(FieldRow):
+        for row in self._rows:
             row.complain(row.error)
 
     def compose(self) -> ComposeResult:
@@ -241,21 +275,28 @@ class JobForm(VerticalScroll):
 
     def on_mount(self) -> None:
         """Hide what does not count."""
-        self._show_adapters()
+        self._show_what_counts()
 
     @on(FieldRow.Edited)
     def edited(self, event: FieldRow.Edited) -> None:
         """Pass it on as the form's own message."""
         event.stop()
-        if event.key == TUNING:
-            self._show_adapters()
+        if event.key in DECIDING:
+            self._show_what_counts()
         self.post_message(self.Edited(event.key))
+
+    @property
+    def _rows(self) -> list[FieldRow]:
+        return [child for child in self.children if isinstance(child, FieldRow)]
+
+    def _row_of(self, key: str) -> FieldRow:
+        return next(row for row in self._rows if row.field.key == key)
 
     def _tables(self, fields: Sequence[JobField]) -> ComposeResult:
         table = ""
         for field in fields:
             if field.table != table:
-                yield Label(field.table, classes="heading" if table else "heading -first")
+                yield Label(field.table, classes="heading" if table else "heading -first", id=f"heading-{field.table}")
                 table = field.table
             yield self._row(field)
 
@@ -273,11 +314,12 @@ class JobForm(VerticalScroll):
             return next((origin for read, origin in origins.items() if read.startswith(f"{TUNING}.")), None)
         return origins.get(key)
 
-    def _show_adapters(self) -> None:
-        tuning = self.query_one(f"#{row_id(TUNING)}", FieldRow).value
-        shown = shown_fields(tuning, self._fields)
-        for row in self.query(FieldRow):
+    def _show_what_counts(self) -> None:
+        shown = shown_fields({key: self._row_of(key).value for key in DECIDING}, self._fields)
+        for row in self._rows:
             row.display = row.field.key in shown
+        for heading in self.query(f"#heading-{SERVING}"):
+            heading.display = ENGINE in shown
 
 
 def row_id(key: str) -> str:

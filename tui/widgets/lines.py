@@ -19,8 +19,13 @@ class Lines(Static):
             layout: its height may have changed.
         """
         if self._shown is None or not self._shown.is_same(content):
-            self._shown = content
-            self.update(content, layout=layout)
+            before, self._shown = self._shown, content
+            self.update(content, layout=layout and self._height(before) != self._height(content))
+
+    def _height(self, content: Content | None) -> int:
+        """Rows that the content takes at this width: a new layout of a whole screen takes many times a repaint."""
+        width = self.content_size.width
+        return -1 if content is None or not width else content.get_height(self.styles.get_rules(), width)
 
     @property
     def shown(self) -> Content:

@@ -60,8 +60,18 @@ class MachinePicker(Horizontal):
         """These are the GPUs that are here."""
         self._board = board
 
-    def rooms(self, ranks: int) -> tuple[Room, ...]:
-        """What the chosen GPUs can give; an empty card of the catalogue has all but the driver's part."""
+    @property
+    def elsewhere(self) -> int | None:
+        """How many cards of the catalogue are meant; None: as many as ranks, or these GPUs."""
+        return self._count if self._chosen != _HERE else None
+
+    def rooms(self, ranks: int, *, pinned: Job | None = None) -> tuple[Room, ...]:
+        """What the chosen GPUs can give; an empty card of the catalogue has all but the driver's part.
+
+        Args:
+            ranks: of the job.
+            pinned: a job that waits: what waits behind it takes nothing from it. None: all that wait come first.
+        """
         card = self._cards.get(self._chosen)
         if card is not None:
             free_bytes = card.total_bytes - (card.reserved_bytes or 0)
@@ -71,7 +81,11 @@ class MachinePicker(Horizontal):
             )
         if self._board is None:
             return ()
-        return rooms_of(self._board.snapshot, self._board.committed)
+        return rooms_of(self._board.snapshot, _committed(self._board, pinned))
+
+    def choose(self, card: str | None) -> None:
+        """Choose a card by a name that the catalogue knows; None: the GPUs that are here."""
+        self.query_one("#card", Select).value = _card_name(card)
 
     def aimed(self, job: Job) -> Job:
         """The job, meant for the chosen card."""
@@ -105,3 +119,15 @@ def _card_name(written: str | None) -> str:
         return find_gpu(written).name if written else _HERE
     except InputError:
         return _HERE
+
+
+def _committed(board: Board, pinned: Job | None) -> dict[int, int]:
+    """What is spoken for, and what jobs that wait and fit were given before this one."""
+    committed = dict(board.committed)
+    for row in board.pending:
+        if row.job == pinned:
+            break
+        if row.fit is not None and row.budget is not None and row.fit.verdict in ("fits", "tight"):
+            for index, need in zip(row.fit.placement, row.budget.ranks, strict=False):
+                committed[index] = committed.get(index, 0) + need.device_bytes
+    return committed
