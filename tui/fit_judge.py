@@ -32,7 +32,7 @@ class Judge:
     def limits(self, budget: Budget) -> Limits:
         """What the GPU gives that would be the fullest with the job on it."""
         found = self.fit(budget)
-        chosen = [gpu for gpu in found.gpus if gpu.room.index in found.placement]
+        chosen = [gpu for gpu in found.gpus if gpu.room in found.placed]
         room = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
         if room is None:
             return Limits()

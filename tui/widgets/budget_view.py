@@ -110,7 +110,8 @@ def gpu_lines(fit: Fit, budget: Budget, *, width: int, placed_only: bool = False
         return [_gpu_line(gpu, budget, width=width, placed=gpu in placed) for gpu in fit.gpus]
     roomiest = max(others, key=lambda gpu: gpu.room.available_bytes or 0)
     most = format_gib(roomiest.room.available_bytes or 0)
-    rest = f"   {len(others)} other GPUs, at most {most} GiB free (GPU {roomiest.room.index})"
+    what = "others" if any(gpu.room.mig for gpu in others) else "other GPUs"
+    rest = f"   {len(others)} {what}, at most {most} GiB free ({roomiest.room.label})"
     return [*(_gpu_line(gpu, budget, width=width, placed=True) for gpu in placed), Content.styled(rest, "dim")]
 
 
