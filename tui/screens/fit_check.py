@@ -57,6 +57,7 @@ class FitCheckScreen(Screen[None]):
         Binding("f4", "focus_form", "Settings", key_display="F4"),
         Binding("f5", "step", "Step", key_display="F5"),
         Binding("t", "step", "Step", show=False),
+        Binding("f7", "preflight", "Preflight", key_display="F7"),
     ]
     DEFAULT_CSS = """
     FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
@@ -206,6 +207,14 @@ class FitCheckScreen(Screen[None]):
         if self._unrefined:
             self._step.give_up(self._unrefined)
         self.app.push_screen(self._step, lambda _: self._forget_step())
+
+    def action_preflight(self) -> None:
+        """Look whether all that the job needs is there."""
+        from .preflight import open_preflight  # not before it is asked for: it brings all the checks
+
+        job, picker = self.job, self.query_one(MachinePicker)
+        rooms = picker.rooms(job.parallel.world_size) if job else ()
+        open_preflight(self, job, rooms=rooms, budget=self.query_one(VerdictView).budget)
 
     def _forget_step(self) -> None:
         self._step = None
