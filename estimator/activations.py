@@ -10,8 +10,8 @@ from . import litgpt
 from .architecture import Architecture
 from .attention_activations import score_bias
 from .block_activations import (
+    attention_half,
     cross_attention,
-    layer_per_token,
     mlp_half,
     mlp_per_token,
     norm_saves,
@@ -60,8 +60,11 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     """What the forward pass of one micro-batch saves on a stage."""
     context = layer_context(job, arch, stage, widths)
     tokens = tokens_per_rank(job)
-    dense = layer_per_token(context, moe=False) if arch.dense_layers else 0.0
-    moe = layer_per_token(context, moe=True) if arch.moe_layers else 0.0
+    attention = attention_half(context)
+    dense_half = mlp_half(context, moe=False) if arch.dense_layers else 0.0
+    moe_half = mlp_half(context, moe=True) if arch.moe_layers else 0.0
+    dense = attention + dense_half if arch.dense_layers else 0.0
+    moe = attention + moe_half if arch.moe_layers else 0.0
     moe_share = arch.moe_layers / arch.layers
     cross = cross_attention(context)
     mean = dense * (1 - moe_share) + moe * moe_share + cross * arch.decoder_layers / arch.layers
@@ -75,7 +78,7 @@ def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths
     recomputed = fullest + shared - kept if checkpointing != "none" else 0.0
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
-    gone = mlp_half(context, moe=arch.moe_layers > 0) if job.training.framework == "transformers" else 0.0
+    gone = (moe_half if arch.moe_layers else dense_half) if job.training.framework == "transformers" else 0.0
     unpacked = unpacked_bytes(job, stage.quantized_layers)
     return Saved(
         layer_bytes=round(fullest * tokens),

@@ -17,14 +17,14 @@ _GATHERED_MLP = frozenset({"phi3"})
 """Families whose plan for tensor parallelism gathers what the projections give, and splits it again behind."""
 
 
-def layer_per_token(context: LayerContext, *, moe: bool) -> float:
-    """What one block saves, cross attention and what blocks share excepted."""
+def attention_half(context: LayerContext) -> float:
+    """Of a layer the half with attention, cross attention and what blocks share excepted; ``mlp_half`` is the other."""
     arch = context.arch
     attention = attention_per_token(context)
     half = (_norms(context) + _masks(context)) / 2 / context.residual_split
     reads = _inputs(context, "attention_in", arch.hidden) + score_bias(context)
     kept = sum(quantized_inputs(context).values())
-    return half + reads + attention + kept + _between_adapters(context) + mlp_half(context, moe=moe)
+    return half + reads + attention + kept + _between_adapters(context)
 
 
 def cross_attention(context: LayerContext) -> float:

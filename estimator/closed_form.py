@@ -30,7 +30,13 @@ from .widths import Widths, read_widths
 
 
 def closed_form(
-    job: Job, arch: Architecture, inventory: Inventory, *, method: Method = "formula", gpu: Gpu | None = None
+    job: Job,
+    arch: Architecture,
+    inventory: Inventory,
+    *,
+    method: Method = "formula",
+    gpu: Gpu | None = None,
+    words: bool = True,
 ) -> Budget:
     """Predict the memory of a job's fullest rank.
 
@@ -40,6 +46,7 @@ def closed_form(
         inventory: its parameters, counted either way.
         method: how they were counted: ``formula`` from the shape, ``exact`` on the built model.
         gpu: the card, for what CUDA itself takes; a Hopper card when left out.
+        words: with assumptions and warnings, which a search has no use for.
 
     Raises:
         InputError: the job is spread over more than the model has, or its adapters fit nothing.
@@ -64,8 +71,8 @@ def closed_form(
         phases=phases,
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=assumptions(job, arch, gpu),
-        warnings=warnings(job, arch, inventory),
+        assumptions=assumptions(job, arch, gpu) if words else (),
+        warnings=warnings(job, arch, inventory) if words else (),
         stages=tuple(_need(each) for each in peaks) if len(peaks) > 1 else (),
         host=host_need_of(job, arch, inventory, parts, widths),
     )

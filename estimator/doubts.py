@@ -10,6 +10,9 @@ from .job import Unsure
 _WORDS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
 
 
+_SURE = Unsure()
+
+
 def with_doubts(budget: Budget) -> Budget:
     """The budget with a range that allows for the job's doubts, and a warning that says so.
 
@@ -17,7 +20,7 @@ def with_doubts(budget: Budget) -> Budget:
     shard, offload or shrink what it is about, or keep a second copy of it.
     """
     unsure = budget.job.unsure
-    if unsure == Unsure():
+    if unsure == _SURE:
         return budget
     held: dict[str, int] = dict(budget.peak.components.items())
     doubts = [(name, doubt) for name, doubt in msgspec.structs.asdict(unsure).items() if doubt != "no"]

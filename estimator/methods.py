@@ -83,7 +83,7 @@ def estimate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variants:
-    """A quick estimate of changed jobs of one model."""
+    """A quick estimate of changed jobs of one model: the figures, without assumptions and warnings."""
 
     arch: Architecture
     inventory: Inventory
@@ -95,7 +95,7 @@ class Variants:
         Raises:
             InputError: as ``estimate`` does.
         """
-        return with_doubts(closed_form(changed, self.arch, self.inventory, gpu=self.gpu))
+        return with_doubts(closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False))
 
     @property
     def max_positions(self) -> int | None:

@@ -204,7 +204,10 @@ def _backward(rank: Rank) -> Iterator[_Moment]:
         temporary=kept + saved.norm_working_bytes,
         communication=buffers.turn,
     )
-    for done in sorted({0, min(max(1, buffers.queue), layers - 1), layers - 1}):  # blocks that have run backward
+    ends = {0, layers - 1}  # blocks that have run backward; between them all goes in straight lines
+    if buffers.queue or buffers.first != buffers.backward:
+        ends.add(min(max(1, buffers.queue), layers - 1))
+    for done in sorted(ends):
         yield from _block_backward(rank, done, casts, others)
     yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
         gradients=max(rank.accumulated, rank.states.gradients),

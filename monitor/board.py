@@ -1,7 +1,7 @@
 """How everything stands at one moment: each GPU, process, run and waiting job beside its budget. Immutable."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 
 from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.job import Job
@@ -119,6 +119,8 @@ class Board:
     runs: tuple[RunRow, ...] = ()
     oddities: tuple[Oddity, ...] = ()
     """What is odd, by GPU: helpers with a context, ranks on one GPU, forgotten processes."""
+    committed: Mapping[int, int] = field(default_factory=dict)
+    """Bytes by GPU index that are free and spoken for: running jobs will take them, or they were promised."""
 
     @property
     def ended(self) -> tuple[ProcessRow, ...]:

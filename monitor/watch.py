@@ -16,8 +16,9 @@ from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
 
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
-from .fit import fit, rooms_of
+from .fit import fit, rooms_of, with_host
 from .history import History
+from .host_memory import HostRoom
 from .oddities import Oddities
 from .runs import Follower, is_running
 from .snapshot import GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
@@ -59,6 +60,7 @@ class Watchlist:
         on_pend: told of each job that begins to wait, on the caller's thread.
         on_unpend: told of each that waits no longer.
         reserved: bytes by GPU index that are promised to jobs about to start.
+        host: the RAM of the snapshot's machine; None: not known, and not reckoned with.
     """
 
     estimate: Callable[[Job], Budget]
@@ -69,6 +71,7 @@ class Watchlist:
     on_pend: Callable[[Job], None] = lambda _: None
     on_unpend: Callable[[Job], None] = lambda _: None
     reserved: Callable[[Snapshot], Mapping[int, int]] = lambda _: {}
+    host: Callable[[Snapshot], HostRoom | None] = lambda _: None
     card: Gpu | None = None
     """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
     _runs: list[WatchedJob] = field(default_factory=list)
@@ -145,10 +148,14 @@ class Watchlist:
             running = {key: (run, at) for run in watched for at, key in enumerate(run.pids)}
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
+            committed = commitments(gpus)
+            for index, size in self.reserved(snapshot).items():
+                committed[index] = committed.get(index, 0) + size
             return Board(
                 snapshot=snapshot,
                 gpus=gpus,
-                pending=self._pending_rows(snapshot, gpus, waiting),
+                pending=self._pending_rows(snapshot, committed, waiting),
+                committed=committed,
                 runs=self._follower.runs(snapshot, gpus, watched, self._budget),
                 oddities=self.oddities.update(snapshot),
             )
@@ -190,11 +197,10 @@ class Watchlist:
         return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
 
     def _pending_rows(
-        self, snapshot: Snapshot, gpus: Sequence[GpuRow], waiting: Sequence[Job]
+        self, snapshot: Snapshot, committed: Mapping[int, int], waiting: Sequence[Job]
     ) -> tuple[PendingRow, ...]:
-        committed = commitments(gpus)
-        for index, size in self.reserved(snapshot).items() if waiting else ():
-            committed[index] = committed.get(index, 0) + size
+        committed = dict(committed)
+        host = self.host(snapshot) if waiting else None
         rows = []
         standings: dict[bytes, _Standing] = {}
         for job in waiting:
@@ -203,6 +209,8 @@ class Watchlist:
                 rows.append(PendingRow(job=job, problem=budget))
                 continue
             found = fit(budget, rooms_of(snapshot, committed))
+            if host is not None:
+                found = with_host(found, budget, host, ranks=job.parallel.world_size)
             standing = standings[_identity(job)] = self._standings.get(_identity(job)) or _Standing()
             standing.take(found.verdict == "fits", snapshot.time)
             turned = standing.turned_at

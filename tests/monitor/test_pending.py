@@ -1,13 +1,16 @@
 import stat
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job, Lora, ModelSpec, Parallel
+from vramtop.estimator.methods import estimate
 from vramtop.estimator.sizes import GIB
+from vramtop.monitor.host_memory import HostRoom
 from vramtop.monitor.pending import PendingJobs
 from vramtop.monitor.snapshot import GpuReading, Snapshot
 from vramtop.monitor.watch import Watchlist
@@ -82,10 +85,11 @@ def test_promised_room_is_not_there_for_those_that_wait(
 ) -> None:
     watchlist = Watchlist(make_budget, reserved=lambda _: {0: 50 * GIB})
     watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
-    row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
+    board = watchlist.update(make_snapshot([make_gpu(0)]))
+    row = board.pending[0]
     assert row.fit is not None
     assert row.fit.verdict == "does_not_fit"
-    assert row.fit.gpus[0].room.committed_bytes == 50 * GIB
+    assert row.fit.gpus[0].room.committed_bytes == board.committed[0] == 50 * GIB
 
 
 def test_a_job_turns_when_it_fits_or_does_not_for_some_readings(
@@ -107,3 +111,20 @@ def test_a_job_turns_when_it_fits_or_does_not_for_some_readings(
     watchlist.pend(JOBS[0])
     row = watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)])).pending[0]
     assert (row.fits, row.turned_at) == (False, None)  # known anew
+
+
+def test_a_job_that_waits_must_fit_the_host_as_well(
+    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    need = estimate(Job(model=ModelSpec(id="gpt2"))).host
+    assert need is not None
+
+    def verdict(available: int | None) -> str:
+        room = None if available is None else HostRoom(available_bytes=available)
+        watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host=lambda _: room)
+        watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
+        row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
+        assert row.fit is not None
+        return row.fit.verdict
+
+    assert [verdict(size) for size in (None, 64 * GIB, GIB // 2)] == ["fits", "fits", "does_not_fit"]

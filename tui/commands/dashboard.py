@@ -12,6 +12,7 @@ from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import load_job
 from vramtop.monitor.demo import LiveOrDemo, demo_source
+from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
 from vramtop.monitor.replay import ReplaySource
@@ -45,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     def card(job: Job) -> Gpu | None:
         return None if job.target.gpu else watchlist.card
 
-    watchlist = Watchlist(quick, reserved=_reserved)
+    watchlist = Watchlist(quick, reserved=_reserved, host=_host)
     kept = PendingJobs()
     complaints: list[str] = []
     kept.say = complaints.append
@@ -78,6 +79,11 @@ def run(options: argparse.Namespace) -> int:
 def _reserved(snapshot: Snapshot) -> Mapping[int, int]:
     """Room that is promised on this machine; a recorded one has none."""
     return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
+
+
+def _host(snapshot: Snapshot) -> HostRoom | None:
+    """This machine's RAM; a recorded one's is not known."""
+    return host_room() if snapshot.source.kind == "nvml" else None
 
 
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from textual.content import Content
 
 from vramtop.estimator.budget import Budget, Method
+from vramtop.estimator.effective_batch import effective_batch
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.fit import Fit, GpuVerdict
 
@@ -53,12 +54,13 @@ def model_lines(budget: Budget) -> list[Content]:
     trainable = "all trainable"
     if model.trainable_parameters != model.parameters:
         trainable = f"{short_count(model.trainable_parameters)} trainable"
-    batch = f"{job.training.micro_batch} × {job.training.gradient_accumulation} × {job.parallel.data_ranks} ranks"
-    tokens = job.global_batch * job.training.sequence_length
-    return [
-        Content(f"model {sure}{short_count(model.parameters)} parameters, {trainable}"),
-        Content(f"effective batch {job.global_batch} sequences ({batch}), {tokens:,} tokens a step"),
-    ]
+    batch = effective_batch(job)
+    lines = [Content(f"model {sure}{short_count(model.parameters)} parameters, {trainable}")]
+    if batch is not None:
+        lines.append(Content(f"batch {batch.words()}"))
+        if advice := batch.advice():
+            lines.append(Content.styled(advice, "dim"))
+    return lines
 
 
 def short_count(count: int) -> str:

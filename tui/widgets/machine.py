@@ -12,7 +12,7 @@ from textual.widgets import Input, Label, Select
 from vramtop.estimator.errors import InputError
 from vramtop.estimator.gpus import catalogue, find_gpu
 from vramtop.estimator.job import Job, Target
-from vramtop.monitor.board import Board, commitments
+from vramtop.monitor.board import Board
 from vramtop.monitor.fit import Room, rooms_of
 
 _HERE = ""
@@ -71,7 +71,7 @@ class MachinePicker(Horizontal):
             )
         if self._board is None:
             return ()
-        return rooms_of(self._board.snapshot, commitments(self._board.gpus))
+        return rooms_of(self._board.snapshot, self._board.committed)
 
     def aimed(self, job: Job) -> Job:
         """The job, meant for the chosen card."""
