@@ -14,6 +14,7 @@ from vramtop.estimator.gpus import catalogue, find_gpu
 from vramtop.estimator.job import Job, Target
 from vramtop.monitor.board import Board
 from vramtop.monitor.fit import Room, rooms_of
+from vramtop.monitor.snapshot import Place
 
 _HERE = ""
 
@@ -121,13 +122,13 @@ def _card_name(written: str | None) -> str:
         return _HERE
 
 
-def _committed(board: Board, pinned: Job | None) -> dict[int, int]:
+def _committed(board: Board, pinned: Job | None) -> dict[Place, int]:
     """What is spoken for, and what jobs that wait and fit were given before this one."""
     committed = dict(board.committed)
     for row in board.pending:
         if row.job == pinned:
             break
-        if row.fit is not None and row.budget is not None and row.fit.verdict in ("fits", "tight"):
-            for index, need in zip(row.fit.placement, row.budget.ranks, strict=False):
-                committed[index] = committed.get(index, 0) + need.device_bytes
+        if row.fit is not None and row.fit.verdict in ("fits", "tight"):
+            for room, size in row.fit.taken:
+                committed[room.place] = committed.get(room.place, 0) + size
     return committed
