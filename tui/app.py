@@ -80,6 +80,7 @@ class VramtopApp(App[None]):
         complaints: what could not be read before, said once the dashboard is open.
         signal_fit: how the user is told that a job that waits begins or ceases to fit.
         on_fit: a command to run when one begins to fit.
+        python: the interpreter that ``--python`` names; None: none.
         clock: seconds that never run backwards.
     """
 
@@ -106,6 +107,7 @@ class VramtopApp(App[None]):
         complaints: Sequence[str] = (),
         signal_fit: Signal = "none",
         on_fit: str | None = None,
+        python: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -114,6 +116,8 @@ class VramtopApp(App[None]):
         """The newest figures; None until the first reading."""
         self._inert = InertFilter()
         self._ascii = AsciiFilter(ascii_only)
+        self.python = python
+        """The interpreter that the user named for jobs."""
         self._banner = banner
         self._pid = pid
         self._estimate = estimate
@@ -300,6 +304,7 @@ class VramtopApp(App[None]):
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
             yield SystemCommand("Step", "Memory over one training step, by component", screen.action_step)
+            yield SystemCommand("Preflight", "Is all there that a job that waits needs?", screen.action_preflight)
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
             yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)

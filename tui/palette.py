@@ -57,6 +57,7 @@ CHECKS: dict[CheckStatus, Mark] = {
 }
 CHECK_UNKNOWN = Mark("?", "unknown", "#f59e0b")
 """A check that could not be made."""
+CHECK_RUNNING = Mark("…", "running", "#94a3b8")
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
 """For terminals without UTF-8 (``--ascii``)."""

@@ -1,7 +1,7 @@
 """What preflight found, as text for a terminal."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from textwrap import wrap
 
 from vramtop.monitor.preflight.check import Outcome, Status
@@ -16,26 +16,38 @@ _COUNTED: dict[Status, tuple[str, str]] = {
     "skipped": ("skipped", "skipped"),
 }
 
+MARK_WIDTH = max(len(mark.word) for mark in (*CHECKS.values(), CHECK_UNKNOWN)) + 2
+"""Of sign and word together."""
+
 
 def preflight_lines(label: str, outcomes: Sequence[Outcome], terminal: Terminal) -> Iterator[str]:
     """Headline, a row for each check with what to do below it, and a last line with the sum."""
     yield terminal.paint(f"{label}: preflight", None, bold=True)
     yield ""
     name_width = max((len(outcome.name) for outcome in outcomes), default=0)
-    status_width = max(len(mark.word) for mark in (*CHECKS.values(), CHECK_UNKNOWN)) + 2
     for outcome in outcomes:
         mark = mark_of(outcome)
-        head = terminal.paint(f"{mark.letter} {mark.word}".ljust(status_width), mark.colour, bold=mark.word.isupper())
-        margin = status_width + name_width + 4
-        text = wrap(terminal.text(outcome.found), terminal.width - margin, break_on_hyphens=False) or [""]
+        head = terminal.paint(f"{mark.letter} {mark.word}".ljust(MARK_WIDTH), mark.colour, bold=mark.word.isupper())
+        margin = MARK_WIDTH + name_width + 4
+        text, advice = wrapped(outcome, terminal.width - margin, terminal.text)
         yield f"{head}  {outcome.name:<{name_width}}  {text[0]}"
-        yield from (" " * margin + line for line in text[1:])
-        if outcome.advice:
-            words, width = terminal.text(f"to do: {outcome.advice}"), terminal.width - margin
-            advice = wrap(words, width, subsequent_indent="  ", break_on_hyphens=False)
-            yield from (" " * margin + line for line in advice)
+        yield from (" " * margin + line for line in (*text[1:], *advice))
     yield ""
     yield terminal.text(sum_line(outcomes))
+
+
+def wrapped(outcome: Outcome, width: int, drawable: Callable[[str], str]) -> tuple[list[str], list[str]]:
+    """What was found, and what to do, each in lines of this width.
+
+    Args:
+        outcome: what a check says.
+        width: in cells.
+        drawable: the text as it can be shown.
+    """
+    found = wrap(drawable(outcome.found), width, break_on_hyphens=False) or [""]
+    if not outcome.advice:
+        return found, []
+    return found, wrap(drawable(f"to do: {outcome.advice}"), width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def mark_of(outcome: Outcome) -> Mark:
@@ -45,12 +57,18 @@ def mark_of(outcome: Outcome) -> Mark:
 
 def sum_line(outcomes: Sequence[Outcome]) -> str:
     """How many of each, and what that comes to."""
-    counts = Counter(outcome.status for outcome in outcomes)
-    parts = [f"{counts[status]} {words[counts[status] != 1]}" for status, words in _COUNTED.items() if counts[status]]
-    if counts["failure"]:
+    if any(outcome.status == "failure" for outcome in outcomes):
         end = "the job will not run like this"
     elif any(outcome.unknown and outcome.decisive for outcome in outcomes):
         end = "whether the job can start cannot be told"
     else:
         end = "nothing that was looked at stands in the way"
-    return f"{', '.join(parts)}: {end}"
+    return f"{counted(outcomes)}: {end}"
+
+
+def counted(outcomes: Sequence[Outcome], of: Container[Status] = tuple(_COUNTED)) -> str:
+    """How many of each: ``1 failure, 2 warnings, 7 passed``; empty where there is none."""
+    counts = Counter(outcome.status for outcome in outcomes if outcome.status in of)
+    return ", ".join(
+        f"{counts[status]} {words[counts[status] != 1]}" for status, words in _COUNTED.items() if counts[status]
+    )

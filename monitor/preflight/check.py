@@ -44,6 +44,8 @@ class Check(ABC):
     name: ClassVar[str]
     seconds: ClassVar[float] = 30
     """It is given up after so long."""
+    waits_for: ClassVar[str] = "this machine"
+    """What it may have to wait for, as a person reads it while it runs."""
     decisive: ClassVar[bool] = False
     """When it cannot be told, neither can the whole."""
 

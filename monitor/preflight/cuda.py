@@ -22,6 +22,7 @@ class Driver(Check):
     """The NVIDIA driver, and the GPUs it lists."""
 
     name = "NVIDIA driver"
+    waits_for = "the driver"
     decisive = True
 
     def look(self, context: Context) -> Outcome:
@@ -49,6 +50,7 @@ class CudaRuntime(Check):
     """The CUDA that the job's torch was built with, against what the driver runs."""
 
     name = "CUDA runtime"
+    waits_for = "the job's Python to import torch"
     seconds = 90
 
     def look(self, context: Context) -> Outcome:
@@ -86,6 +88,7 @@ class ComputeCapability(Check):
     """The cards' compute capability, against what the job's torch has kernels for."""
 
     name = "Compute capability"
+    waits_for = "the driver, and the job's Python to import torch"
     seconds = 90
 
     def look(self, context: Context) -> Outcome:
@@ -118,6 +121,7 @@ class VisibleDevices(Check):
     """A GPU of its own for each rank on this machine, after CUDA_VISIBLE_DEVICES."""
 
     name = "Visible devices"
+    waits_for = "the driver"
 
     def look(self, context: Context) -> Outcome:
         """Too few is a failure."""

@@ -62,6 +62,7 @@ class HubToken(Check):
     """A token for the hub, where it gives the model to some accounts alone."""
 
     name = "Hub token"
+    waits_for = "the hub"
 
     def look(self, context: Context) -> Outcome:
         """That there is none is a failure; whether it does is said by the model's access."""

@@ -81,6 +81,7 @@ class Libraries(Check):
     """Each library is installed, in a version that its users take."""
 
     name = "Libraries"
+    waits_for = "the job's Python to say what it has"
 
     def look(self, context: Context) -> Outcome:
         """One that is missing or too old is a failure; one that the job states otherwise, a warning."""

@@ -26,6 +26,7 @@ class OutputFolder(Check):
     """The folder for checkpoints can be written to, and they have room there."""
 
     name = "Output folder"
+    waits_for = "the file system"
 
     def look(self, context: Context) -> Outcome:
         """Room for not even one checkpoint is a failure; for fewer than are kept, a warning."""
@@ -64,6 +65,7 @@ class LogFolder(Check):
     """The folder for logs can be written to."""
 
     name = "Log folder"
+    waits_for = "the file system"
 
     def look(self, context: Context) -> Outcome:
         """That it cannot be is a failure."""
@@ -81,6 +83,7 @@ class ReportingTargets(Check):
     """What the job reports to can be imported by the Python that runs it."""
 
     name = "Reporting targets"
+    waits_for = "the job's Python to say what it has"
 
     def look(self, context: Context) -> Outcome:
         """One that cannot is a failure: the Trainer refuses to start."""

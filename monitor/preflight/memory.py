@@ -28,6 +28,7 @@ class LowerBound(Check):
     """The base weights alone, and what every CUDA process takes."""
 
     name = "VRAM lower bound"
+    waits_for = "the quick estimate"
 
     def look(self, context: Context) -> Outcome:
         """Failing it means running out of memory; passing it promises nothing."""
@@ -52,6 +53,7 @@ class FitVerdict(Check):
     """The whole budget against what the GPUs can give."""
 
     name = "VRAM verdict"
+    waits_for = "the deepest estimate to be had"
     decisive = True
     seconds = 120
 
@@ -88,6 +90,7 @@ class HostMemory(Check):
     """The machine's RAM, while the job's processes load and while they train."""
 
     name = "Host memory"
+    waits_for = "the quick estimate"
 
     def look(self, context: Context) -> Outcome:
         """What does not fit the host is killed there, whatever is free on the GPUs."""

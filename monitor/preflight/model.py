@@ -52,6 +52,7 @@ class ModelFiles(Check):
     """All files of the model: in its folder, or in the Hugging Face cache."""
 
     name = "Model files"
+    waits_for = "the file system"
     decisive = True
 
     def look(self, context: Context) -> Outcome:
@@ -101,6 +102,7 @@ class ModelAccess(Check):
     """Whether the hub gives what is missing, with the token that is here."""
 
     name = "Model access"
+    waits_for = "the hub"
     decisive = True
 
     def look(self, context: Context) -> Outcome:

@@ -2,13 +2,16 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from vramtop.estimator.budget import Budget
-from vramtop.estimator.cancel import Cancel
+from vramtop.estimator.cancel import Cancel, current
+from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.installed import packages, torch_build
 from vramtop.estimator.job import Job
 from vramtop.estimator.methods import MethodChoice, estimate
+from vramtop.estimator.models import resolve_model
 
 from .access import Access, ask_hub
 from .context import Context, Once
@@ -84,6 +87,20 @@ def prepare(
     )
 
 
+def refuse_nonsense(context: Context) -> None:
+    """Raise what is wrong with the job itself; that its model is not here is for the checks to say.
+
+    Raises:
+        InputError: the job makes no sense.
+    """
+    try:
+        resolve_model(context.job.model, environ=context.environ)
+    except InputError:
+        return
+    with suppress(CannotTellError):
+        context.quick()
+
+
 def _within(seconds: float, ask: Callable[[], Budget]) -> Budget:
     """The budget, given up after so many seconds."""
     cancel = Cancel()
@@ -91,7 +108,7 @@ def _within(seconds: float, ask: Callable[[], Budget]) -> Budget:
     timer.daemon = True
     timer.start()
     try:
-        with cancel.scope():
+        with current().ending(cancel.cancel), cancel.scope():
             return ask()
     finally:
         timer.cancel()

@@ -5,8 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
-from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.cancel import Cancel, current
+from vramtop.estimator.errors import CancelledError, VramtopError
 
 from .check import Check, Outcome
 from .context import Context
@@ -27,6 +29,8 @@ CHECKS: tuple[type[Check], ...] = (
     *(NetworkInterface, InfiniBand, SharedMemory, Rendezvous),
 )
 """In the order in which they are shown."""
+_Answers: TypeAlias = "queue.SimpleQueue[tuple[int, Outcome] | None]"
+"""None: it was given up."""
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 _SHORTEST_SECRET = 6
 """Shorter values are words that stand in sentences by chance."""
@@ -46,21 +50,44 @@ def run(
         checks: all when left out.
         seconds: so long each may take at most; its own limit when left out.
         told: called with each outcome as it comes, on this thread.
+
+    Raises:
+        CancelledError: it was given up (``Cancel``), and with it the workers that the checks wait for.
     """
     checks = [kind() for kind in CHECKS] if checks is None else checks
-    answers: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-    begun = time.monotonic()
-    for place, check in enumerate(checks):
-        work = threading.Thread(
-            target=_work, args=(place, check, context, answers), name=f"preflight {check.name}", daemon=True
-        )
-        work.start()
+    answers: _Answers = queue.SimpleQueue()
+    cancel = current()
+    with cancel.ending(lambda: answers.put(None)):
+        begun = time.monotonic()
+        for place, check in enumerate(checks):
+            work = threading.Thread(
+                target=_work,
+                args=(place, check, context, answers, cancel),
+                name=f"preflight {check.name}",
+                daemon=True,
+            )
+            work.start()
+        return _gather(checks, context, answers, begun=begun, seconds=seconds, told=told)
+
+
+def _gather(
+    checks: Sequence[Check],
+    context: Context,
+    answers: "_Answers",
+    *,
+    begun: float,
+    seconds: float | None,
+    told: Callable[[Outcome], None] | None,
+) -> tuple[Outcome, ...]:
     ends = {place: begun + min(check.seconds, seconds or check.seconds) for place, check in enumerate(checks)}
     found: dict[int, Outcome] = {}
     while len(found) < len(checks):
         next_end = min(end for place, end in ends.items() if place not in found)
         try:
-            answered = [answers.get(timeout=max(0.0, next_end - time.monotonic()))]
+            answer = answers.get(timeout=max(0.0, next_end - time.monotonic()))
+            if answer is None:
+                raise CancelledError("given up")
+            answered = [answer]
         except queue.Empty:
             now = time.monotonic()
             late = [place for place, end in ends.items() if place not in found and end <= now]
@@ -80,10 +107,11 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return 3 if any(outcome.unknown and outcome.decisive for outcome in outcomes) else 0
 
 
-def _work(place: int, check: Check, context: Context, answers: "queue.SimpleQueue[tuple[int, Outcome]]") -> None:
+def _work(place: int, check: Check, context: Context, answers: "_Answers", cancel: Cancel) -> None:
     outcome = check.cannot_tell("the check itself failed", "report it, with what vramtop wrote to the terminal")
     try:
-        outcome = check.look(context)
+        with cancel.scope():
+            outcome = check.look(context)
     except VramtopError as error:
         outcome = check.cannot_tell(error.message)
     except OSError as error:

@@ -4,13 +4,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.errors import CannotTellError
+from vramtop.estimator.cancel import Cancel, current
+from vramtop.estimator.errors import CancelledError, CannotTellError
 from vramtop.estimator.job import Job, ModelSpec, Run
 from vramtop.monitor.preflight.check import Check, Outcome
 from vramtop.monitor.preflight.context import Context, Once
+from vramtop.monitor.preflight.interpreter import JobPython
+from vramtop.monitor.preflight.machine import Machine
+from vramtop.monitor.preflight.prepare import prepare
 from vramtop.monitor.preflight.run import CHECKS, exit_code, run
 
 MakeContext = Callable[..., Context]
@@ -159,3 +164,31 @@ def test_all_checks_answer_for_a_plain_job(make_context: MakeContext) -> None:
     assert len(found) == len(CHECKS)
     assert not any(outcome.unknown for outcome in found.values())
     assert found["VRAM verdict"].status == "pass"
+
+
+def test_who_gives_up_waits_for_nothing_and_every_check_is_told(make_context: MakeContext) -> None:
+    never, cancel = threading.Event(), Cancel()
+    scopes: list[Cancel] = []
+
+    class Hangs(Says):
+        def look(self, context: Context) -> Outcome:
+            scopes.append(current())
+            cancel.cancel()
+            return super().look(context)
+
+    with cancel.scope(), pytest.raises(CancelledError):
+        run(make_context(), [Hangs(wait=never)])
+    assert scopes == [cancel]
+    never.set()
+
+
+def test_a_worker_that_hangs_is_ended_when_it_is_given_up(tmp_path: Path) -> None:
+    sleeper = tmp_path / "python"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    python = JobPython(path=sleeper, origin="--python")
+    context = prepare(Job(model=ModelSpec(id="gpt2")), Machine(rooms=()), python, environ={}, folder=tmp_path)
+    cancel = Cancel()
+    threading.Timer(0.3, cancel.cancel).start()
+    with cancel.scope(), pytest.raises(CancelledError):
+        context.torch()

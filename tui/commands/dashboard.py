@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
         complaints=complaints,
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
+        python=options.python,
     )
     kept.say = app.say
     app.run()

@@ -3,13 +3,10 @@
 import argparse
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.job import Job
-from vramtop.estimator.models import resolve_model
 from vramtop.estimator.sizes import parse_size
 from vramtop.monitor.host_memory import HostRoom
 from vramtop.monitor.preflight.check import Outcome
@@ -17,7 +14,7 @@ from vramtop.monitor.preflight.context import Context
 from vramtop.monitor.preflight.interpreter import job_python
 from vramtop.monitor.preflight.launch import job_environ
 from vramtop.monitor.preflight.machine import DRIVER_SECONDS, Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import BUDGET_SECONDS, prepare
+from vramtop.monitor.preflight.prepare import BUDGET_SECONDS, prepare, refuse_nonsense
 from vramtop.monitor.preflight.run import CHECKS, exit_code
 from vramtop.monitor.preflight.run import run as run_checks
 
@@ -59,7 +56,7 @@ def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None
         worker_python=options.python,
         seconds=min(BUDGET_SECONDS, (options.timeout or BUDGET_SECONDS) * 0.75),  # else the check itself is given up
     )
-    _refuse_nonsense(context)
+    refuse_nonsense(context)
     return context
 
 
@@ -75,16 +72,6 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
 
 def _host(options: argparse.Namespace) -> HostRoom | None:
     return HostRoom(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
-
-
-def _refuse_nonsense(context: Context) -> None:
-    """Raise what is wrong with the job itself; that its model is not here is for the checks to say."""
-    try:
-        resolve_model(context.job.model, environ=context.environ)
-    except InputError:
-        return
-    with suppress(CannotTellError):
-        context.quick()
 
 
 def _outcomes(context: Context, options: argparse.Namespace) -> tuple[Outcome, ...]:

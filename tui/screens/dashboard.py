@@ -1,5 +1,6 @@
 """The dashboard: every GPU beside its budget, the jobs that wait, and all processes."""
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -46,6 +47,7 @@ class DashboardScreen(Screen[None]):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("r", "app.record", "Rec"),
+        Binding("p", "preflight", "Preflight", show=False),
         Binding("x", "take_away", "Dismiss", show=False),
         Binding("escape", "show_all", "Show all"),
     ]
@@ -183,17 +185,36 @@ class DashboardScreen(Screen[None]):
         jobs = self.app.watchlist.pending()
         if not jobs:
             self.notify("No job was pinned here; those of a recording stay.", severity="warning")
-        elif len(jobs) == 1:
-            self._unpin(jobs[0])
         else:
-            place = Offset(1, self.query_one(PendingList).region.bottom)
-            names = [shorten(clean(job.label), self.size.width - 8) for job in jobs]
-            self.app.push_screen(Menu(names, place), lambda at: None if at is None else self._unpin(jobs[at]))
+            self._choose_job(jobs, self._unpin)
+
+    def action_preflight(self) -> None:
+        """Look whether all that a job that waits needs is there; the user chooses of several."""
+        waiting = self.app.board.pending if self.app.board else ()
+
+        def show(job: Job) -> None:
+            from .preflight import open_preflight  # not at start-up: it brings all the checks
+
+            open_preflight(self, job, budget=next(row.budget for row in waiting if row.job == job))
+
+        if waiting:
+            self._choose_job([row.job for row in waiting], show)
+        else:
+            self.notify("No job waits here; f opens the fit check, where F12 looks at one.", severity="warning")
 
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""
         self.table.redraw()
         self._arrange_again()
+
+    def _choose_job(self, jobs: Sequence[Job], then: Callable[[Job], None]) -> None:
+        """The only job, or the one that the user chooses of several."""
+        if len(jobs) == 1:
+            then(jobs[0])
+            return
+        place = Offset(1, self.query_one(PendingList).region.bottom)
+        names = [shorten(clean(job.label), self.size.width - 8) for job in jobs]
+        self.app.push_screen(Menu(names, place), lambda at: None if at is None else then(jobs[at]))
 
     def _unpin(self, job: Job) -> None:
         self.app.watchlist.unpend(job)

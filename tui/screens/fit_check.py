@@ -299,6 +299,14 @@ class FitCheckScreen(Screen[None]):
             self._step.give_up(self._checks.given_up)
         self.app.push_screen(self._step, lambda _: self._forget_step())
 
+    def action_preflight(self) -> None:
+        """Look whether all that the job needs is there."""
+        from .preflight import open_preflight  # not before it is asked for: it brings all the checks
+
+        job, picker = self.job, self.query_one(MachinePicker)
+        rooms = picker.rooms(job.parallel.world_size) if job else ()
+        open_preflight(self, job, rooms=rooms, budget=self.query_one(VerdictView).budget)
+
     def action_focus_machine(self) -> None:
         """Go to the choice of cards."""
         self.query_one(MachinePicker).query_one("Select").focus()

@@ -24,6 +24,8 @@ FIT_KEYS: list[BindingType] = [
     Binding("y", "copy", show=False),
     Binding("f10", "undo", "Undo", key_display="F10", priority=True),
     Binding("u", "undo", show=False),
+    Binding("f12", "preflight", "Checks", key_display="F12"),
+    Binding("c", "preflight", show=False),
     *(Binding(f"{number}", f"apply({number})", show=False) for number in range(1, 10)),
     *(
         Binding(f"alt+{number},{sign}", f"apply({number})", show=False, priority=True)
