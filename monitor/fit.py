@@ -177,7 +177,7 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
     needs = budget.ranks
     neediest = max(needs, key=lambda need: need.device_bytes)
     judged = _place(needs, candidates(rooms, len(needs)))
-    verdicts = {room: _judge(neediest, room) for room in rooms} | {v.room: v for v in judged.values()}
+    verdicts = {id(v.room): v for v in judged.values()}  # a hash of all of a room's fields takes longer than this
     chosen = [judged[rank] for rank in sorted(judged)]
     if len(chosen) < len(needs):
         verdict: Verdict = "does_not_fit"
@@ -187,7 +187,7 @@ def fit(budget: Budget, rooms: Sequence[Room]) -> Fit:
     known = [margin for margin in margins if margin is not None]
     return Fit(
         verdict=verdict,
-        gpus=tuple(verdicts[room] for room in rooms),
+        gpus=tuple(verdicts.get(id(room)) or _judge(neediest, room) for room in rooms),
         placed=tuple(v.room for v in chosen),
         margin_bytes=min(known) if known and len(known) == len(chosen) else None,
         sentence=_sentence(verdict, needs, chosen, rooms),
