@@ -44,7 +44,7 @@ class PreflightScreen(Screen[None]):
 
     TITLE = "Preflight"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f7", "dismiss", "Back", key_display="Esc"),
+        Binding("escape,f7,f12", "dismiss", "Back", key_display="Esc"),
         Binding("r", "again", "Again"),
     ]
     DEFAULT_CSS = """
@@ -130,7 +130,8 @@ class PreflightScreen(Screen[None]):
             return
         self.looked = event.looked
         self._draw()
-        if event.looked.done:
+        if event.looked.done:  # the failures are at the top now
+            self.query_one("#checks").scroll_home(animate=False)
             self._told(event.looked)
 
     def _tick(self) -> None:
