@@ -150,7 +150,12 @@ class PreflightScreen(Screen[None]):
 
 
 def open_preflight(
-    opener: Screen[None], job: Job | None, *, rooms: tuple[Room, ...] = (), budget: Budget | None = None
+    opener: Screen[None],
+    job: Job | None,
+    *,
+    rooms: tuple[Room, ...] = (),
+    budget: Budget | None = None,
+    launch: Sequence[str] | None = None,
 ) -> None:
     """Open the screen for a job; the opener's ``PreflightMark``, where it has one, shows what comes out.
 
@@ -159,6 +164,7 @@ def open_preflight(
         job: None: the settings make no sense yet, which the user is told.
         rooms: what the chosen GPUs can give; they count where the job is meant for another machine.
         budget: the best that is known of this job.
+        launch: the launch line that it was read from; None: there was none.
     """
     if job is None or not (job.model.id or job.model.config):
         opener.notify("There is no job to look at yet: choose a model, and correct what is marked.", severity="warning")
@@ -169,6 +175,7 @@ def open_preflight(
         rooms=rooms if job.target.gpu else (),
         board=getattr(app, "board", None),
         budget=budget,
+        launch=launch,
         python=getattr(app, "python", None),
     )
 
