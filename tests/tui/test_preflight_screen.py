@@ -259,21 +259,21 @@ async def test_p_says_so_where_no_job_waits(open_app):
         await until(pilot, lambda: "No job waits here" in text(app))
 
 
-async def test_f7_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no_network, make_budget):
+async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no_network, make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await pilot.press("f7")
+        await pilot.press("f12")
         await until(pilot, lambda: "on 1 × H100" in text(pilot.app) and "elsewhere" in text(pilot.app))
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
 
 
-async def test_f7_says_so_where_there_is_no_job_yet(make_budget):
+async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
     async with Host(screen).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.pause()
-        await pilot.press("f7")
+        await pilot.press("f12")
         await until(pilot, lambda: "There is no job to look at" in text(pilot.app))
 
 
@@ -313,10 +313,10 @@ def looked(*checks: Says) -> Looked:
 
 def test_the_mark_counts_what_needs_a_look_and_else_what_passed():
     bad = looked(Says("a"), Says("b", "failure"), Says("c", "warning"), Says("d", "failure"))
-    assert str(mark_line(bad)) == "preflight: ✗ 2 failures, 1 warning · F7"
+    assert str(mark_line(bad)) == "preflight: ✗ 2 failures, 1 warning · F12"
     assert str(mark_line(looked(Says("a"), Says("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
-    assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F7"
-    assert str(mark_line(None)) == "preflight: not looked at yet · F7"
+    assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
+    assert str(mark_line(None)) == "preflight: not looked at yet · F12"
 
 
 async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked():
@@ -332,14 +332,14 @@ async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked
     screen = WithMark()
     async with Host(screen).run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: not looked at yet · F7"
+        assert lines(pilot.app)[0] == "preflight: not looked at yet · F12"
         mark = screen.query_one(PreflightMark)
         mark.take(looked(Says("a", "failure")), JOB)
         mark.show_job(Job(name="other"))
         await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F7"
+        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F12"
         mark.show_job(JOB)
         await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure · F7"
+        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure · F12"
         await pilot.click(PreflightMark)
         assert pressed == ["preflight"]

@@ -57,7 +57,8 @@ class FitCheckScreen(Screen[None]):
         Binding("f4", "focus_form", "Settings", key_display="F4"),
         Binding("f5", "step", "Step", key_display="F5"),
         Binding("t", "step", "Step", show=False),
-        Binding("f7", "preflight", "Preflight", key_display="F7"),
+        Binding("f12", "preflight", "Preflight", key_display="F12"),
+        Binding("c", "preflight", "Preflight", show=False),
     ]
     DEFAULT_CSS = """
     FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }

@@ -17,7 +17,7 @@ _KEYS = (
     ("t", "a training step of that job: memory by component over it, and its largest tensors; F5 in a form"),
     ("Enter", "attach to the process under the cursor: its settings, ranks, memory over time, and why it diverges"),
     ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
-    ("p", "preflight: is all there that a job that waits needs; in the fit check too (footer); r looks again"),
+    ("p", "preflight: is all there that a job that waits needs; F12 or c in the fit check; r looks again"),
     ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),
     ("s", "sort the processes by the next column, marked ↓ in its title"),
     ("space", "pause and go on"),

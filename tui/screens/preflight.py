@@ -44,7 +44,7 @@ class PreflightScreen(Screen[None]):
 
     TITLE = "Preflight"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f7,f12", "dismiss", "Back", key_display="Esc"),
+        Binding("escape,f12", "dismiss", "Back", key_display="Esc"),
         Binding("r", "again", "Again"),
     ]
     DEFAULT_CSS = """

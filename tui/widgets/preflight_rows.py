@@ -46,8 +46,8 @@ def sum_row(looked: Looked) -> Content:
     return Content.styled(f"{words}; so far {so_far}" if so_far else words, MUTED)
 
 
-def mark_line(looked: Looked | None, *, stale: bool = False, key: str = "F7") -> Content:
-    """Preflight in a few words, and the key that shows more: ``preflight: ✗ 2 failures, 1 warning · F7``.
+def mark_line(looked: Looked | None, *, stale: bool = False, key: str = "F12") -> Content:
+    """Preflight in a few words, and the key that shows more: ``preflight: ✗ 2 failures, 1 warning · F12``.
 
     Args:
         looked: all of it; None: nobody has asked for it.
@@ -77,7 +77,7 @@ class PreflightMark(Lines):
 
     DEFAULT_CSS = "PreflightMark { height: 1; pointer: pointer; text-overflow: ellipsis; }"
 
-    def __init__(self, *, key: str = "F7", id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+    def __init__(self, *, key: str = "F12", id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self._key = key
         self._looked: Looked | None = None
