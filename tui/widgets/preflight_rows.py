@@ -84,7 +84,7 @@ class PreflightMark(Lines):
     def __init__(self, *, key: str = "F12", id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self._key = key
-        self._looked: "Looked | None" = None
+        self._looked: Looked | None = None
         self._of: Job | None = None
 
     def on_mount(self) -> None:
