@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from vramtop.estimator.cancel import current
 from vramtop.estimator.errors import CancelledError, VramtopError
 from vramtop.estimator.gpus import find_gpu
 from vramtop.estimator.job import Job
-from vramtop.monitor.board import Board, commitments
+from vramtop.monitor.board import Board
 from vramtop.monitor.fit import Room, rooms_of
 from vramtop.monitor.preflight.check import Check, Outcome
 from vramtop.monitor.preflight.context import Context
@@ -21,7 +20,6 @@ from vramtop.monitor.preflight.launch import job_environ
 from vramtop.monitor.preflight.machine import Machine, described_machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare, refuse_nonsense
 from vramtop.monitor.preflight.run import CHECKS, run
-from vramtop.monitor.reservations import Reservations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +124,7 @@ def _machine(subject: Subject) -> Machine:
     machine, board = this_machine(), subject.board
     if machine.snapshot is None or board is None or board.snapshot.source.kind != "nvml":
         return machine
-    committed = Counter(Reservations().committed(machine.snapshot))
-    committed.update(commitments(board.gpus))
-    return replace(machine, rooms=rooms_of(machine.snapshot, committed))
+    return replace(machine, rooms=rooms_of(machine.snapshot, board.committed))
 
 
 def _urgency(outcome: Outcome) -> int:

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,20 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from vramtop.estimator.cancel import Cancel, current
-from vramtop.estimator.errors import InputError
+from vramtop.estimator.errors import CancelledError, InputError
 from vramtop.estimator.gpus import find_gpu
 from vramtop.estimator.job import Job, ModelSpec, Run, Target
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.fit import Room
+from vramtop.monitor.fit import Room, rooms_of
 from vramtop.monitor.preflight.check import Check, Outcome, Status
 from vramtop.monitor.preflight.context import Context
 from vramtop.monitor.preflight.interpreter import JobPython
-from vramtop.monitor.preflight.machine import described_machine
+from vramtop.monitor.preflight.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
 from vramtop.monitor.preflight.run import CHECKS
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
-from vramtop.tui.preflight_run import Looked, Subject
+from vramtop.tui.preflight_run import Looked, Subject, context_of
 from vramtop.tui.preflight_text import sum_line
 from vramtop.tui.screens.fit_check import FitCheckScreen
 from vramtop.tui.screens.preflight import PreflightScreen
@@ -274,6 +275,33 @@ async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
         await pilot.pause()
         await pilot.press("f12")
         await until(pilot, lambda: "There is no job to look at" in text(pilot.app))
+
+
+def test_what_running_jobs_will_still_take_is_not_free(
+    no_network, make_snapshot, make_gpu, make_budget, monkeypatch: pytest.MonkeyPatch
+):
+    snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
+    here = Machine(rooms=rooms_of(snapshot, {}), snapshot=snapshot)
+    monkeypatch.setattr("vramtop.tui.preflight_run.this_machine", lambda: here)
+    board = replace(Watchlist(estimate=make_budget).update(snapshot), committed={0: 60 * GIB})
+    job = Job(name="here", model=JOB.model)
+    assert [room.available_bytes for room in context_of(Subject(job=job)).machine.rooms] == [78.5 * GIB] * 2
+    machine = context_of(Subject(job=job, board=board)).machine
+    assert [room.available_bytes for room in machine.rooms] == [18.5 * GIB, 78.5 * GIB]
+    elsewhere = replace(snapshot, source=replace(snapshot.source, kind="recording"))
+    recorded = replace(board, snapshot=elsewhere)
+    assert context_of(Subject(job=job, board=recorded)).machine == here
+
+
+def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_budget):
+    traced = replace(make_budget(JOB), method="traced")
+    assert context_of(Subject(job=JOB, rooms=ROOMS, budget=traced)).budget() is traced
+    other = replace(traced, job=Job(name="other"))
+    context = context_of(Subject(job=JOB, rooms=ROOMS, budget=other))
+    cancel = Cancel()
+    cancel.cancel()
+    with cancel.scope(), pytest.raises(CancelledError):
+        context.budget()
 
 
 def looked(*checks: Says) -> Looked:

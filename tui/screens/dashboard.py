@@ -200,7 +200,7 @@ class DashboardScreen(Screen[None]):
         if waiting:
             self._choose_job([row.job for row in waiting], show)
         else:
-            self.notify("No job waits here; f opens the fit check, where F12 looks at one.", severity="warning")
+            self.notify("No job waits here; f opens the fit check, which has preflight too.", severity="warning")
 
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""

@@ -17,7 +17,7 @@ _KEYS = (
     ("t", "a training step of that job: memory by component over it, and its largest tensors; F5 in a form"),
     ("Enter", "attach to the process under the cursor: its settings, ranks, memory over time, and why it diverges"),
     ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
-    ("p", "preflight: is all there that a job that waits needs; F12 in the fit check; r looks again"),
+    ("p", "preflight: is all there that a job that waits needs; F12 or c in the fit check; r looks again"),
     ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),
     ("s", "sort the processes by the next column, marked ↓ in its title"),
     ("space", "pause and go on"),
@@ -60,6 +60,7 @@ _FIT_KEYS = (
     ),
     ("F8 w", "save as a job file, for vramtop fit FILE"),
     ("F9 y", "copy what was changed, as flags of vramtop fit and as edits of the tool's own file"),
+    ("F12 c", "preflight: is all there that the job needs: driver, model, keys, disk, libraries, network"),
     ("F10 u", "undo: a suggestion, a file that was opened, or the edits of one field"),
     ("", "letters and digits act where no field is being typed into; Esc closes, and f brings the same job back"),
 )

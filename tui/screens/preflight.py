@@ -130,7 +130,8 @@ class PreflightScreen(Screen[None]):
             return
         self.looked = event.looked
         self._draw()
-        if event.looked.done:
+        if event.looked.done:  # the failures are at the top now
+            self.query_one("#checks").scroll_home(animate=False)
             self._told(event.looked)
 
     def _tick(self) -> None:
@@ -149,7 +150,12 @@ class PreflightScreen(Screen[None]):
 
 
 def open_preflight(
-    opener: Screen[None], job: Job | None, *, rooms: tuple[Room, ...] = (), budget: Budget | None = None
+    opener: Screen[None],
+    job: Job | None,
+    *,
+    rooms: tuple[Room, ...] = (),
+    budget: Budget | None = None,
+    launch: Sequence[str] | None = None,
 ) -> None:
     """Open the screen for a job; the opener's ``PreflightMark``, where it has one, shows what comes out.
 
@@ -158,6 +164,7 @@ def open_preflight(
         job: None: the settings make no sense yet, which the user is told.
         rooms: what the chosen GPUs can give; they count where the job is meant for another machine.
         budget: the best that is known of this job.
+        launch: the launch line that it was read from; None: there was none.
     """
     if job is None or not (job.model.id or job.model.config):
         opener.notify("There is no job to look at yet: choose a model, and correct what is marked.", severity="warning")
@@ -168,6 +175,7 @@ def open_preflight(
         rooms=rooms if job.target.gpu else (),
         board=getattr(app, "board", None),
         budget=budget,
+        launch=launch,
         python=getattr(app, "python", None),
     )
 

@@ -1,19 +1,23 @@
 """What preflight has found so far: a row for each check, the sum, and the sum in few words for other screens."""
 
+from typing import TYPE_CHECKING
+
 from textual.content import Content
 
 from vramtop.estimator.job import Job
 from vramtop.monitor.preflight.check import Check, Outcome
 
 from ..palette import CHECK_RUNNING, CHECK_UNKNOWN, CHECKS, Mark
-from ..preflight_run import Looked
 from ..preflight_text import MARK_WIDTH, counted, mark_of, sum_line, wrapped
 from ..terminal import clean
 from ..words import MUTED, shorten
 from .lines import Lines
 
+if TYPE_CHECKING:  # it brings all the checks, which a screen with nothing but the mark has no need of
+    from ..preflight_run import Looked
 
-def check_rows(looked: Looked, *, width: int, now: float) -> list[Content]:
+
+def check_rows(looked: "Looked", *, width: int, now: float) -> list[Content]:
     """A row for each check: in their order while some still run, failures first once all are in.
 
     Args:
@@ -32,7 +36,7 @@ def check_rows(looked: Looked, *, width: int, now: float) -> list[Content]:
     return rows
 
 
-def sum_row(looked: Looked) -> Content:
+def sum_row(looked: "Looked") -> Content:
     """The last line: what it comes to, or how far it has come."""
     if looked.problem is not None:
         return Content.assemble(_painted(CHECKS["failure"], "nothing is checked: "), clean(looked.problem))
@@ -46,7 +50,7 @@ def sum_row(looked: Looked) -> Content:
     return Content.styled(f"{words}; so far {so_far}" if so_far else words, MUTED)
 
 
-def mark_line(looked: Looked | None, *, stale: bool = False, key: str = "F12") -> Content:
+def mark_line(looked: "Looked | None", *, stale: bool = False, key: str = "F12") -> Content:
     """Preflight in a few words, and the key that shows more: ``preflight: ✗ 2 failures, 1 warning · F12``.
 
     Args:
@@ -87,7 +91,7 @@ class PreflightMark(Lines):
         """Nobody has asked for it yet."""
         self.show_job(None)
 
-    def take(self, looked: Looked, job: Job) -> None:
+    def take(self, looked: "Looked", job: Job) -> None:
         """This was found for the job."""
         self._looked, self._of = looked, job
         self.show_job(job)
@@ -111,7 +115,7 @@ def _row(outcome: Outcome, name_width: int, width: int) -> list[Content]:
     return [head, *rest, *(Content.styled(" " * margin + line, "italic") for line in advice)]
 
 
-def _waiting(check: Check, looked: Looked, name_width: int, width: int, now: float) -> Content:
+def _waiting(check: Check, looked: "Looked", name_width: int, width: int, now: float) -> Content:
     """A check that still runs: for what it waits, and for how long it may."""
     waits = "for the machine to be read"
     if looked.context is not None:
