@@ -28,6 +28,7 @@ from ..past import Past
 from ..widgets.job_form import JobForm
 from ..widgets.machine import MachinePicker
 from ..widgets.model_input import ModelInput
+from ..widgets.preflight_rows import PreflightMark
 from ..widgets.suggestions import Suggestions
 from ..widgets.verdict import VerdictView
 from .fit_keys import FIT_KEYS
@@ -81,6 +82,8 @@ class FitCheckScreen(Screen[None]):
     FitCheckScreen.-narrow #verdict { width: 1fr; height: 3fr; }
     FitCheckScreen #bar { height: 1; }
     FitCheckScreen #bar Button { margin: 0 1; }
+    FitCheckScreen #preflight-mark { width: 1fr; text-align: right; }
+    FitCheckScreen #machine { width: auto; }
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class FitCheckScreen(Screen[None]):
             yield VerdictView(id="verdict")
         with Horizontal(id="bar"):
             yield MachinePicker(chosen=self._initial.target.gpu, id="machine")
+            yield PreflightMark(id="preflight-mark")
             yield Button("Pin as pending", id="pin", compact=True, variant="primary")
         yield Footer(compact=True, show_command_palette=False)
 
@@ -385,6 +389,7 @@ class FitCheckScreen(Screen[None]):
     def _ask(self) -> None:
         """Ask for a budget of the settings as they are."""
         self._checks.renew()
+        self.query_one(PreflightMark).show_job(self.job)
         for timer in self._due:
             timer.stop()
         self._due = []
