@@ -11,6 +11,7 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.widgets import Input
 
 from vramtop.estimator.cancel import Cancel, current
 from vramtop.estimator.errors import CancelledError, InputError
@@ -29,6 +30,7 @@ from vramtop.tui.app import VramtopApp
 from vramtop.tui.preflight_run import Looked, Subject, context_of
 from vramtop.tui.preflight_text import sum_line
 from vramtop.tui.screens.fit_check import FitCheckScreen
+from vramtop.tui.screens.open_job import OpenJobScreen
 from vramtop.tui.screens.preflight import PreflightScreen
 from vramtop.tui.widgets.preflight_rows import PreflightMark, mark_line
 
@@ -267,6 +269,35 @@ async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no
         await until(pilot, lambda: "on 1 × H100" in text(pilot.app) and "elsewhere" in text(pilot.app))
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is screen)
+
+
+async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
+    make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("vramtop.tui.screens.preflight.open_preflight", lambda *_, **given: asked.update(given))
+    line = (
+        "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
+    )
+    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+
+        async def opens(text: str) -> None:
+            await pilot.press("f3")
+            await until(pilot, lambda: isinstance(pilot.app.screen, OpenJobScreen) and pilot.app.screen.is_mounted)
+            await pilot.pause()
+            pilot.app.screen.query_one(Input).value = text
+            await pilot.press("enter")
+
+        await pilot.pause()
+        await opens(line)
+        await until(pilot, lambda: pilot.app.screen is screen and screen.job.model.id == "gpt2")
+        await pilot.press("f12")
+        assert asked["launch"] == line.split()
+        await opens("gpt2")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        await pilot.press("f12")
+        assert asked["launch"] is None
 
 
 async def test_f12_says_so_where_there_is_no_job_yet(make_budget):

@@ -1,5 +1,6 @@
 """Fit check: settings as a form, and beside it whether that job would fit, while it is being typed."""
 
+import shlex
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -309,7 +310,9 @@ class FitCheckScreen(Screen[None]):
 
         job, picker = self.job, self.query_one(MachinePicker)
         rooms = picker.rooms(job.parallel.world_size) if job else ()
-        open_preflight(self, job, rooms=rooms, budget=self.query_one(VerdictView).budget)
+        opened = self._opened  # of a launch line the Python and the variables that it names count too
+        launch = shlex.split(opened.given) if opened and opened.source.place == "command line" else None
+        open_preflight(self, job, rooms=rooms, budget=self.query_one(VerdictView).budget, launch=launch)
 
     def action_focus_machine(self) -> None:
         """Go to the choice of cards."""
