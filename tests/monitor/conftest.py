@@ -369,6 +369,7 @@ def make_context(
     return make
 
 
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
     """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
     started: list[subprocess.Popen[str]] = []
