@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ sequence_length = 512
 """
 COMPONENTS = {"weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"}
 
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
 Vramtop = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -87,6 +89,7 @@ def test_a_file_that_is_no_job_ends_in_one_sentence(
     assert "launch line after --" in done.stderr
 
 
+@needs_torch
 def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json(
     vramtop: Vramtop, tmp_path: Path
 ) -> None:
@@ -163,7 +166,12 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
         (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),
-        (("estimate", "job.toml", "--method", "traced", "--optimizer", "lion"), 3, "cannot be traced"),
+        pytest.param(
+            ("estimate", "job.toml", "--method", "traced", "--optimizer", "lion"),
+            3,
+            "cannot be traced",
+            marks=needs_torch,
+        ),
         (("fit", "job.toml", "--gpu-memory", "much"), 2, "size 'much'"),
         (("fit", "job.toml", "--gpu-type", "h1000"), 2, "h100"),
         (("fit", "job.toml", "--gpu-type", "h100-80gb", "--gpu-memory", "1GiB"), 2, "not allowed with"),
