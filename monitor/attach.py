@@ -24,6 +24,7 @@ from .interpreter import find_interpreter, installed_versions
 from .probe_reader import ProbeReader, ProbeSample
 from .probe_settings import told_by
 from .process_tree import Family, Seen, find_family, look, number
+from .processes import namespace_pids
 from .snapshot import GpuReading
 from .whereabouts import whereabouts
 
@@ -202,13 +203,8 @@ def _ask_for_model(reading: JobReading, why: str) -> JobReading:
 
 
 def own_pid(pid: int) -> int:
-    """A process's pid as it knows itself: the innermost of its pid namespaces (``NSpid`` in its status)."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return pid
-    found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-    return int(found[-1]) if found else pid
+    """A process's pid as it knows itself: the innermost of its pid namespaces."""
+    return (namespace_pids(pid) or (pid,))[-1]
 
 
 def _launcher_name(launch: Launch) -> str:

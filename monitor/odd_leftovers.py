@@ -7,6 +7,7 @@ from vramtop.estimator.sizes import MIB, format_gib
 from .oddity import Oddity, Sight
 from .processes import ENDED, ZOMBIE
 from .snapshot import GpuProcess, GpuReading
+from .time_words import span
 
 _IDLE_SECONDS = 1800.0
 """Torch's longest default timeout: whatever waits for another rank has given up by then."""
@@ -142,13 +143,3 @@ def _unseen(gpu: GpuReading, rest: int) -> Oddity:
         sentence=f"{format_gib(rest)} GiB belong to no process that is seen",
         advice=f"it may be {others}; if there is none, a process that has ended left it, and a GPU reset frees it",
     )
-
-
-def span(seconds: float) -> str:
-    """``41 s``, ``14 min``, ``2 h 05``, ``3 d 4 h``."""
-    minutes, hours = int(seconds) // 60, int(seconds) // 3600
-    if minutes < 1:
-        return f"{int(seconds)} s"
-    if hours < 1:
-        return f"{minutes} min"
-    return f"{hours} h {minutes % 60:02}" if hours < 24 else f"{hours // 24} d {hours % 24} h"

@@ -47,7 +47,7 @@ def read_origin(pid: int, start_time: float | None) -> Origin | None:
     block = None if environ is None else hash(frozenset(environ.items()))
     facts = environ or {}
     return Origin(
-        ancestors=_ancestors(pid),
+        ancestors=ancestors_of(pid),
         rank=next((int(facts[name]) for name in _RANKS if _NUMBER.fullmatch(facts.get(name, ""))), None),
         environment=block,
         on_mig=facts.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-"),
@@ -55,7 +55,8 @@ def read_origin(pid: int, start_time: float | None) -> Origin | None:
     )
 
 
-def _ancestors(pid: int) -> tuple[int, ...]:
+def ancestors_of(pid: int) -> tuple[int, ...]:
+    """A process's parent's pid, its parent's parent's, and so on, without the first process of all."""
     found: list[int] = []
     while (stat := _stat(pid)) and len(found) < _LONGEST_LINE:
         pid = int(stat[1])

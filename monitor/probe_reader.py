@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .processes import namespace_pids
+
 _MAGIC = b"VRAMTOP1"
 _HEADER = struct.Struct("<8sQII")
 _LIMIT_BYTES = 1 << 20
@@ -80,12 +82,8 @@ class ProbeSample:
         Args:
             pid: as it is seen from here; in a container, the process may know itself by another one.
         """
-        try:
-            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return True  # it has just ended, or hides; nothing speaks against it
-        numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
-        return str(self.pid) in numbers
+        numbers = namespace_pids(pid)
+        return not numbers or self.pid in numbers  # one that has just ended, or hides: nothing speaks against it
 
 
 @dataclass(slots=True)

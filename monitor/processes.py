@@ -5,6 +5,7 @@ import pwd
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psutil
 
@@ -189,3 +190,13 @@ def _sight(pid: int) -> _Sight | None:
     fields = others.split(None, 20)
     parent = int(fields[1]) or None
     return _Sight(int(fields[19]), name, fields[0] in b"ZX", parent, int(fields[11]) + int(fields[12]))
+
+
+def namespace_pids(pid: int) -> tuple[int, ...]:
+    """The numbers of a process, from the outermost pid namespace that is seen to its own (``NSpid``); empty: hidden."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
+    return tuple(map(int, found))

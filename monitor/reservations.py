@@ -17,7 +17,7 @@ import msgspec
 
 from vramtop.estimator.errors import CannotTellError
 
-from .origins import read_origin
+from .origins import ancestors_of
 from .runs import is_running
 from .snapshot import GpuReading, Place, ProcessKey, Snapshot
 
@@ -53,9 +53,7 @@ class Reservations:
 
     folder: Path = FOLDER
     is_running: Callable[[ProcessKey], bool] = is_running
-    ancestors: Callable[[ProcessKey], tuple[int, ...]] = lambda key: (
-        origin.ancestors if (origin := read_origin(*key)) else ()
-    )
+    ancestors: Callable[[int], tuple[int, ...]] = ancestors_of
     now: Callable[[], float] = time.time
 
     @contextlib.contextmanager
@@ -122,12 +120,16 @@ class Reservations:
     def committed(self, snapshot: Snapshot) -> dict[Place, int]:
         """Bytes by GPU, or GPU instance, that are promised and not taken yet."""
         promises = self.promises()
-        families = {process.key: self._family(process.key) for _, process in snapshot.processes()} if promises else {}
+        families: dict[int, tuple[int, ...]] = {}
         committed: dict[Place, int] = {}
         for promise in promises:
             for gpu in snapshot.gpus:
-                theirs = [p for p in gpu.processes or () if promise.pid in families[p.key]]
-                for place, promised in _promised(promise.gpus, gpu):
+                places = list(_promised(promise.gpus, gpu))
+                for process in gpu.processes or () if places else ():  # other GPUs' processes are nobody's business
+                    if process.pid not in families:
+                        families[process.pid] = self._family(process.pid)
+                theirs = [p for p in gpu.processes or () if promise.pid in families.get(p.pid, ())]
+                for place, promised in places:
                     inside = place if isinstance(place, tuple) else None
                     # a process whose instance is not known may be in this one
                     held = sum(
@@ -141,11 +143,11 @@ class Reservations:
     def families(self, snapshot: Snapshot) -> frozenset[int]:
         """The pids of the snapshot's processes to which something is promised, or to somebody who started them."""
         owners = {promise.pid for promise in self.promises()}
-        keys = {process.key for _, process in snapshot.processes()} if owners else set()
-        return frozenset(key[0] for key in keys if not owners.isdisjoint(self._family(key)))
+        pids = {process.pid for _, process in snapshot.processes()} if owners else set()
+        return frozenset(pid for pid in pids if not owners.isdisjoint(self._family(pid)))
 
-    def _family(self, key: ProcessKey) -> tuple[int, ...]:
-        return key[0], *self.ancestors(key)
+    def _family(self, pid: int) -> tuple[int, ...]:
+        return pid, *self.ancestors(pid)
 
     def _holds(self, reservation: Reservation) -> bool:
         in_time = reservation.until is None or self.now() < reservation.until

@@ -10,6 +10,7 @@ from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import GpuRow, ProcessRow
 from vramtop.monitor.compare import Comparison, Status
 from vramtop.monitor.snapshot import GpuProcess
+from vramtop.monitor.time_words import span
 
 from .palette import STATUSES, VERDICTS, Mark
 from .terminal import clean
@@ -50,17 +51,8 @@ def process_name(process: GpuProcess) -> str:
 
 
 def span_words(seconds: float | None) -> str:
-    """A span of time by its two largest units: ``41 s``, ``14 min``, ``2 h 05``, ``3 d 4 h``."""
-    if seconds is None:
-        return "n/a"
-    minutes, hours = int(seconds) // 60, int(seconds) // 3600
-    if minutes < 1:
-        return f"{int(seconds)} s"
-    if hours < 1:
-        return f"{minutes} min"
-    if hours < 24:
-        return f"{hours} h {minutes % 60:02}"
-    return f"{hours // 24} d {hours % 24} h"
+    """A span of time by its two largest units: ``14 min``, ``2 h 05``; n/a where it is not known."""
+    return "n/a" if seconds is None else span(seconds)
 
 
 def signed_gib(size_bytes: int | None) -> str:

@@ -64,7 +64,7 @@ def test_what_the_process_and_its_children_hold_is_taken_off(
 ) -> None:
     me = os.getpid()
     parents = {71: (70, me), 72: (70, me), 99: (1,)}
-    reservations = Reservations(tmp_path / "promises", ancestors=lambda key: parents[key[0]])
+    reservations = Reservations(tmp_path / "promises", ancestors=lambda pid: parents[pid])
     reservations.promise(promise(gpus={"GPU-00000000": 20 * GIB, "GPU-00000001": 20 * GIB, "GPU-00000002": 20 * GIB}))
     gpus = [
         make_gpu(0, [make_process(71, 8), make_process(99, 30)]),
