@@ -13,7 +13,6 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.geometry import Offset
-from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -26,6 +25,7 @@ from vramtop.monitor.snapshot import ProcessKey, Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
+from .app_messages import BoardUpdated, SourceFailed
 from .fit_events import FitEvents, Signal, desktop_sequence
 from .header_text import STALE_INTERVALS, Feed
 from .line_filters import AsciiFilter, InertFilter
@@ -43,26 +43,6 @@ if TYPE_CHECKING:
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
-
-
-class BoardUpdated(Message):
-    """New figures."""
-
-    def __init__(self, board: Board) -> None:
-        super().__init__()
-        self.board = board
-
-    def can_replace(self, message: Message) -> bool:
-        """A newer board makes an older one that still waits superfluous."""
-        return isinstance(message, BoardUpdated)
-
-
-class SourceFailed(Message):
-    """There are no new figures, and why."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__()
-        self.sentence = sentence
 
 
 class VramtopApp(App[None]):

@@ -12,11 +12,11 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "root"
     (root / "data" / "llama").mkdir(parents=True)
     (root / "data" / "llama" / "config.json").write_text("{}")
-    (root / "work").mkdir()
-    (root / "work" / "model").symlink_to("/data/llama")
-    (root / "work" / "again").symlink_to("model/../llama")
-    (root / "work" / "out").symlink_to("../../../../../data")
-    (root / "work" / "loop").symlink_to("loop")
+    (root / "jobs").mkdir()
+    (root / "jobs" / "model").symlink_to("/data/llama")
+    (root / "jobs" / "again").symlink_to("model/../llama")
+    (root / "jobs" / "out").symlink_to("../../../../../data")
+    (root / "jobs" / "loop").symlink_to("loop")
     return root
 
 
@@ -24,19 +24,19 @@ def root(tmp_path: Path) -> Path:
     ("text", "found"),
     [
         ("model", "data/llama"),
-        ("/work/model/config.json", "data/llama/config.json"),
+        ("/jobs/model/config.json", "data/llama/config.json"),
         ("again/config.json", "data/llama/config.json"),
         ("out/llama", "data/llama"),
-        ("nothing/here", "work/nothing/here"),
+        ("nothing/here", "jobs/nothing/here"),
     ],
 )
 def test_links_below_another_root_lead_to_its_own_folders(root: Path, text: str, found: str) -> None:
-    assert Place(cwd=root / "work", root=root).path(text) == root / found
+    assert Place(cwd=root / "jobs", root=root).path(text) == root / found
 
 
 def test_a_link_to_itself_ends(root: Path) -> None:
-    assert not os.access(Place(cwd=root / "work", root=root).path("loop/x"), os.F_OK)
+    assert not os.access(Place(cwd=root / "jobs", root=root).path("loop/x"), os.F_OK)
 
 
 def test_links_of_our_own_root_are_left_alone(root: Path) -> None:
-    assert Place(cwd=root / "work").path("model") == root / "work" / "model"
+    assert Place(cwd=root / "jobs").path("model") == root / "jobs" / "model"

@@ -12,7 +12,8 @@ from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.snapshot import Fault, Snapshot, Source, WatchedJob
 from vramtop.monitor.watch import Watchlist
-from vramtop.tui.app import SourceFailed, VramtopApp
+from vramtop.tui.app import VramtopApp
+from vramtop.tui.app_messages import SourceFailed
 from vramtop.tui.widgets.gpu_panel import GpuPanel
 from vramtop.tui.widgets.gpu_rows import GpuRows
 from vramtop.tui.widgets.process_table import ProcessTable

@@ -32,10 +32,10 @@ from ..widgets.model_input import ModelInput
 from ..widgets.preflight_rows import PreflightMark
 from ..widgets.suggestions import Suggestions
 from ..widgets.verdict import VerdictView
-from .fit_keys import FIT_KEYS
+from .fit_keys import FIT_KEYS, FIT_LAYOUT
 from .fit_messages import Advised, Estimated, ModelsFound, NotRefined, checks_that_post
 from .open_job import Opened, OpenJobScreen
-from .save_job import SaveJobScreen
+from .save_job import ask_where_to_save
 from .show_text import ShowTextScreen
 from .step import StepScreen
 from .what_if import WhatIfScreen
@@ -71,21 +71,7 @@ class FitCheckScreen(Screen[None]):
     TITLE = "Fit check"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = FIT_KEYS
-    DEFAULT_CSS = """
-    FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
-    FitCheckScreen #halves { height: 1fr; layout: horizontal; }
-    FitCheckScreen #settings { width: 2fr; max-width: 62; border-right: vkey $foreground 20%; }
-    FitCheckScreen #verdict { width: 3fr; }
-    FitCheckScreen.-narrow #halves { layout: vertical; }
-    FitCheckScreen.-narrow #settings {
-        width: 1fr; max-width: 100%; height: 2fr; border-right: none; border-bottom: hkey $foreground 20%;
-    }
-    FitCheckScreen.-narrow #verdict { width: 1fr; height: 3fr; }
-    FitCheckScreen #bar { height: 1; }
-    FitCheckScreen #bar Button { margin: 0 1; }
-    FitCheckScreen #preflight-mark { width: 1fr; text-align: right; }
-    FitCheckScreen #machine { width: auto; }
-    """
+    DEFAULT_CSS = FIT_LAYOUT
 
     def __init__(
         self,
@@ -257,14 +243,7 @@ class FitCheckScreen(Screen[None]):
         if job is None or (not job.model.id and job.model.config is None):
             self.notify(f"There is no job to save: {self._why_not()}", severity="warning", markup=False)
             return
-        file = self._opened.source.file if self._opened else None
-        path = str(file) if file else f"{job.label}.toml"
-
-        def saved(path: object) -> None:
-            if path is not None:
-                self.notify(f"saved: vramtop fit {path}", markup=False)
-
-        self.app.push_screen(SaveJobScreen(job, path), saved)
+        ask_where_to_save(self, job, self._opened.source.file if self._opened else None)
 
     def action_copy(self) -> None:
         """Copy what was changed, as vramtop's flags and as edits of the tool's own settings."""

@@ -1,4 +1,4 @@
-"""The keys of the fit check: function keys work while a field is being typed into, letters elsewhere."""
+"""The keys of the fit check (function keys also while a field is being typed into), and where its parts lie."""
 
 from textual.binding import Binding, BindingType
 
@@ -32,3 +32,19 @@ FIT_KEYS: list[BindingType] = [
         for number, sign in enumerate(WITH_ALT, start=1)
     ),
 ]
+
+FIT_LAYOUT = """
+FitCheckScreen #title { width: 1fr; padding: 0 1; text-style: bold; background: $panel; }
+FitCheckScreen #halves { height: 1fr; layout: horizontal; }
+FitCheckScreen #settings { width: 2fr; max-width: 62; border-right: vkey $foreground 20%; }
+FitCheckScreen #verdict { width: 3fr; }
+FitCheckScreen.-narrow #halves { layout: vertical; }
+FitCheckScreen.-narrow #settings {
+    width: 1fr; max-width: 100%; height: 2fr; border-right: none; border-bottom: hkey $foreground 20%;
+}
+FitCheckScreen.-narrow #verdict { width: 1fr; height: 3fr; }
+FitCheckScreen #bar { height: 1; }
+FitCheckScreen #bar Button { margin: 0 1; }
+FitCheckScreen #preflight-mark { width: 1fr; text-align: right; }
+FitCheckScreen #machine { width: auto; }
+"""

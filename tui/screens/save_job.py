@@ -7,7 +7,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label, Static
 
 from vramtop.estimator.errors import InputError
@@ -84,3 +84,20 @@ class SaveJobScreen(ModalScreen[Path | None]):
         failure = self.query_one("#failure", Static)
         failure.update(f"✗ {sentence}")
         failure.display = bool(sentence)
+
+
+def ask_where_to_save(opener: Screen[None], job: Job, file: Path | None) -> None:
+    """Open the screen, and say where the job lies then.
+
+    Args:
+        opener: the screen that the user comes from.
+        job: what is saved.
+        file: the job file that it was read from; None: there was none.
+    """
+    path = str(file) if file else f"{job.label}.toml"
+
+    def saved(path: object) -> None:
+        if path is not None:
+            opener.notify(f"saved: vramtop fit {path}", markup=False)
+
+    opener.app.push_screen(SaveJobScreen(job, path), saved)
