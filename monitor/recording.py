@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from vramtop.estimator.errors import InputError, VramtopError
+from vramtop.estimator.job import Job
 
+from . import snapshot as snapshots
 from .snapshot import Fault, Snapshot
 
 VERSION = 1
@@ -102,6 +104,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """
     lines = _lines(path)
     _check_header(path, next(lines, None))
+    vars(snapshots)["Job"] = Job  # msgspec looks fields' types up there, where only type checkers import this one
     decoder = msgspec.json.Decoder(Snapshot)
     last: Snapshot | None = None
     cut = False

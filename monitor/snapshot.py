@@ -5,9 +5,10 @@ A figure that could not be read is None, and a ``Fault`` beside it says why. All
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from vramtop.estimator.job import Job
+if TYPE_CHECKING:  # see recording, which decodes it
+    from vramtop.estimator.job import Job
 
 ProcessKey = tuple[int, float | None]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
@@ -203,7 +204,7 @@ class Source:
 class WatchedJob:
     """A job known to run in certain processes, so that they are held against its budget."""
 
-    job: Job
+    job: "Job"
     pids: tuple[ProcessKey, ...]
     """Its ranks on this machine."""
 
@@ -222,7 +223,7 @@ class Snapshot:
     """Of the processes that have gone since the snapshot before."""
     watched: tuple[WatchedJob, ...] = ()
     """Jobs that were known when a recording was made; a live source leaves this empty."""
-    pending: tuple[Job, ...] = ()
+    pending: "tuple[Job, ...]" = ()
     """Jobs that were waiting when a recording was made, in order; a live source leaves this empty."""
 
     def processes(self) -> Sequence[tuple[GpuReading, GpuProcess]]:

@@ -6,12 +6,8 @@ import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.gpus import match_nvml_name
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.nvml import NvmlSource
@@ -22,6 +18,10 @@ from vramtop.monitor.watch import Watchlist
 from ..odd_text import odd_lines
 from ..palette import STATUSES, VERDICTS, rest_words
 from ..terminal import Terminal, look, table
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,14 +35,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> Board:
-    def quick(job: Job) -> Budget:
+    def quick(job: "Job") -> "Budget":
         from vramtop.estimator.methods import estimate  # not before there is a job: it takes a fifth of the start
 
         return estimate(job, gpu=None if job.target.gpu else watchlist.card)
 
     watchlist = Watchlist(quick, oddities=Oddities(after_seconds=0))
-    for path in options.job:
-        watchlist.pend(load_job(Path(path)))
+    if options.job:
+        from vramtop.estimator.jobfile import load_job
+
+        for path in options.job:
+            watchlist.pend(load_job(Path(path)))
     source = NvmlSource()
     source.open()
     try:
@@ -55,6 +58,7 @@ def _read(options: argparse.Namespace) -> Board:
 
 
 def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
+    from vramtop.estimator.gpus import match_nvml_name
     from vramtop.estimator.methods import estimate
 
     from .attach import complete_job, observe
