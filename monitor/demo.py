@@ -1,14 +1,20 @@
 """The recording that ships with vramtop, for machines without a GPU."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.errors import CannotTellError
 
-from .replay import ReplaySource
 from .snapshot import Fault, Snapshot
-from .source import SnapshotSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .replay import ReplaySource
+    from .source import SnapshotSource
 
 
 def demo_path() -> Path:
@@ -18,6 +24,8 @@ def demo_path() -> Path:
 
 def demo_source() -> ReplaySource:
     """The demo recording, played over and over as of now."""
+    from .replay import ReplaySource  # live GPUs need none
+
     return ReplaySource(demo_path(), kind="demo", loop=True, rebase=True)
 
 

@@ -1,9 +1,10 @@
 """The app: it owns the source's thread, the newest board and the screens; widgets only ever read boards."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,35 +12,37 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
 from textual.geometry import Offset
-from textual.screen import Screen
-from textual.theme import Theme
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.job import Job, ModelSpec
-from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
-from vramtop.monitor.snapshot import ProcessKey, Snapshot
-from vramtop.monitor.source import SnapshotSource
-from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
 from .fit_events import FitEvents, Signal, desktop_sequence
 from .header_text import STALE_INTERVALS, Feed
 from .line_filters import AsciiFilter, InertFilter
-from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
 from .terminal import clean
-from .widgets.choice import Menu
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from textual.filter import LineFilter
+    from textual.screen import Screen
+    from textual.theme import Theme
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.errors import VramtopError
+    from vramtop.estimator.job import Job
     from vramtop.estimator.methods import Variants
     from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.board import Board, ProcessRow
+    from vramtop.monitor.snapshot import ProcessKey, Snapshot
+    from vramtop.monitor.source import SnapshotSource
+    from vramtop.monitor.watch import Watchlist
 
     from .estimates import Estimate
+    from .recorder import Recorder
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
@@ -82,8 +85,8 @@ class VramtopApp(App[None]):
         ascii_only: bool = False,
         banner: str | None = None,
         pid: int | None = None,
-        estimate: "Estimate | None" = None,
-        refine: "Estimate | None" = None,
+        estimate: Estimate | None = None,
+        refine: Estimate | None = None,
         complaints: Sequence[str] = (),
         signal_fit: Signal = "none",
         on_fit: str | None = None,
@@ -219,6 +222,8 @@ class VramtopApp(App[None]):
 
     def action_fit_check(self) -> None:
         """Open the fit check: on a job that waits, on the job that was looked at last, or on a new one."""
+        from .widgets.choice import Menu
+
         waiting, draft = self.watchlist.pending(), self._draft
         jobs: list[Job | None] = [*waiting, *([draft] if draft and draft not in waiting else []), None]
         if len(jobs) == 1:
@@ -262,6 +267,8 @@ class VramtopApp(App[None]):
             self._recorder = None
         else:
             path = Path(time.strftime("vramtop-%Y%m%d-%H%M%S.jsonl.gz")).absolute()
+            from .recorder import Recorder
+
             self._recorder = Recorder(path, self._say_not_recorded)
             self.notify(f"recording to {path}", markup=False)
         self._tick()
@@ -304,7 +311,7 @@ class VramtopApp(App[None]):
         )
         self._open(screen)
 
-    def _vary(self, job: Job) -> "Variants":
+    def _vary(self, job: Job) -> Variants:
         """Quick estimates for searches, meant for the same card as all others."""
         from vramtop.estimator.methods import variants
 
@@ -312,6 +319,8 @@ class VramtopApp(App[None]):
 
     def _keep_draft(self, job: Job) -> None:
         """What is typed is not lost by Escape."""
+        from vramtop.estimator.job import ModelSpec
+
         self._draft = job if job.model != ModelSpec() else self._draft
 
     def _open_attach(self, pid: int | None, start_time: float | None) -> None:

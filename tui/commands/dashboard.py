@@ -1,32 +1,36 @@
 """``vramtop``: open the dashboard, live where there is a driver, else on the demo recording, saying so."""
 
-import argparse
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
-from vramtop.estimator.gpus import Gpu
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import load_job
 from vramtop.monitor.demo import LiveOrDemo, demo_source
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
-from vramtop.monitor.replay import ReplaySource
 from vramtop.monitor.reservations import Reservations
-from vramtop.monitor.snapshot import Place, Snapshot
-from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
 from ..terminal import look
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.gpus import Gpu
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.snapshot import Place, Snapshot
+    from vramtop.monitor.source import SnapshotSource
+
 
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
-    jobs = [load_job(Path(path)) for path in options.job]
+    jobs = _jobs(options)
     source, banner = _source(options)
     if not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
@@ -76,6 +80,14 @@ def run(options: argparse.Namespace) -> int:
     return app.return_code or 0
 
 
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    if not options.job:
+        return []
+    from vramtop.estimator.jobfile import load_job  # not before there is a job
+
+    return [load_job(Path(path)) for path in options.job]
+
+
 def _reserved(snapshot: Snapshot) -> Mapping[Place, int]:
     """Room that is promised on this machine; a recorded one has none."""
     return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
@@ -89,6 +101,8 @@ def _host(snapshot: Snapshot) -> HostRoom | None:
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
     """Where snapshots come from, and the line that says so when it is not this machine."""
     if options.replay:
+        from vramtop.monitor.replay import ReplaySource
+
         path = Path(options.replay)
         source = ReplaySource(path, rebase=True)
         source.open()  # a file that cannot be played is said before the screen opens

@@ -1,10 +1,10 @@
 """The dashboard: every GPU beside its budget, the jobs that wait, and all processes."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
@@ -13,8 +13,6 @@ from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
-from vramtop.estimator.job import Job
-from vramtop.monitor.board import Board, GpuRow
 from vramtop.monitor.history import gpu_key
 
 from ..arrange import Arrangement, arrange
@@ -32,13 +30,20 @@ from ..widgets.process_table import ProcessTable
 from ..words import MUTED, severity, shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.app import ComposeResult
+
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.board import Board, GpuRow
+
     from ..app import VramtopApp
 
 
 class DashboardScreen(Screen[None]):
     """The first screen."""
 
-    app: "VramtopApp"
+    app: VramtopApp
     AUTO_FOCUS = "ProcessTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "app.fit_check", "Fit"),
