@@ -14,6 +14,8 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.geometry import Offset
 
+from vramtop.estimator.errors import VramtopError
+from vramtop.monitor.head_start import HeadStart
 from vramtop.monitor.sampler import Sampler
 
 from .app_messages import BoardUpdated, SourceFailed
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from vramtop.estimator.budget import Budget
-    from vramtop.estimator.errors import VramtopError
     from vramtop.estimator.job import Job
     from vramtop.estimator.methods import Variants
     from vramtop.monitor.attach import Attachment
@@ -52,7 +53,7 @@ class VramtopApp(App[None]):
     """The dashboard and all that opens from it.
 
     Args:
-        source: where snapshots come from; read on a thread of its own.
+        source: where snapshots come from; read on a thread of its own, which may have begun already.
         watchlist: knows the jobs, and turns snapshots into boards.
         interval: seconds between readings.
         ascii_only: draw with ASCII characters only.
@@ -78,7 +79,7 @@ class VramtopApp(App[None]):
 
     def __init__(
         self,
-        source: SnapshotSource,
+        source: SnapshotSource | HeadStart,
         watchlist: Watchlist,
         *,
         interval: float = 1.0,
@@ -116,7 +117,11 @@ class VramtopApp(App[None]):
         """The job that was looked at last in the fit check."""
         self._attached: dict[ProcessKey, Attachment] = {}
         """What was read of processes that are followed: of one that has ended nothing more can be read."""
-        self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
+        self._head_start = source if isinstance(source, HeadStart) else None
+        if isinstance(source, HeadStart):
+            self._sampler = source.sampler
+        else:
+            self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
     def ascii_only(self) -> bool:
@@ -151,7 +156,10 @@ class VramtopApp(App[None]):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)  # or the terminal stays as it is
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
-        self._sampler.start()
+        if self._head_start:
+            self._catch_up(self._head_start)
+        else:
+            self._sampler.start()
         for sentence in self._complaints:
             self.notify(sentence, severity="warning", markup=False)
         if self._pid is not None:
@@ -167,11 +175,7 @@ class VramtopApp(App[None]):
         """Show the figures on what can be seen."""
         if not self.is_running:  # the screens are being taken down
             return
-        self.board = message.board
-        self._arrived = self._clock()
-        self._failure = None
-        for sentence in self._fit_events.update(message.board.pending):
-            self._signal(sentence)
+        self._know(message.board)
         for screen in reversed(self.screen_stack):
             if screen.is_mounted and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
@@ -351,6 +355,21 @@ class VramtopApp(App[None]):
         if not self._opening:  # a key that repeats opens one screen
             self._opening = True
             self.run_worker(show(), name="open screen")
+
+    def _catch_up(self, head_start: HeadStart) -> None:
+        """Take over from who began to read before there was an app; what is known already is drawn at once."""
+        newest = head_start.take_over(self._take_in, self._say_failed)
+        if isinstance(newest, VramtopError):
+            self._failure = newest.message
+        elif newest is not None:
+            self._know(self.watchlist.update(newest))
+
+    def _know(self, board: Board) -> None:
+        self.board = board
+        self._arrived = self._clock()
+        self._failure = None
+        for sentence in self._fit_events.update(board.pending):
+            self._signal(sentence)
 
     def _take_in(self, snapshot: Snapshot) -> None:
         """On the source's thread: estimates and comparisons happen here, off the UI thread."""

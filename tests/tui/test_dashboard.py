@@ -1,15 +1,19 @@
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
+from vramtop.monitor.head_start import HeadStart
 from vramtop.monitor.snapshot import Fault, Snapshot, Source, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
@@ -34,6 +38,7 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
         *,
         jobs: dict[str, Sequence[int]] | None = None,
         pending: Sequence[str] = (),
+        early: bool = False,
         **options: Any,
     ) -> VramtopApp:
         def estimate(asked: Job) -> Budget:
@@ -45,7 +50,9 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
         for name in pending:
             watchlist.pend(job(name))
         source = scripted_source(snapshots)
-        app = VramtopApp(source, watchlist, **{"interval": 0.05} | options)
+        app = VramtopApp(HeadStart(source, 0.05) if early else source, watchlist, **{"interval": 0.05} | options)
+        while early and source.reads < 2:  # by then the first one has been passed on
+            time.sleep(0.01)
         app.source_for_test = source
         return app
 
@@ -78,6 +85,37 @@ async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_sna
         assert "train.py 60.5" in text
         assert "gpubox-3 · driver 580.95 · CUDA 13.0" in text
         assert "unattributed: driver" in text
+
+
+async def test_the_first_frame_shows_what_was_read_before(open_app, make_snapshot, make_gpu, make_process, monkeypatch):
+    """The frame that has the header's line has the GPU's figures, and its process."""
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])], early=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        first = next(frame for frame in written if "vramtop" in frame)
+        assert "61.5 of 80.0 GiB" in first
+        assert "4711" in first
+
+
+async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_source):
+    closed = threading.Event()
+
+    class NoDriver(scripted_source):
+        def open(self):
+            raise VramtopError("no NVIDIA driver here")
+
+        def close(self):
+            closed.set()
+
+    head_start = HeadStart(NoDriver([]), 0.05)
+    assert closed.wait(20)
+    app = VramtopApp(head_start, Watchlist(make_budget))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert "no NVIDIA driver here" in screen_text(app)
 
 
 async def test_job_over_its_budget_is_told_by_word_and_sign_in_panel_table_and_summary(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.errors import InputError
 from vramtop.monitor.demo import LiveOrDemo, demo_source
+from vramtop.monitor.head_start import HeadStart
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
@@ -34,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     source, banner = _source(options)
     if not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
+    head_start = HeadStart(source, options.interval)  # it reads while Textual is being loaded
     from ..app import VramtopApp
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
@@ -62,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         watchlist.pend(job)
 
     app = VramtopApp(
-        source,
+        head_start,
         watchlist,
         interval=options.interval,
         ascii_only=look(ascii_only=options.ascii).ascii_only,

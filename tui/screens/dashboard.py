@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.events import Resize, ScreenResume
-from textual.geometry import Offset
+from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
@@ -62,6 +62,8 @@ class DashboardScreen(Screen[None]):
         self._panels: list[GpuPanel] = []
         self._chosen: int | None = None
         """Position of the GPU that the user has chosen; None: the one that needs a look."""
+        self._drawn: tuple[Board, Size] | None = None
+        """What was drawn last, and on how much room."""
 
     def compose(self) -> ComposeResult:
         """From the most general to the most special."""
@@ -80,8 +82,16 @@ class DashboardScreen(Screen[None]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Nothing is known yet."""
-        self._show_head(self.app.board, self.app.feed)
+        """Draw what is known already."""
+        if self.app.board:
+            self.show_board(self.app.board)
+        else:
+            self._show_head(None, self.app.feed)
+
+    @property
+    def _room(self) -> Size:
+        """What there is to draw on, also before the first layout."""
+        return self.size or self.app.size
 
     @property
     def table(self) -> ProcessTable:
@@ -90,19 +100,20 @@ class DashboardScreen(Screen[None]):
 
     def show_board(self, board: Board) -> None:
         """Show these figures."""
+        self._drawn = board, self._room
         with self.app.batch_update():
             feed = self.app.feed
             taken = self._show_head(board, feed)
-            plan = self._plan(board, self.size.height - taken)
+            plan = self._plan(board, self._room.height - taken)
             self._show_gpus(board, plan, feed)
             self.query_one(PendingList).show_pending(
-                board.pending, width=self.size.width - 2, height=plan.pending_height, now=board.snapshot.time
+                board.pending, width=self._room.width - 2, height=plan.pending_height, now=board.snapshot.time
             )
-            self.table.show_board(board, width=self.size.width)
+            self.table.show_board(board, width=self._room.width)
             self._say_matches()
             legend = self.query_one(Legend)
             legend.display = plan.legend
-            legend.show(legend_line(self.size.width - 2))
+            legend.show(legend_line(self._room.width - 2))
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
@@ -114,6 +125,10 @@ class DashboardScreen(Screen[None]):
 
     @on(Resize)
     @on(ScreenResume)
+    def _fill_room(self) -> None:
+        if self._drawn is None or self._drawn[0] is not self.app.board or self._drawn[1] != self.size:
+            self._arrange_again()
+
     def _arrange_again(self) -> None:
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
@@ -218,7 +233,7 @@ class DashboardScreen(Screen[None]):
             then(jobs[0])
             return
         place = Offset(1, self.query_one(PendingList).region.bottom)
-        names = [shorten(clean(job.label), self.size.width - 8) for job in jobs]
+        names = [shorten(clean(job.label), self._room.width - 8) for job in jobs]
         self.app.push_screen(Menu(names, place), lambda at: None if at is None else then(jobs[at]))
 
     def _unpin(self, job: Job) -> None:
@@ -233,7 +248,7 @@ class DashboardScreen(Screen[None]):
 
     def _show_head(self, board: Board | None, feed: Feed) -> int:
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
-        width = self.size.width
+        width = self._room.width
         self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
         warnings = notices(board, feed, width - 2)
         box = self.query_one("#notices", Lines)
@@ -247,7 +262,7 @@ class DashboardScreen(Screen[None]):
 
     def _plan(self, board: Board, height: int) -> Arrangement:
         return arrange(
-            width=self.size.width,
+            width=self._room.width,
             height=height,
             gpus=len(board.gpus),
             processes=len(board.processes) + len(board.gpus),
@@ -266,7 +281,7 @@ class DashboardScreen(Screen[None]):
             self._show_panels(board, plan, feed, panels)
             return
         chosen = self._chosen_position(board)
-        width = self.size.width
+        width = self._room.width
         rows.styles.height = plan.gpu_height
         scrolls = plan.gpu_height < len(board.gpus)
         titles.show(row_titles(width - scrolls))
@@ -286,7 +301,7 @@ class DashboardScreen(Screen[None]):
         container.styles.grid_size_columns = plan.columns
         container.styles.grid_rows = str(panel_height(plan.graph_height))
         container.styles.height = plan.gpu_height
-        shape = PanelShape(width=self.size.width // plan.columns, graph_height=plan.graph_height)
+        shape = PanelShape(width=self._room.width // plan.columns, graph_height=plan.graph_height)
         for panel, gpu in zip(self._panels, board.gpus, strict=True):
             self._show_panel(panel, gpu, board, shape, feed)
 
