@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from dataclasses import replace
@@ -154,6 +155,7 @@ class VramtopApp(App[None]):
         """Start reading."""
         end = partial(self.exit, return_code=128 + signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)  # or the terminal stays as it is
+        self.call_after_refresh(_end_start)
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
         if self._head_start:
@@ -410,3 +412,10 @@ class VramtopApp(App[None]):
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen):
                 screen.redraw()
+
+
+def _end_start() -> None:
+    """The command line collects no garbage until the first frame is drawn; what is there by then, stays."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

@@ -1,3 +1,4 @@
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
+from textual.widgets import Footer
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
@@ -559,3 +561,32 @@ async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapsho
         await pilot.press("f", "end", "enter")
         await pilot.pause(0.3)
         assert app.screen.job.model.id is None
+
+
+async def test_garbage_is_collected_again_once_the_first_frame_is_drawn(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu()])])
+    gc.disable()
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert gc.isenabled()
+            assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+async def test_the_footer_is_composed_once(open_app, make_snapshot, make_gpu, make_process):
+    """And again when there is another key, as in the filter; a widget for each key is dear."""
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        footer = app.screen.query_one(Footer)
+        before = list(footer.children)
+        assert "Open" in screen_lines(app)[-1]
+        app.screen.refresh_bindings()
+        await pilot.pause()
+        assert list(footer.children) == before
+        await pilot.press("slash")
+        await pilot.pause(0.1)
+        assert "Show all" in screen_lines(app)[-1]

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset, Size
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from vramtop.monitor.history import gpu_key
 
@@ -23,6 +23,7 @@ from ..terminal import clean
 from ..widgets.choice import Menu
 from ..widgets.gpu_panel import GpuPanel
 from ..widgets.gpu_rows import GpuRows
+from ..widgets.keys import Keys
 from ..widgets.legend import Legend, legend_line
 from ..widgets.lines import Lines
 from ..widgets.pending_list import PendingList
@@ -79,7 +80,7 @@ class DashboardScreen(Screen[None]):
         yield Lines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
-        yield Footer(compact=True)
+        yield Keys(compact=True)
 
     def on_mount(self) -> None:
         """Draw what is known already."""
