@@ -19,6 +19,8 @@ Place = int | tuple[int, int]
 
 NO_ANSWER = "NO_ANSWER"
 """Code of the fault that a driver's call has not come back; the figures of a reading that has it are from before."""
+NO_DRIVER = "NO_DRIVER"
+"""Code of the fault that this machine's GPUs cannot be seen at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
