@@ -1,6 +1,6 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,7 +142,10 @@ class NvmlDevice:
         limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
         mig, mig_faults = self._mig.read()
         self._faults += mig_faults
-        processes = self._processes(memory.total, describe, {device.gpu_instance for device in mig or ()})
+        if any(device.used_bytes is not None for device in mig or ()):
+            self._read_at = self._now()  # its own memory may be refused
+        instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
+        processes = self._processes(memory.total, describe, instances)
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -194,7 +197,10 @@ class NvmlDevice:
         return MemoryFigures()
 
     def _processes(
-        self, total_bytes: int | None, describe: Callable[[int], ProcessFacts], instances: Collection[int]
+        self,
+        total_bytes: int | None,
+        describe: Callable[[int], ProcessFacts],
+        instances: Mapping[int | None, int | None],
     ) -> tuple[GpuProcess, ...] | None:
         """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
         lists: dict[ProcessKind, list[Any]] = {}
@@ -210,6 +216,7 @@ class NvmlDevice:
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
+        self._mig.look_for(getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries)
         rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
         return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
 
