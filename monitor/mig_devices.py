@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from vramtop.estimator.sizes import format_gib
+
 from .snapshot import Fault, GpuKey, GpuProcess, GpuReading, MigReading
 
 _FIELDS = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes")
@@ -87,6 +89,7 @@ def home_of(gpu: GpuReading, process: GpuProcess) -> GpuReading:
 
 def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading]) -> MigDevice:
     shared, first = len(together) > 1, together[0]
+    inside = _inside(gpu, device)
     return MigDevice(
         index=gpu.index,
         uuid=device.uuid,
@@ -96,8 +99,8 @@ def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading])
         used_bytes=device.used_bytes,
         free_bytes=device.free_bytes,
         compute_mode=gpu.compute_mode,
-        processes=_inside(gpu, device, None if device is first else device.compute_instance),
-        faults=_faults(gpu, device),
+        processes=inside if device is first else _of_part(inside, device.compute_instance),
+        faults=_faults(gpu, device, inside),
         read_at=gpu.read_at,
         device=device,
         card=gpu.key,
@@ -106,18 +109,29 @@ def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading])
     )
 
 
-def _inside(gpu: GpuReading, device: MigReading, part: int | None) -> tuple[GpuProcess, ...] | None:
-    """The processes of the GPU instance, or of one of its compute instances."""
+def _inside(gpu: GpuReading, device: MigReading) -> tuple[GpuProcess, ...] | None:
+    """The processes of its GPU instance."""
     if gpu.processes is None:
         return None
-    inside = (process for process in gpu.processes if process.gpu_instance == device.gpu_instance)
-    return tuple(process for process in inside if part is None or process.compute_instance == part)
+    return tuple(process for process in gpu.processes if process.gpu_instance == device.gpu_instance)
 
 
-def _faults(gpu: GpuReading, device: MigReading) -> tuple[Fault, ...]:
+def _of_part(processes: tuple[GpuProcess, ...] | None, part: int) -> tuple[GpuProcess, ...] | None:
+    """Those of one compute instance."""
+    return processes and tuple(process for process in processes if process.compute_instance == part)
+
+
+def _faults(gpu: GpuReading, device: MigReading, inside: tuple[GpuProcess, ...] | None) -> tuple[Fault, ...]:
     """What is not known of the device, by its own fields."""
     faults = [fault for fault in gpu.faults if fault.field == "processes"]
     reason = next((fault for fault in gpu.faults if fault.field == "mig"), None)
     if reason is not None and device.used_bytes is None:
         faults += [Fault(field=field, code=reason.code, message=reason.message) for field in _FIELDS]
+    held = sum(process.used_bytes or 0 for process in inside or ())
+    if device.used_bytes is not None and held > device.used_bytes:
+        message = (
+            f"the processes' figures add up to {format_gib(held)} GiB, more than the "
+            f"{format_gib(device.used_bytes)} GiB that the driver counts as used"
+        )
+        faults.append(Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
     return tuple(faults)

@@ -1,5 +1,6 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -146,6 +147,9 @@ class NvmlDevice:
             self._read_at = self._now()  # its own memory may be refused
         instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
         processes = self._processes(memory.total, describe, instances)
+        memory = self._at_least(_sum_of(processes), memory)
+        if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
+            mig, _ = self._mig.read()  # processes have grown since
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -164,6 +168,20 @@ class NvmlDevice:
             faults=tuple(self._faults),
             read_at=self._read_at,
         )
+
+    def _at_least(self, attributed: int, memory: MemoryFigures) -> MemoryFigures:
+        """The memory figures; those of now when processes have grown since, so that they hold no more than is used."""
+        if memory.used is None or attributed <= memory.used:
+            return memory
+        self._faults = [fault for fault in self._faults if fault.field not in _MEMORY]
+        memory = self._memory()
+        if memory.used is not None and attributed > memory.used:
+            message = (
+                f"the processes' figures add up to {format_gib(attributed)} GiB, more than the "
+                f"{format_gib(memory.used)} GiB that the driver counts as used"
+            )
+            self._faults.append(Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+        return memory
 
     def _memory(self) -> MemoryFigures:
         """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``."""
@@ -188,7 +206,7 @@ class NvmlDevice:
             return self._no_memory("IMPLAUSIBLE", odd)
         if reserved_fault is not None:
             self._faults.append(reserved_fault)
-        return figures
+        return _adding_up(figures)
 
     def _no_memory(self, code: str, message: str | None = None) -> MemoryFigures:
         for field, what in _MEMORY.items():
@@ -262,6 +280,21 @@ def implausible(memory: MemoryFigures) -> str | None:
         f"the driver's memory figures do not add up ({format_gib(total)} GiB in all, {format_gib(used)} used, "
         f"{format_gib(free)} free), as on a GPU that shares the host's memory"
     )
+
+
+def _adding_up(memory: MemoryFigures) -> MemoryFigures:
+    """What is neither used nor free is nobody's to have: reserved (v2), or used as ``nvidia-smi`` counts it (v1)."""
+    total, free = memory.total or 0, memory.free or 0
+    if memory.reserved is None:
+        return replace(memory, used=total - free)
+    free = min(free, total - (memory.used or 0))
+    return replace(memory, free=free, reserved=total - free - (memory.used or 0))
+
+
+def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
+    """Of all of them, or of those in one GPU instance."""
+    mine = (process for process in processes or () if instance in (None, process.gpu_instance))
+    return sum(process.used_bytes or 0 for process in mine)
 
 
 def _pids_are_pids(processes: list[Any]) -> bool:

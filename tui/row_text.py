@@ -68,12 +68,8 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
     """The bar and its end, or why there is none."""
     reading = gpu.reading
     if isinstance(reading, MigDevice) and reading.shares:
-        return Content.styled(
-            set_cell_size(
-                f"shares the memory of {reading.shares}" if room > 28 else f"shares {reading.shares}'s memory", room + 1
-            ),
-            MUTED,
-        )
+        sharing = (f"shares the memory of {reading.shares}", f"shares {reading.shares}'s memory")
+        return Content.styled(set_cell_size(sharing[room < cell_len(sharing[0])], room + 1), MUTED)
     if reading.total_bytes:
         return Content.assemble(bar_content(marked_cells(gpu, room)), ("▏", FAINT))
     reason = reading.reason("total_bytes") or "total not known"

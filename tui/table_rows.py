@@ -158,10 +158,12 @@ def _ended(row: ProcessRow) -> TableRow:
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
     reading, size = gpu.reading, rest_bytes(gpu)
-    if reading.processes is None and isinstance(reading, MigDevice):
-        return []  # its GPU's row says so
+    if isinstance(reading, MigDevice) and (reading.shares or reading.processes is None):
+        return []  # another device's row says so, or its GPU's
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
+    elif size is None and (reason := reading.reason("unattributed_bytes")):
+        words = f"unattributed n/a: {reason}"
     elif size is None or size < _SHOWN_BYTES:
         return []
     else:
