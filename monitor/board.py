@@ -8,6 +8,7 @@ from vramtop.estimator.job import Job
 
 from .compare import Comparison
 from .fit import Fit
+from .mig_devices import MigDevice
 from .oddity import Oddity
 from .phases import RunMark
 from .snapshot import GpuProcess, GpuReading, HistoryKey, Place, ProcessKey, Snapshot
@@ -46,6 +47,19 @@ class GpuRow:
     """Its processes, largest first."""
     devices: tuple["GpuRow", ...] = ()
     """Its MIG devices: in MIG mode all programs run in these."""
+
+    @property
+    def rest_bytes(self) -> int | None:
+        """What belongs to no process: of a GPU in MIG mode without what is left over on its devices, where it counts.
+
+        None where that is not known, and of a device whose memory another one stands for.
+        """
+        if isinstance(self.reading, MigDevice) and self.reading.shares:
+            return None
+        rest = self.reading.remaining_bytes
+        if rest is None or not self.devices:
+            return rest
+        return max(0, rest - sum(device.rest_bytes or 0 for device in self.devices))
 
     @property
     def budgeted(self) -> tuple[ProcessRow, ...]:

@@ -68,8 +68,10 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
     """The bar and its end, or why there is none."""
     reading = gpu.reading
     if isinstance(reading, MigDevice) and reading.shares:
-        sharing = (f"shares the memory of {reading.shares}", f"shares {reading.shares}'s memory")
-        return Content.styled(set_cell_size(sharing[room < cell_len(sharing[0])], room + 1), MUTED)
+        of = reading.shares
+        said = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
+        words = next((words for words in said if cell_len(words) <= room), said[-1])
+        return Content.styled(set_cell_size(words, room + 1), MUTED)
     if reading.total_bytes:
         return Content.assemble(bar_content(marked_cells(gpu, room)), ("▏", FAINT))
     reason = reading.reason("total_bytes") or "total not known"

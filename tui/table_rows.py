@@ -157,7 +157,7 @@ def _ended(row: ProcessRow) -> TableRow:
 
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
-    reading, size = gpu.reading, rest_bytes(gpu)
+    reading, size = gpu.reading, gpu.rest_bytes
     if isinstance(reading, MigDevice) and (reading.shares or reading.processes is None):
         return []  # another device's row says so, or its GPU's
     if reading.processes is None:
@@ -173,16 +173,6 @@ def _leftover(gpu: GpuRow) -> list[TableRow]:
     }  # fmt: skip
     cells = {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
     return [TableRow(key=f"{reading.key}/rest", gpu=reading, row=None, cells=cells, rest_bytes=size)]
-
-
-def rest_bytes(gpu: GpuRow) -> int | None:
-    """What belongs to no process: of a GPU in MIG mode without what is left over on its devices, which say so."""
-    if isinstance(gpu.reading, MigDevice) and gpu.reading.shares:
-        return None
-    rest = gpu.reading.remaining_bytes
-    if rest is None or not gpu.devices:
-        return rest
-    return max(0, rest - sum(rest_bytes(device) or 0 for device in gpu.devices))
 
 
 def tone_of(row: ProcessRow) -> Tone:
