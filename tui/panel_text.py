@@ -106,6 +106,9 @@ def used_words(reading: GpuReading) -> str:
 
 def _name(reading: GpuReading) -> Content:
     name = clean(reading.name or "GPU").removeprefix("NVIDIA ")
+    if isinstance(reading, MigDevice):  # its end is cut first
+        name, _, _ = name.rpartition(" MIG")
+        name = f"MIG {clean(reading.device.profile or 'device')} of {name}"
     return Content.assemble((f"{reading.label} ", "bold"), name)
 
 

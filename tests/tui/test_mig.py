@@ -99,7 +99,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert "… warming up −6.0" in listed[3]  # its job's 12 of 18 GiB
         assert listed[3].startswith("▶")  # the one that has a job, not its GPU
         opened = str(app.screen.query_one("#open", GpuPanel).shown)
-        assert "0:9 H100 80GB HBM3 MIG 1g.20gb" in opened
+        assert "0:9 MIG 1g.20gb of" in opened
         assert "12.0 of 20.0 GiB (60 %) · free 8.0" in opened
 
 
@@ -108,7 +108,12 @@ async def test_panels_stand_on_the_scale_of_the_device(open_app: Make, make_snap
     async with app.run_test(size=(120, 50)) as pilot:
         await settle(pilot)
         panels = [str(panel.shown).splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
-        assert [lines[0].split("H100")[0] for lines in panels] == ["┌─ 0 ", "┌─ 0:3:0 ", "┌─ 0:3:1 ", "┌─ 0:9 "]
+        assert [lines[0].split("of H100")[0].split("H100")[0] for lines in panels] == [
+            "┌─ 0 ",
+            "┌─ 0:3:0 MIG 1c.3g.40gb ",
+            "┌─ 0:3:1 MIG 2c.3g.40gb ",
+            "┌─ 0:9 MIG 1g.20gb ",
+        ]
         assert "in MIG mode: programs run in its 3 devices" in panels[0][2]
         assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
