@@ -1,6 +1,7 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -185,10 +186,15 @@ class NvmlDevice:
         temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
         power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
         limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
-        processes = self._processes(memory.total, describe, {device.gpu_instance for device in mig or ()})
+        if any(device.used_bytes is not None for device in mig or ()):
+            self._read_at = self._now()  # its own memory may be refused
+        instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
+        processes = self._processes(memory.total, describe, instances)
         if not memory.shared:
             memory = self._at_least(_sum_of(processes), memory)
         used = self._held_by(processes) if memory.shared else memory.used
+        if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
+            mig, _ = self._mig.read()  # processes have grown since
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -279,7 +285,10 @@ class NvmlDevice:
         return MemoryFigures()
 
     def _processes(
-        self, total_bytes: int | None, describe: Callable[[int], ProcessFacts], instances: Collection[int]
+        self,
+        total_bytes: int | None,
+        describe: Callable[[int], ProcessFacts],
+        instances: Mapping[int | None, int | None],
     ) -> tuple[GpuProcess, ...] | None:
         """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
         lists: dict[ProcessKind, list[Any]] = {}
@@ -295,6 +304,7 @@ class NvmlDevice:
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
+        self._mig.look_for(getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries)
         rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
         return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
 
@@ -351,8 +361,10 @@ def _adding_up(memory: MemoryFigures) -> MemoryFigures:
     return replace(memory, free=free, reserved=total - free - (memory.used or 0))
 
 
-def _sum_of(processes: tuple[GpuProcess, ...] | None) -> int:
-    return sum(process.used_bytes or 0 for process in processes or ())
+def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
+    """Of all of them, or of those in one GPU instance."""
+    mine = (process for process in processes or () if instance in (None, process.gpu_instance))
+    return sum(process.used_bytes or 0 for process in mine)
 
 
 def _looks_shared(memory: MemoryFigures) -> bool:

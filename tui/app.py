@@ -196,9 +196,9 @@ class VramtopApp(App[None]):
 
     @property
     def card_bytes(self) -> int | None:
-        """The memory of the largest GPU here; None where none is known."""
-        gpus = self.board.gpus if self.board else ()
-        return max((gpu.reading.total_bytes for gpu in gpus if gpu.reading.total_bytes), default=None)
+        """The memory of the largest GPU or MIG device here; None where none is known."""
+        places = [place for gpu in self.board.gpus for place in gpu.devices or (gpu,)] if self.board else []
+        return max((place.reading.total_bytes for place in places if place.reading.total_bytes), default=None)
 
     def show_step(self, budget: Budget, card_bytes: int | None) -> None:
         """Open the drawing of a job's training step; a traced budget that it brings is the job's from then on."""
