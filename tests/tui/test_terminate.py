@@ -16,6 +16,7 @@ from vramtop.estimator.job import Job, ModelSpec, Parallel
 from vramtop.monitor.snapshot import Source, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
+from vramtop.tui.cli import main
 from vramtop.tui.screens.dashboard import DashboardScreen
 from vramtop.tui.screens.terminate import DEAF_SECONDS, TerminateScreen
 from vramtop.tui.widgets.process_table import ProcessTable
@@ -383,3 +384,14 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
         await pilot.press("y")
         await until(pilot, lambda: "has ended" in screen_text(app))
         assert screen_text(app).isascii()
+
+
+@pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
+def test_the_option_turns_it_off(monkeypatch, words, read_only):
+    said = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self: said.append(self.no_ending))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert main(words) == 0
+    assert ("--read-only" in said[0]) == read_only
