@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
         python=options.python,
+        read_only=options.read_only,
     )
     kept.say = app.say
     app.run()
