@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         python=options.python,
     )
     kept.say = app.say
-    app.run()
+    app.run(mouse=not options.no_mouse)
     return app.return_code or 0
 
 
