@@ -150,7 +150,9 @@ def _leftover(gpu: GpuRow) -> list[TableRow]:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
     else:
         words, size = f"{rest_words(reading)}: driver, display, other containers", reading.remaining_bytes
-        if size is None or size < _SHOWN_BYTES:
+        if size is None and (reason := reading.reason("unattributed_bytes")):
+            words = f"unattributed n/a: {reason}"
+        elif size is None or size < _SHOWN_BYTES:
             return []
     texts: dict[ColumnName, str] = {
         "GPU": str(reading.index), "VRAM GiB": format_gib(size), "COMMAND": clean(words),
