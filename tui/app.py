@@ -1,11 +1,8 @@
 """The app: it owns the source's thread, the newest board and the screens; widgets only ever read boards."""
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,6 +24,7 @@ from vramtop.monitor.terminate import refusal
 from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
+from .driver import TerminalDriver
 from .fit_events import FitEvents, Signal, desktop_sequence
 from .header_text import STALE_INTERVALS, Feed
 from .line_filters import AsciiFilter, InertFilter
@@ -93,7 +91,7 @@ class VramtopApp(App[None]):
         read_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         self.watchlist = watchlist
         self.board: Board | None = None
         """The newest figures; None until the first reading."""
@@ -155,9 +153,8 @@ class VramtopApp(App[None]):
 
     def on_mount(self) -> None:
         """Start reading."""
-        end = partial(self.exit, return_code=128 + signal.SIGTERM)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)  # or the terminal stays as it is
         self.theme_changed_signal.subscribe(self, self._redraw)
+        self.app_resume_signal.subscribe(self, lambda _: self._repaint())
         self.set_interval(1.0, self._tick)
         self._sampler.start()
         for sentence in self._complaints:
@@ -168,6 +165,10 @@ class VramtopApp(App[None]):
     def on_unmount(self) -> None:
         """Let the source go, without waiting for a driver that hangs."""
         self._sampler.stop(_STOP_SECONDS)
+        self.close_recording()
+
+    def close_recording(self) -> None:
+        """What was recorded is complete from here on."""
         if self._recorder:
             self._recorder.stop()
 
@@ -280,10 +281,7 @@ class VramtopApp(App[None]):
     def action_toggle_ascii(self) -> None:
         """Draw with ASCII characters only, or with all."""
         self._ascii.enabled = not self._ascii.enabled
-        for screen in self.screen_stack:
-            for widget in screen.walk_children(with_self=True):
-                widget.notify_style_update()
-                widget.refresh()
+        self._repaint()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the command palette offers."""
@@ -390,6 +388,13 @@ class VramtopApp(App[None]):
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()
+
+    def _repaint(self) -> None:
+        """Draw every cell again."""
+        for screen in self.screen_stack:
+            for widget in screen.walk_children(with_self=True):
+                widget.notify_style_update()
+                widget.refresh()
 
     def _redraw(self, _: Theme) -> None:
         for screen in self.screen_stack:

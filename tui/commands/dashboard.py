@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         read_only=options.read_only,
     )
     kept.say = app.say
-    app.run()
+    app.run(mouse=not options.no_mouse)
     return app.return_code or 0
 
 
