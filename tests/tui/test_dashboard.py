@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
 
 from vramtop.estimator.budget import Budget
@@ -521,3 +522,31 @@ async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapsho
         await pilot.press("f", "end", "enter")
         await pilot.pause(0.3)
         assert app.screen.job.model.id is None
+
+
+async def test_only_cells_that_changed_are_sent_to_the_terminal(
+    open_app, make_snapshot, make_gpu, make_process, monkeypatch
+):
+    """A figure and the clock; the line that holds the figure alone has 120 cells."""
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    gpu = make_gpu(0, [make_process(1, 60)])
+    readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
+    app = open_app([make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings)], interval=1.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "util 51 %" in "".join(written)
+        written.clear()
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if written and "util 62 %" in screen_text(app):
+                break
+        assert "62" in "".join(written)
+        assert "util" not in "".join(written)
+        assert len("".join(written)) < 250
+        written.clear()
+        await pilot.press("ctrl+l")
+        await pilot.pause()
+        assert "util" in "".join(written)
+        assert "Fit" in "".join(written)
