@@ -143,6 +143,7 @@ class NvmlDevice:
         mig, mig_faults = self._mig.read()
         self._faults += mig_faults
         processes = self._processes(memory.total, describe, {device.gpu_instance for device in mig or ()})
+        memory = self._at_least(_sum_of(processes), memory)
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -161,6 +162,20 @@ class NvmlDevice:
             faults=tuple(self._faults),
             read_at=self._read_at,
         )
+
+    def _at_least(self, attributed: int, memory: MemoryFigures) -> MemoryFigures:
+        """The memory figures; those of now when processes have grown since, so that they hold no more than is used."""
+        if memory.used is None or attributed <= memory.used:
+            return memory
+        self._faults = [fault for fault in self._faults if fault.field not in _MEMORY]
+        memory = self._memory()
+        if memory.used is not None and attributed > memory.used:
+            message = (
+                f"the processes' figures add up to {format_gib(attributed)} GiB, more than the "
+                f"{format_gib(memory.used)} GiB that the driver counts as used"
+            )
+            self._faults.append(Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+        return memory
 
     def _memory(self) -> MemoryFigures:
         """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``."""
@@ -185,7 +200,7 @@ class NvmlDevice:
             return self._no_memory("IMPLAUSIBLE", odd)
         if reserved_fault is not None:
             self._faults.append(reserved_fault)
-        return figures
+        return _adding_up(figures)
 
     def _no_memory(self, code: str, message: str | None = None) -> MemoryFigures:
         for field, what in _MEMORY.items():
@@ -255,6 +270,19 @@ def implausible(memory: MemoryFigures) -> str | None:
         f"the driver's memory figures do not add up ({format_gib(total)} GiB in all, {format_gib(used)} used, "
         f"{format_gib(free)} free), as on a GPU that shares the host's memory"
     )
+
+
+def _adding_up(memory: MemoryFigures) -> MemoryFigures:
+    """What is neither used nor free is nobody's to have: reserved (v2), or used as ``nvidia-smi`` counts it (v1)."""
+    total, free = memory.total or 0, memory.free or 0
+    if memory.reserved is None:
+        return replace(memory, used=total - free)
+    free = min(free, total - (memory.used or 0))
+    return replace(memory, free=free, reserved=total - free - (memory.used or 0))
+
+
+def _sum_of(processes: tuple[GpuProcess, ...] | None) -> int:
+    return sum(process.used_bytes or 0 for process in processes or ())
 
 
 def _pids_are_pids(processes: list[Any]) -> bool:

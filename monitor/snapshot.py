@@ -164,7 +164,8 @@ class GpuReading:
     def unattributed_bytes(self) -> int | None:
         """Used, but by no process seen here (driver, display, other containers, dead processes); never negative.
 
-        None when that cannot be told: ``used_bytes``, the list or one of its figures is unknown.
+        With ``attributed_bytes`` it adds up to ``used_bytes``. None when that cannot be told: ``used_bytes``, the list
+        or one of its figures is unknown, or the processes' figures add up to more than is used.
         """
         return None if self.attributed_bytes is None else self.remaining_bytes
 
@@ -172,11 +173,13 @@ class GpuReading:
     def remaining_bytes(self) -> int | None:
         """Used less what processes are known to hold; what processes of unknown memory hold is in it. Never negative.
 
-        With the known figures it adds up to ``used_bytes``; None when that or the whole list is unknown.
+        With the known figures it adds up to ``used_bytes``. None when that or the whole list is unknown, or when the
+        known figures are more already.
         """
         if self.used_bytes is None or self.processes is None:
             return None
-        return max(0, self.used_bytes - sum(process.used_bytes or 0 for process in self.processes))
+        remaining = self.used_bytes - sum(process.used_bytes or 0 for process in self.processes)
+        return remaining if remaining >= 0 else None
 
     def reason(self, field: str) -> str | None:
         """Why ``field`` is None, in one sentence, where that is known."""

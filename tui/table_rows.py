@@ -152,10 +152,10 @@ def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
     reading = gpu.reading
-    if reading.processes is not None:
-        size = reading.remaining_bytes
-        if size is None or size < _SHOWN_BYTES:
-            return []
+    size = reading.remaining_bytes
+    why_unknown = reading.processes is None or reading.reason("unattributed_bytes")
+    if size < _SHOWN_BYTES if size is not None else not why_unknown:
+        return []
     return [TableRow(key=(reading.index, None, None), gpu=reading, row=None)]
 
 
@@ -164,6 +164,8 @@ def _cells_of_rest(reading: GpuReading) -> dict[ColumnName, CellText]:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
     else:
         words, size = f"{rest_words(reading)}: driver, display, other containers", reading.remaining_bytes
+        if size is None and (reason := reading.reason("unattributed_bytes")):
+            words = f"unattributed n/a: {reason}"
     texts: dict[ColumnName, str] = {
         "GPU": str(reading.index), "VRAM GiB": format_gib(size), "COMMAND": clean(words),
     }  # fmt: skip

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
     if options.json:
-        print(json.dumps(_to_json(board), indent=2))
+        print(json.dumps(board_json(board), indent=2))
     else:
         print("\n".join(_lines(board, look(ascii_only=options.ascii))))
     return 0
@@ -69,7 +69,8 @@ def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
     watchlist.watch(WatchedJob(job=job, pids=ranks))
 
 
-def _to_json(board: Board) -> dict[str, Any]:
+def board_json(board: Board) -> dict[str, Any]:
+    """The board as ``--once --json`` prints it; null for what is not known."""
     snapshot = board.snapshot
     return {
         "schema": 1,
