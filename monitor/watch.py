@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.sizes import format_gib
 
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
 from .history import History
+from .mig_devices import homes_of, mig_devices
 from .oddities import Oddities
 from .runs import Follower, is_running
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job import Job
 
     from .host_memory import HostRoom
+    from .mig_devices import MigDevice
     from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
 
 _TURNED_READINGS = 3
@@ -187,8 +190,10 @@ class Watchlist:
     def _gpu_row(
         self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, tuple[WatchedJob, int]]
     ) -> GpuRow:
-        rows = (self._process_row(snapshot, gpu, process, running) for process in gpu.processes or ())
-        return GpuRow(reading=gpu, rows=tuple(rows))
+        devices = mig_devices(gpu)
+        homes = homes_of(gpu, devices)
+        rows = tuple(self._process_row(snapshot, home, process, running) for home, process in homes)
+        return GpuRow(reading=gpu, rows=rows, devices=tuple(_device_row(device, rows) for device in devices))
 
     def _process_row(
         self,
@@ -222,6 +227,10 @@ class Watchlist:
             if isinstance(budget, str):
                 rows.append(PendingRow(job=job, problem=budget))
                 continue
+            if not snapshot.gpus:
+                need = format_gib(max(rank.device_bytes for rank in budget.ranks))
+                rows.append(PendingRow(job=job, budget=budget, problem=f"needs {need} GiB, and no GPU is seen here"))
+                continue
             found = fit(budget, rooms_of(snapshot, committed))
             if host is not None:
                 found = with_host(found, budget, host, ranks=job.parallel.world_size)
@@ -254,6 +263,11 @@ class Watchlist:
             except VramtopError as error:
                 self._budgets[identity] = error.message
         return self._budgets[identity]
+
+
+def _device_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
+    inside = {id(process) for process in device.processes or ()}
+    return GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in inside))
 
 
 def _identity(job: Job) -> bytes:

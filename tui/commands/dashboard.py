@@ -1,4 +1,4 @@
-"""``vramtop``: open the dashboard, live where there is a driver, else on the demo recording, saying so."""
+"""``vramtop``: open the dashboard, on this machine's GPUs or a recording; without GPUs, for planning."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.errors import InputError
-from vramtop.monitor.demo import LiveOrDemo, demo_source
 from vramtop.monitor.head_start import HeadStart
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
+from vramtop.monitor.planning import LiveOrNone
 from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.watch import Watchlist
 
@@ -76,9 +76,10 @@ def run(options: argparse.Namespace) -> int:
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
         python=options.python,
+        read_only=options.read_only,
     )
     kept.say = app.say
-    app.run()
+    app.run(mouse=not options.no_mouse)
     return app.return_code or 0
 
 
@@ -110,5 +111,7 @@ def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
         source.open()  # a file that cannot be played is said before the screen opens
         return source, f"the recording {path.name}, not this machine now"
     if options.demo:
+        from vramtop.monitor.demo import demo_source
+
         return demo_source(), "the demo recording, not this machine"
-    return LiveOrDemo(NvmlSource()), None
+    return LiveOrNone(NvmlSource()), None
