@@ -376,7 +376,7 @@ class VramtopApp(FrugalApp):
         if isinstance(newest, VramtopError):
             self._failure = newest.message
         elif newest is not None:
-            self._know(self.watchlist.update(newest))
+            self._know(newest)
 
     def _know(self, board: Board) -> None:
         self.board = board

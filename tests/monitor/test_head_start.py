@@ -37,13 +37,17 @@ class Steps:
             assert self.asked.acquire(timeout=LONG)
 
 
+def judged(snapshot):
+    return "board of", snapshot
+
+
 @pytest.fixture
 def begin():
     started = []
 
-    def start():
+    def start(judge=judged):
         source = Steps()
-        started.append((HeadStart(source, 0.05), source))
+        started.append((HeadStart(source, 0.05, judge), source))
         return started[-1]
 
     yield start
@@ -59,7 +63,7 @@ def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
         source.answers.put(answer)
     source.until_asked(4)
     taken = queue.Queue()
-    assert head_start.take_over(taken.put, taken.put) is early[1]
+    assert head_start.take_over(taken.put, taken.put) == ("board of", early[1])
     later = make_snapshot([], time=3.0)
     source.answers.put(later)
     assert taken.get(timeout=LONG) is later
@@ -82,3 +86,23 @@ def test_a_failure_waits_too(begin):
     source.until_asked(2)  # it is closed when the failure has been said
     taken = queue.Queue()
     assert str(head_start.take_over(taken.put, taken.put)) == "no driver here"
+
+
+def test_whoever_takes_over_waits_for_no_estimate(begin, make_snapshot):
+    """And gets the snapshot that was being looked at."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(snapshot):
+        begun.set()
+        assert go_on.wait(LONG)
+        return judged(snapshot)
+
+    head_start, source = begin(slowly)
+    first = make_snapshot([])
+    for answer in (None, first):
+        source.answers.put(answer)
+    assert begun.wait(LONG)
+    taken = queue.Queue()
+    assert head_start.take_over(taken.put, taken.put) is None
+    go_on.set()
+    assert taken.get(timeout=LONG) is first

@@ -52,7 +52,9 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
         for name in pending:
             watchlist.pend(job(name))
         source = scripted_source(snapshots)
-        app = VramtopApp(HeadStart(source, 0.05) if early else source, watchlist, **{"interval": 0.05} | options)
+        app = VramtopApp(
+            HeadStart(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
+        )
         while early and source.reads < 2:  # by then the first one has been passed on
             time.sleep(0.01)
         app.source_for_test = source
@@ -112,9 +114,10 @@ async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_sour
         def close(self):
             closed.set()
 
-    head_start = HeadStart(NoDriver([]), 0.05)
+    watchlist = Watchlist(make_budget)
+    head_start = HeadStart(NoDriver([]), 0.05, watchlist.update)
     assert closed.wait(20)
-    app = VramtopApp(head_start, Watchlist(make_budget))
+    app = VramtopApp(head_start, watchlist)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         assert "no NVIDIA driver here" in screen_text(app)

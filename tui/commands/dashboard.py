@@ -35,8 +35,6 @@ def run(options: argparse.Namespace) -> int:
     source, banner = _source(options)
     if not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
-    head_start = HeadStart(source, options.interval)  # it reads while Textual is being loaded
-    from ..app import VramtopApp
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         from vramtop.estimator.methods import estimate  # not before there is a job: it takes a fifth of the start
@@ -62,6 +60,9 @@ def run(options: argparse.Namespace) -> int:
         watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
     for job in jobs:
         watchlist.pend(job)
+
+    head_start = HeadStart(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
+    from ..app import VramtopApp
 
     app = VramtopApp(
         head_start,
