@@ -4,6 +4,7 @@
 # make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
 # make bench   how fast the command is, beside accelerate's estimator, and whether its targets are met
 # make bench-probe  what the probe costs the program that it watches (CPU only; some two minutes)
+# make soak    whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make explanations  how often the true cause of a divergence is found, in simulation
 # make picture draw the pictures in docs/ anew, from the demo recording
 # make demo    make the demo recording anew
@@ -13,7 +14,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 
-.PHONY: run test check lint types imports accuracy explanations bench bench-probe picture demo clean
+.PHONY: run test check lint types imports accuracy explanations bench bench-probe soak picture demo clean
 
 run: $(VENV)/installed
 	$(BIN)/vramtop $(ARGS)
@@ -44,6 +45,9 @@ bench: $(VENV)/installed-for-tests
 
 bench-probe: $(VENV)/installed-for-tests
 	$(BIN)/python tests/bench/probe_cost.py $(ARGS)
+
+soak: $(VENV)/installed-for-tests
+	$(BIN)/python tests/bench/soak.py $(ARGS)
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/make_pictures.py

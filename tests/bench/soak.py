@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def core(options: argparse.Namespace) -> int:
     """The watchlist alone, a snapshot a second."""
     watchlist = Watchlist(estimate=estimate, is_running=lambda _: False)
-    held = Held(len(range(0, round(options.days * 86_400))))
+    held = Held(round(options.days * 86_400))
     for at, snapshot in enumerate(machine(options.days, 1.0, watchlist)):
         watchlist.update(snapshot)
         held.look(at)
@@ -105,7 +105,9 @@ def command(options: argparse.Namespace) -> int:
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     started = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "vramtop.tui.cli"], stdin=follower, stdout=follower, stderr=follower)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vramtop.tui.cli"], stdin=follower, stdout=follower, stderr=follower
+    )
     os.close(follower)
     watched = psutil.Process(process.pid)
     held = Held(round(seconds), watched)
