@@ -36,16 +36,19 @@ class History:
         """Take in what a snapshot says; its own time counts. What is to be kept is not forgotten, gone or not."""
         with self._lock:
             for gpu in snapshot.gpus:
+                old = gpu.is_old  # nobody knows what it holds now
                 devices = mig_devices(gpu)
                 for each in (gpu, *devices):
-                    _ring(self._gpus, each.key, self._capacity).add(snapshot.time, each.used_bytes)
+                    size = None if old else each.used_bytes
+                    _ring(self._gpus, each.key, self._capacity).add(snapshot.time, size)
                 whole = gpu.key
                 for home, process in homes_of(gpu, devices):
                     key = (whole if home is gpu else home.key, process.pid, process.start_time)
-                    _ring(self._processes, key, self._capacity).add(snapshot.time, process.used_bytes)
+                    size = None if old else process.used_bytes
+                    _ring(self._processes, key, self._capacity).add(snapshot.time, size)
                     if key not in self._lives:
                         self._lives[key] = _Life(self._capacity)
-                    self._lives[key].add(snapshot.time, process.used_bytes)
+                    self._lives[key].add(snapshot.time, size)
             oldest = snapshot.time - self._keep_seconds
             _forget(self._gpus, oldest)
             _forget(self._processes, oldest, keep)

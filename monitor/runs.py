@@ -110,7 +110,7 @@ class Follower:
         tracker = known.tracker if known and known.tracker.budget is budget else self._tracker(row, budget)
         recent = self._history.process(row.key)
         time = recent[-1][0] if recent else row.gpu.read_at
-        tracker.add(time, row.process.used_bytes, row.process.counters)
+        tracker.add(time, None if row.gpu.is_old else row.process.used_bytes, row.process.counters)
         previous = known.row.comparison if known else None
         comparison = compare(
             tracker,

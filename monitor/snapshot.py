@@ -17,6 +17,11 @@ ProcessKind = Literal["compute", "graphics", "mps"]
 Place = int | tuple[int, int]
 """Where memory is: on a GPU, by its index; or in one of its GPU instances (MIG), by both numbers."""
 
+NO_ANSWER = "NO_ANSWER"
+"""Code of the fault that a driver's call has not come back; the figures of a reading that has it are from before."""
+NO_DRIVER = "NO_DRIVER"
+"""Code of the fault that this machine's GPUs cannot be seen at all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -160,6 +165,11 @@ class GpuReading:
     faults: tuple[Fault, ...] = ()
     read_at: float = 0.0
     """Unix seconds when the memory figures were read: an old reading keeps its old time."""
+
+    @property
+    def is_old(self) -> bool:
+        """The driver hangs on it: the figures are from an earlier reading."""
+        return any(fault.code == NO_ANSWER for fault in self.faults)
 
     @property
     def key(self) -> GpuKey:

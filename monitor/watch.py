@@ -14,6 +14,7 @@ from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.job import Job
+from vramtop.estimator.sizes import format_gib
 
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
 from .fit import fit, rooms_of, with_host
@@ -210,6 +211,10 @@ class Watchlist:
             budget = self._budget(job)
             if isinstance(budget, str):
                 rows.append(PendingRow(job=job, problem=budget))
+                continue
+            if not snapshot.gpus:
+                need = format_gib(max(rank.device_bytes for rank in budget.ranks))
+                rows.append(PendingRow(job=job, budget=budget, problem=f"needs {need} GiB, and no GPU is seen here"))
                 continue
             found = fit(budget, rooms_of(snapshot, committed))
             if host is not None:

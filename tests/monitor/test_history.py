@@ -2,6 +2,7 @@
 
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.history import History, usual_interval
+from vramtop.monitor.snapshot import NO_ANSWER, Fault
 
 
 def test_readings_come_back_oldest_first_and_the_oldest_fall_out(make_snapshot, make_gpu, make_process):
@@ -30,6 +31,18 @@ def test_a_whole_life_is_kept_in_stretches_that_get_longer(make_snapshot, make_g
     assert max(size for _, size in life if size is not None) == 70 * GIB
     assert [time for time, _ in life] == sorted({time for time, _ in life})
     assert history.life((0, 1, 1.0)) == []
+
+
+def test_figures_from_before_are_no_new_readings(make_snapshot, make_gpu, make_process):
+    """A driver that hangs on a GPU: it would look as if nothing changed there."""
+    history = History()
+    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
+    process = make_process(used=20)
+    history.add(make_snapshot([make_gpu(0, [process])]))
+    history.add(make_snapshot([make_gpu(0, [process], faults=(hangs,))], time=2001.0))
+    key = ("GPU-00000000", 4711, 1000.0)
+    assert history.gpu("GPU-00000000") == [(2000.0, 21 * GIB), (2001.0, None)]
+    assert history.process(key) == history.life(key) == [(2000.0, 20 * GIB), (2001.0, None)]
 
 
 def test_what_is_not_known_stays_none(make_snapshot, make_gpu, make_process):

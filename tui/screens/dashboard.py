@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot import GpuKey
 
     from ..app import VramtopApp
+    from .terminate import Endings
+
+_PALETTE_KEY_WIDTH = 90
+"""A narrower footer has no room for the key of the palette beside all others; the help names it."""
 
 
 class DashboardScreen(Screen[None]):
@@ -47,6 +51,8 @@ class DashboardScreen(Screen[None]):
         Binding("t", "step", "Step"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
+        Binding("k", "terminate", "Kill"),
+        Binding("k", "say_no_ending", show=False),
         Binding("r", "app.record", "Rec"),
         Binding("p", "preflight", "Preflight", show=False),
         Binding("x", "take_away", "Dismiss", show=False),
@@ -58,6 +64,8 @@ class DashboardScreen(Screen[None]):
         self._panels: list[GpuPanel] = []
         self._chosen: tuple[GpuKey, int] | None = None
         """The GPU or MIG device that the user has chosen, and its position; None: the one that needs a look."""
+        self._endings: Endings | None = None
+        self._no_ending: str | None = None
 
     def compose(self) -> ComposeResult:
         """From the most general to the most special."""
@@ -99,6 +107,9 @@ class DashboardScreen(Screen[None]):
             legend = self.query_one(Legend)
             legend.display = plan.legend
             legend.show(legend_line(self.size.width - 2))
+            if self._no_ending != self.app.no_ending:
+                self._no_ending = self.app.no_ending
+                self.refresh_bindings()
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
@@ -111,6 +122,7 @@ class DashboardScreen(Screen[None]):
     @on(Resize)
     @on(ScreenResume)
     def _arrange_again(self) -> None:
+        self.query_one(Footer).show_command_palette = self.size.width >= _PALETTE_KEY_WIDTH
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
 
@@ -137,8 +149,15 @@ class DashboardScreen(Screen[None]):
         self.app.show_process(event.row)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Only a filter that is open can be dropped."""
-        return action != "show_all" or bool(self.query_one("#filter").display)
+        """Only a filter that is open can be dropped; where no process can be ended, its key only says why."""
+        match action:
+            case "show_all":
+                return bool(self.query_one("#filter").display)
+            case "terminate":
+                return self.app.no_ending is None
+            case "say_no_ending":
+                return self.app.no_ending is not None
+        return True
 
     def action_filter(self) -> None:
         """Open the filter."""
@@ -189,6 +208,26 @@ class DashboardScreen(Screen[None]):
             self.notify("No job was pinned here; those of a recording stay.", severity="warning")
         else:
             self._choose_job(jobs, self._unpin)
+
+    def action_terminate(self) -> None:
+        """Ask whether the process under the cursor shall end."""
+        from .terminate import Endings
+
+        chosen, board = self.table.chosen, self.app.board
+        if self.app.no_ending:
+            self.action_say_no_ending()
+        elif board is None or chosen is None or chosen.row is None:
+            self.notify("The cursor is on no process that could be ended.", severity="warning")
+        elif chosen.row.ended_at is not None:
+            self.notify(f"Process {chosen.row.process.pid} has ended already.", severity="warning")
+        else:
+            self._endings = self._endings or Endings(self)
+            self._endings.ask(chosen.row, board)
+
+    def action_say_no_ending(self) -> None:
+        """Say why no process can be ended."""
+        if self.app.no_ending:
+            self.notify(self.app.no_ending, severity="warning", markup=False)
 
     def action_preflight(self) -> None:
         """Look whether all that a job that waits needs is there; the user chooses of several."""
