@@ -18,7 +18,7 @@ from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.mig_devices import MigDevice, mig_devices
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
-from vramtop.monitor.snapshot import Snapshot, WatchedJob
+from vramtop.monitor.snapshot import GpuProcess, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 
 from ..odd_text import odd_lines
@@ -194,6 +194,12 @@ def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
         yield from (cut(line, terminal.width) for line in lines)
 
 
+def _command(process: GpuProcess) -> str:
+    """What it runs, behind what is odd about it."""
+    words = process.command or process.name
+    return f"({process.note}) {words}" if words and process.note else words or process.note or "n/a"
+
+
 def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     gpu = row.reading
     if isinstance(gpu, MigDevice):
@@ -223,5 +229,5 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
         format_gib(process.used_bytes),
         format_gib(row.budget.steady_device_bytes) if row.budget else "",
         STATUSES[row.comparison.status].word if row.comparison else "",
-        process.command or process.note or process.name or "n/a",
+        _command(process),
     )
