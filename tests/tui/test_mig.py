@@ -188,7 +188,7 @@ async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snap
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         table = app.screen.query_one(ProcessTable)
-        places = {str(table.get_row_at(at)[1].text).strip() for at in range(table.row_count)}
+        places = {row.cells["GPU"].text for row in table.rows}
         assert {"10:3:0", "10:3:1", "10:9"} <= places
 
 

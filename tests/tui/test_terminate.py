@@ -389,7 +389,7 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
 @pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
 def test_the_option_turns_it_off(monkeypatch, words, read_only):
     said = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self: said.append(self.no_ending))
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.no_ending))
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)
