@@ -272,7 +272,7 @@ async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu,
 async def test_hostile_names_never_reach_the_terminal_from_any_screen(
     open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
 ):
-    evil = "[red]\x1b[31mx[/]\x07"
+    evil = "[red]\x1b[31mx[/]\x07\u202e\u200b\u3164"
     monkeypatch.setitem(NEEDS, evil, 40.0)
     process = make_process(1, 30, command=evil, user=evil, note=evil)
     app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
@@ -281,7 +281,7 @@ async def test_hostile_names_never_reach_the_terminal_from_any_screen(
         for keys in ((), ("enter",), ("escape", "a"), ("escape", "f")):
             await pilot.press(*keys)
             await pilot.pause(0.3)
-            assert all(line.isprintable() for line in screen_lines(app)), keys
+            assert all(line.isprintable() and "\u3164" not in line for line in screen_lines(app)), keys
 
 
 async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
