@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.geometry import Offset
 from textual.screen import Screen
 from textual.theme import Theme
@@ -23,6 +23,8 @@ from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
+from .capabilities import Colours
+from .colour_filters import PlainFilter, ReadableFilter
 from .driver import TerminalDriver
 from .fit_events import FitEvents, Signal, desktop_sequence
 from .header_text import STALE_INTERVALS, Feed
@@ -51,6 +53,7 @@ class VramtopApp(App[None]):
         watchlist: knows the jobs, and turns snapshots into boards.
         interval: seconds between readings.
         ascii_only: draw with ASCII characters only.
+        colours: how many the terminal has.
         banner: one line that says what sets this run apart, such as a recording being played.
         pid: a process to attach to at once.
         estimate: a quick estimate that takes no screen long; the closed form as of anywhere when left out.
@@ -78,6 +81,7 @@ class VramtopApp(App[None]):
         *,
         interval: float = 1.0,
         ascii_only: bool = False,
+        colours: Colours = "true",
         banner: str | None = None,
         pid: int | None = None,
         estimate: "Estimate | None" = None,
@@ -94,6 +98,8 @@ class VramtopApp(App[None]):
         """The newest figures; None until the first reading."""
         self._inert = InertFilter()
         self._ascii = AsciiFilter(ascii_only)
+        self.no_color = colours == "none"
+        self._colours = PlainFilter() if self.no_color else ReadableFilter(colours)
         self.python = python
         """The interpreter that the user named for jobs."""
         self._banner = banner
@@ -138,10 +144,12 @@ class VramtopApp(App[None]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's own, and ours after them."""
-        return [*super().get_line_filters(), self._inert, *([self._ascii] if self._ascii.enabled else [])]
+        theirs = [each for each in super().get_line_filters() if not isinstance(each, (Monochrome, NoColor))]
+        return [*theirs, self._colours, self._inert, *([self._ascii] if self._ascii.enabled else [])]
 
     def on_mount(self) -> None:
         """Start reading."""
+        self._colours.dark = self.current_theme.dark
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.app_resume_signal.subscribe(self, lambda _: self._repaint())
         self.set_interval(1.0, self._tick)
@@ -383,7 +391,8 @@ class VramtopApp(App[None]):
                 widget.notify_style_update()
                 widget.refresh()
 
-    def _redraw(self, _: Theme) -> None:
+    def _redraw(self, theme: Theme) -> None:
+        self._colours.dark = theme.dark
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen):
                 screen.redraw()

@@ -76,7 +76,7 @@ def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
         banner = next((fault.message for fault in faults if fault.code == "DEMO"), "a recording, not this machine now")
         faults = tuple(fault for fault in faults if fault.code != "DEMO")
     if banner:
-        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #38bdf8"), f" {clean(banner)}"))
+        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {clean(banner)}"))
     if feed.failure:
         lines.append(Content.assemble((" ! ", ALARM), f" {clean(feed.failure)}"))
     elif board is None:

@@ -21,6 +21,7 @@ from vramtop.monitor.snapshot import Place, Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
+from ..capabilities import COLOUR_SYSTEMS, colours
 from ..terminal import look
 
 
@@ -30,6 +31,9 @@ def run(options: argparse.Namespace) -> int:
     source, banner = _source(options)
     if not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
+    shown = look(ascii_only=options.ascii)
+    many = colours()
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
     from ..app import VramtopApp
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
@@ -61,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
         source,
         watchlist,
         interval=options.interval,
-        ascii_only=look(ascii_only=options.ascii).ascii_only,
+        ascii_only=shown.ascii_only,
+        colours=many,
         banner=banner,
         pid=options.pid,
         estimate=quick,
