@@ -20,6 +20,7 @@ from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import ProcessKey, Snapshot
 from vramtop.monitor.source import SnapshotSource
+from vramtop.monitor.terminate import refusal
 from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
@@ -62,6 +63,7 @@ class VramtopApp(App[None]):
         signal_fit: how the user is told that a job that waits begins or ceases to fit.
         on_fit: a command to run when one begins to fit.
         python: the interpreter that ``--python`` names; None: none.
+        read_only: no process can be ended from here.
         clock: seconds that never run backwards.
     """
 
@@ -90,6 +92,7 @@ class VramtopApp(App[None]):
         signal_fit: Signal = "none",
         on_fit: str | None = None,
         python: str | None = None,
+        read_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(driver_class=TerminalDriver)
@@ -102,6 +105,7 @@ class VramtopApp(App[None]):
         self._colours = PlainFilter() if self.no_color else ReadableFilter(colours)
         self.python = python
         """The interpreter that the user named for jobs."""
+        self._read_only = read_only
         self._banner = banner
         self._pid = pid
         self._estimate = estimate
@@ -137,6 +141,13 @@ class VramtopApp(App[None]):
             failure=self._failure,
             banner=self._banner,
         )
+
+    @property
+    def no_ending(self) -> str | None:
+        """Why no process can be ended from here, in one sentence; None: they can."""
+        if self._read_only:
+            return "vramtop was started with --read-only: it ends no process."
+        return refusal(self.board.snapshot.source) if self.board else "No process has been read yet."
 
     def get_default_screen(self) -> Screen[None]:
         """The dashboard."""
@@ -205,9 +216,9 @@ class VramtopApp(App[None]):
 
     @property
     def card_bytes(self) -> int | None:
-        """The memory of the largest GPU here; None where none is known."""
-        gpus = self.board.gpus if self.board else ()
-        return max((gpu.reading.total_bytes for gpu in gpus if gpu.reading.total_bytes), default=None)
+        """The memory of the largest GPU or MIG device here; None where none is known."""
+        places = [place for gpu in self.board.gpus for place in gpu.devices or (gpu,)] if self.board else []
+        return max((place.reading.total_bytes for place in places if place.reading.total_bytes), default=None)
 
     def show_step(self, budget: Budget, card_bytes: int | None) -> None:
         """Open the drawing of a job's training step; a traced budget that it brings is the job's from then on."""
@@ -293,6 +304,8 @@ class VramtopApp(App[None]):
             yield SystemCommand("Preflight", "Is all there that a job that waits needs?", screen.action_preflight)
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
             yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
+            if self.no_ending is None:
+                yield SystemCommand("Kill", "End the process under the cursor; asks first", screen.action_terminate)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
         yield from super().get_system_commands(screen)
 

@@ -102,6 +102,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
         "run this in a shell when a job that waits begins to fit, with VRAMTOP_JOB and VRAMTOP_GPUS in its environment"
     )
     parser.add_argument("--on-fit", metavar="COMMAND", help=words)
+    parser.add_argument("--read-only", action="store_true", help="the dashboard ends no process")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     _add_common(parser)
