@@ -55,8 +55,9 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
         theirs = app.get_line_filters
 
         def with_listener() -> list[LineFilter]:
-            filters = theirs()
-            return [*filters[: filters.index(app._colours)], app.listener, *filters[filters.index(app._colours) :]]
+            filters = list(theirs())
+            filters.insert(filters.index(app.appearance.colours), app.listener)
+            return filters
 
         app.listener = Listener()
         app.get_line_filters = with_listener
