@@ -1,10 +1,10 @@
 """The dashboard: every GPU beside its budget, the jobs that wait, and all processes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
@@ -239,6 +239,16 @@ class DashboardScreen(Screen[None]):
             self._choose_job([row.job for row in waiting], show)
         else:
             self.notify("No job waits here; f opens the fit check, which has preflight too.", severity="warning")
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """What the command palette offers here."""
+        yield SystemCommand("Step", "Memory over one training step, by component", self.action_step)
+        yield SystemCommand("Preflight", "Is all there that a job that waits needs?", self.action_preflight)
+        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Dismiss", "An ended run, or a job that waits", self.action_take_away)
+        if self.app.no_ending is None:
+            yield SystemCommand("Kill", "End the process under the cursor; asks first", self.action_terminate)
+        yield SystemCommand("Filter", "Show only some of the processes", self.action_filter)
 
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""
