@@ -153,10 +153,11 @@ def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
 def _leftover(gpu: GpuRow) -> list[TableRow]:
     reading = gpu.reading
     size = reading.remaining_bytes
-    why_unknown = reading.processes is None or reading.reason("unattributed_bytes")
-    if size < _SHOWN_BYTES if size is not None else not why_unknown:
-        return []
-    return [TableRow(key=(reading.index, None, None), gpu=reading, row=None)]
+    if size is None:
+        worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
+    else:
+        worth_a_row = size >= _SHOWN_BYTES
+    return [TableRow(key=(reading.index, None, None), gpu=reading, row=None)] if worth_a_row else []
 
 
 def _cells_of_rest(reading: GpuReading) -> dict[ColumnName, CellText]:
