@@ -17,6 +17,11 @@ ProcessKind = Literal["compute", "graphics", "mps"]
 Place = int | tuple[int, int]
 """Where memory is: on a GPU, by its index; or in one of its GPU instances (MIG), by both numbers."""
 
+NO_ANSWER = "NO_ANSWER"
+"""Code of the fault that a driver's call has not come back; the figures of a reading that has it are from before."""
+NO_DRIVER = "NO_DRIVER"
+"""Code of the fault that this machine's GPUs cannot be seen at all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -84,6 +89,8 @@ class GpuProcess:
     """What it says of itself; None: it runs without the probe."""
     gpu_instance: int | None = None
     """Of a GPU in MIG mode, the instance that it runs in; None: not in MIG mode, or not known."""
+    compute_instance: int | None = None
+    """Of that GPU instance, the compute instance that it runs in; None likewise."""
 
     @property
     def key(self) -> ProcessKey:
@@ -121,6 +128,14 @@ class MigReading:
     total_bytes: int | None = None
     used_bytes: int | None = None
     free_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """Taken by the driver, as of a whole GPU; None where only memory info v1 is to be had."""
+
+
+GpuKey = str | int
+"""A GPU's identity over snapshots: its uuid, or its index where it has none; of a MIG device, uuid and profile."""
+HistoryKey = tuple[GpuKey, int, float | None]
+"""A process on one GPU or MIG device: of that the key, then the pid and its start time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +165,31 @@ class GpuReading:
     faults: tuple[Fault, ...] = ()
     read_at: float = 0.0
     """Unix seconds when the memory figures were read: an old reading keeps its old time."""
+
+    @property
+    def is_old(self) -> bool:
+        """The driver hangs on it: the figures are from an earlier reading."""
+        return any(fault.code == NO_ANSWER for fault in self.faults)
+
+    @property
+    def key(self) -> GpuKey:
+        """Identity over snapshots: indices change when GPUs come and go."""
+        return self.index if self.uuid is None else self.uuid
+
+    @property
+    def card_key(self) -> GpuKey:
+        """The key of the whole GPU."""
+        return self.key
+
+    @property
+    def label(self) -> str:
+        """How the process table calls it: the index; of a MIG device ``0:3``, GPU and GPU instance."""
+        return str(self.index)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Sorts as people count: a GPU comes before its MIG devices."""
+        return (self.index,)
 
     @property
     def attributed_bytes(self) -> int | None:

@@ -5,18 +5,23 @@ from typing import ClassVar
 from rich.console import RenderableType
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 
 from .shown_cells import ShownCells
 
 
 class FrugalApp(App[None]):
-    """Compares what Textual would send with what the terminal shows already."""
+    """Compares what Textual would send with what the terminal shows already.
+
+    Args:
+        driver_class: Textual's own for this terminal when left out.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "repaint", show=False)]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, driver_class: type[Driver] | None = None) -> None:
+        super().__init__(driver_class=driver_class)
         self._shown_cells = ShownCells()
 
     def on_mount(self) -> None:

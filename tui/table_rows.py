@@ -4,12 +4,13 @@ Every byte that a GPU uses is in some row: what no process accounts for has a ro
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
-from vramtop.monitor.snapshot import GpuReading
+from vramtop.monitor.mig_devices import MigDevice
+from vramtop.monitor.snapshot import GpuKey, GpuReading
 
 from .palette import STATUSES, rest_words
 from .terminal import clean
@@ -18,8 +19,8 @@ from .words import WORST_FIRST, severity, shorten, signed_gib, span_words
 ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
 Tone = Literal["plain", "muted", "good", "over", "under"]
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
-RowKey = tuple[int, int | None, float | None]
-"""GPU index, pid and start time; pid None: what no process there accounts for."""
+RowKey = tuple[GpuKey, int | None, float | None]
+"""Key of the GPU or MIG device, pid and start time; pid None: what no process there accounts for."""
 
 SORT_KEYS: tuple[SortKey, ...] = ("STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER")
 _SHOWN_BYTES = 54_000_000
@@ -70,6 +71,8 @@ class TableRow:
     gpu: GpuReading
     row: ProcessRow | None
     """None: the memory that no process accounts for."""
+    rest_bytes: int | None = None
+    """So much that is."""
     ended: bool = False
     """Its process has gone."""
 
@@ -77,21 +80,30 @@ class TableRow:
     def cells(self) -> dict[ColumnName, CellText]:
         """What it says; made anew each time, as most of hundreds of rows are out of sight."""
         if self.row is None:
-            return _cells_of_rest(self.gpu)
+            return _cells_of_rest(self.gpu, self.rest_bytes)
         return _cells_of_ended(self.row) if self.ended else _cells(self.row)
 
 
-def columns_for(width: int, gap: int = 2) -> list[Column]:
-    """The columns that fit, in their usual order; the least important give way, and the last one fills the width."""
+def columns_for(width: int, gap: int = 2, *, gpu_width: int = 3) -> list[Column]:
+    """The columns that fit, in their usual order; the least important give way, and the last one fills the width.
+
+    Args:
+        width: cells of the table.
+        gap: cells between two columns.
+        gpu_width: of the longest name of a GPU or MIG device.
+    """
     chosen: set[ColumnName] = set()
     left = width
-    widths = {column.name: column.width + gap for column in COLUMNS}
+    every = [
+        replace(column, width=max(column.width, gpu_width)) if column.name == "GPU" else column for column in COLUMNS
+    ]
+    widths = {column.name: column.width + gap for column in every}
     for name in _BY_IMPORTANCE:
         if widths[name] > left and chosen:
             break
         chosen.add(name)
         left -= widths[name]
-    shown = [column for column in COLUMNS if column.name in chosen]
+    shown = [column for column in every if column.name in chosen]
     last = shown[-1]
     return [*shown[:-1], Column(last.name, max(1, last.width + left), last.right)]
 
@@ -101,7 +113,7 @@ def table_rows(board: Board) -> list[TableRow]:
     rows = []
     for gpu in board.gpus:
         rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows]
-        rows += _leftover(gpu)
+        rows += [left for each in (gpu, *gpu.devices) for left in _leftover(each)]
     ended = [TableRow(key=row.key, gpu=row.gpu, row=row, ended=True) for row in board.ended]
     if ended:
         present = {row.key for row in rows}
@@ -132,7 +144,7 @@ def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
     return {
         "PID": CellText(str(process.pid)),
         "USER": CellText(_user(row)),
-        "GPU": CellText(str(row.gpu.index)),
+        "GPU": CellText(row.gpu.label),
         "VRAM GiB": CellText(format_gib(process.used_bytes)),
         "BUDGET": budget,
         "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), tone_of(row)),
@@ -151,24 +163,25 @@ def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
 
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
-    reading = gpu.reading
-    size = reading.remaining_bytes
+    reading, size = gpu.reading, gpu.rest_bytes
+    if isinstance(reading, MigDevice) and (reading.shares or reading.processes is None):
+        return []  # another device's row says so, or its GPU's
     if size is None:
         worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
     else:
         worth_a_row = size >= _SHOWN_BYTES
-    return [TableRow(key=(reading.index, None, None), gpu=reading, row=None)] if worth_a_row else []
+    return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)] if worth_a_row else []
 
 
-def _cells_of_rest(reading: GpuReading) -> dict[ColumnName, CellText]:
+def _cells_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, CellText]:
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
     else:
-        words, size = f"{rest_words(reading)}: driver, display, other containers", reading.remaining_bytes
+        words = f"{rest_words(reading)}: driver, display, other containers"
         if size is None and (reason := reading.reason("unattributed_bytes")):
             words = f"unattributed n/a: {reason}"
     texts: dict[ColumnName, str] = {
-        "GPU": str(reading.index), "VRAM GiB": format_gib(size), "COMMAND": clean(words),
+        "GPU": reading.label, "VRAM GiB": format_gib(size), "COMMAND": clean(words),
     }  # fmt: skip
     return {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
 
@@ -201,16 +214,16 @@ def _status(row: ProcessRow) -> CellText:
 
 def _haystack(row: TableRow) -> str:
     cells = " ".join(cell.text for cell in row.cells.values())
-    return f"{cells} gpu{row.gpu.index}".lower()
+    return f"{cells} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
 
 
 def _place(row: TableRow) -> tuple[float, ...]:
-    gpu, pid, start = row.key
-    return gpu, pid or 0, start or 0.0
+    _, pid, start = row.key
+    return (*row.gpu.order, pid or 0, start or 0.0)
 
 
 def _used(row: TableRow) -> int:
-    size = row.row.process.used_bytes if row.row else row.gpu.remaining_bytes
+    size = row.row.process.used_bytes if row.row else row.rest_bytes
     return -1 if size is None else size
 
 
@@ -235,7 +248,7 @@ def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
 _ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str, ...]]] = {
     "STATUS": _by_status,
     "VRAM": lambda row: (-_used(row),),
-    "GPU": lambda row: (row.gpu.index,),
+    "GPU": lambda row: row.gpu.order,
     "DIFF": _by_difference,
     "PID": lambda row: (row.row.process.pid if row.row else 0,),
     "UP": _by_elapsed,

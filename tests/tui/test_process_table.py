@@ -129,8 +129,8 @@ async def test_process_that_ends_leaves_and_pid_reuse_is_another_row(make_board,
         reused = make_process(1, 10, start_time=1_500.0)
         table.show_board(make_board([make_gpu(0, [reused, *three[1:]])]), width=120)
         keys = [row.key for row in table.rows]
-        assert (0, 1, 1_500.0) in keys
-        assert (0, 1, 1_000.0) not in keys
+        assert ("GPU-00000000", 1, 1_500.0) in keys
+        assert ("GPU-00000000", 1, 1_000.0) not in keys
 
 
 async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three):

@@ -117,7 +117,8 @@ class ProcessTable(ScrollView, can_focus=True):
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
         self._all = table_rows(board)
-        columns = columns_for(width - self.scrollbar_size_vertical, _GAP)
+        gpu_width = max((len(gpu.reading.label) for gpu in board.shown), default=0)
+        columns = columns_for(width - self.scrollbar_size_vertical, _GAP, gpu_width=gpu_width)
         if columns != self._columns:
             self._columns = columns
             self._forget()
@@ -170,7 +171,7 @@ class ProcessTable(ScrollView, can_focus=True):
         if row and row.row:
             self.post_message(self.Chosen(row.row))
         elif row:
-            self.notify(f"GPU {row.gpu.index}: {row.cells['COMMAND'].text}", markup=False)
+            self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
 
     def on_click(self, event: Click) -> None:
         """A click on a title sorts by it; one on a row moves the cursor there, and opens it where it is already."""
