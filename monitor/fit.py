@@ -253,7 +253,7 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             uuid=gpu.uuid,
             name=gpu.name,
             total_bytes=gpu.total_bytes,
-            free_bytes=gpu.free_bytes,
+            free_bytes=None if gpu.is_old else gpu.free_bytes,
             reserved_bytes=gpu.reserved_bytes or 0,
             closed=closed,
         )
@@ -263,7 +263,7 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             uuid=device.uuid,
             name=gpu.name,
             total_bytes=device.total_bytes,
-            free_bytes=device.free_bytes,
+            free_bytes=None if gpu.is_old else device.free_bytes,
             mig=device,
             closed=closed,
         )

@@ -53,6 +53,18 @@ def host_room(cgroup: Path = _CGROUP) -> HostRoom:
     return HostRoom(available_bytes=available)
 
 
+def host_total_bytes(cgroup: Path = _CGROUP) -> int:
+    """This machine's RAM, or as much of it as the control group may use.
+
+    Args:
+        cgroup: where the group's files lie.
+    """
+    import psutil
+
+    total, limit = int(psutil.virtual_memory().total), _number(cgroup / "memory.max")
+    return total if limit is None else min(total, limit)
+
+
 def judge_host(need: HostNeed, room: HostRoom, *, ranks: int) -> HostVerdict:
     """Hold the need of so many ranks of one machine against its RAM."""
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)

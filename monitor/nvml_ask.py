@@ -44,6 +44,8 @@ class Asker:
     def __init__(self, nvml: Any, *, clock: Callable[[], float]) -> None:
         self._nvml = nvml
         self._clock = clock
+        self.under_way: str | None = None
+        """The call that has not come back; may be looked at from another thread."""
         self._refused: dict[str, tuple[str, float]] = {}
 
     def ask(self, key: str, calls: tuple[str, ...], *args: Any, valid: Callable[[Any], bool] = lambda _: True) -> Any:
@@ -88,6 +90,7 @@ class Asker:
         function = getattr(self._nvml, call, None)
         if function is None:
             raise RefusedError("FUNCTION_NOT_FOUND")
+        self.under_way = call
         try:
             return function(*args)
         except self._nvml.NVMLError as error:
@@ -95,3 +98,5 @@ class Asker:
             if code in OF_MACHINE:
                 raise
             raise (DeviceLostError if code in OF_DEVICE else RefusedError)(code) from None
+        finally:
+            self.under_way = None

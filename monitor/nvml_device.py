@@ -1,11 +1,14 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vramtop.estimator.sizes import format_gib
 
+from .gpu_sleep import may_sleep, sleeps
+from .host_memory import host_room, host_total_bytes
 from .nvml_ask import Asker, DeviceLostError, RefusedError
 from .nvml_errors import UNSUPPORTED, device_fault, field_fault
 from .nvml_mig import NvmlMig
@@ -40,6 +43,8 @@ class MemoryFigures:
     reserved: int | None = None
     used: int | None = None
     free: int | None = None
+    shared: bool = False
+    """Total and free are the host's."""
 
 
 class NvmlDevice:
@@ -65,6 +70,12 @@ class NvmlDevice:
         self._name: str | None = None
         self._handle: Any = None
         self._connect_at = clock()
+        self._renewal: tuple[str | None] | None = (None,)
+        """The PCI address as far as it is known, when the handle is to be asked for anew."""
+        self._address: str | None = None
+        self._may_sleep = False
+        self._may_sleep_at = 0.0
+        """When to look for it again: only an administrator changes it."""
         self._read_at = 0.0
         self._faults: list[Fault] = []
         self._knows_v2 = False
@@ -74,6 +85,19 @@ class NvmlDevice:
         """When to ask for it again: only an administrator changes it."""
         self._accounts = False
         """Accounting mode is on, which only root can bring about."""
+
+    @property
+    def under_way(self) -> str | None:
+        """The driver's call that has not come back; may be looked at from another thread."""
+        return self._asker.under_way
+
+    def renew(self, address: str | None) -> None:
+        """Ask for the handle anew at the next reading; from any thread.
+
+        Args:
+            address: on the PCI bus, where that is known without asking the driver.
+        """
+        self._renewal = (address,)
 
     def connect(self) -> None:
         """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
@@ -86,6 +110,7 @@ class NvmlDevice:
             self._accounts = self._accounting_is_on()
             self._mode_at = 0.0
             self._mig.connect(self._handle)
+            self._address = self._pci_address() or self._address
         except (RefusedError, DeviceLostError) as error:
             self.lost = error.code
 
@@ -95,7 +120,12 @@ class NvmlDevice:
         Args:
             describe: what is known of a pid.
         """
-        if self.lost is not None and self._clock() >= self._connect_at:
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            (self._address,), self._handle, self.lost, self._may_sleep_at = renewal, None, None, 0.0
+        if self._sleeps():
+            return self.missing("ASLEEP")
+        if self._handle is None if self.lost is None else self._clock() >= self._connect_at:
             self.connect()
         if self.lost is None:
             try:
@@ -118,6 +148,20 @@ class NvmlDevice:
                 return None
             raise
 
+    def _pci_address(self) -> str | None:
+        """As the kernel writes it: ``0000:17:00.0``; NVML writes its first number with eight digits."""
+        try:
+            bus = str(self._asker.call("nvmlDeviceGetPciInfo", self._handle).busId)
+        except RefusedError:
+            return None
+        return bus.lower().removeprefix("0000")
+
+    def _sleeps(self) -> bool:
+        if self._clock() >= self._may_sleep_at:
+            self._may_sleep_at = self._clock() + MODE_AGAIN_SECONDS
+            self._may_sleep = may_sleep(self._address)
+        return self._may_sleep and sleeps(self._address)
+
     def _accounting_is_on(self) -> bool:
         try:
             return bool(self._asker.call("nvmlDeviceGetAccountingMode", self._handle))
@@ -135,21 +179,29 @@ class NvmlDevice:
 
     def _read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
         self._faults = []
-        memory = self._memory()
+        mig, mig_faults = self._mig.read()
+        self._faults += mig_faults
+        memory = self._memory(shared=mig is None)
         utilisation = self._ask("utilisation_percent", "its utilisation", ("nvmlDeviceGetUtilizationRates",))
         temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
         power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
         limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
-        mig, mig_faults = self._mig.read()
-        self._faults += mig_faults
-        processes = self._processes(memory.total, describe, {device.gpu_instance for device in mig or ()})
+        if any(device.used_bytes is not None for device in mig or ()):
+            self._read_at = self._now()  # its own memory may be refused
+        instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
+        processes = self._processes(memory.total, describe, instances)
+        if not memory.shared:
+            memory = self._at_least(_sum_of(processes), memory)
+        used = self._held_by(processes) if memory.shared else memory.used
+        if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
+            mig, _ = self._mig.read()  # processes have grown since
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
             name=self._name,
             total_bytes=memory.total,
             reserved_bytes=memory.reserved,
-            used_bytes=memory.used,
+            used_bytes=used,
             free_bytes=memory.free,
             utilisation_percent=None if utilisation is None else int(utilisation.gpu),
             temperature_c=temperature,
@@ -162,30 +214,69 @@ class NvmlDevice:
             read_at=self._read_at,
         )
 
-    def _memory(self) -> MemoryFigures:
-        """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``."""
+    def _at_least(self, attributed: int, memory: MemoryFigures) -> MemoryFigures:
+        """The memory figures; those of now when processes have grown since, so that they hold no more than is used."""
+        if memory.used is None or attributed <= memory.used:
+            return memory
+        self._faults = [fault for fault in self._faults if fault.field not in _MEMORY]
+        memory = self._memory(shared=False)
+        if memory.used is not None and attributed > memory.used:
+            message = (
+                f"the processes' figures add up to {format_gib(attributed)} GiB, more than the "
+                f"{format_gib(memory.used)} GiB that the driver counts as used"
+            )
+            self._faults.append(Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+        return memory
+
+    def _memory(self, *, shared: bool) -> MemoryFigures:
+        """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``.
+
+        Args:
+            shared: the host's memory is taken where the GPU has none of its own.
+        """
         reserved_fault: Fault | None = None
         try:
             info = self._asker.ask("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
             figures = MemoryFigures(total=info.total, reserved=info.reserved, used=info.used, free=info.free)
             self._knows_v2 = True
         except RefusedError as refused:
-            if refused.code == "NOT_SUPPORTED" or self._knows_v2:  # once it worked, a failure is a passing one
+            if self._knows_v2:  # once it worked, a failure is a passing one
                 return self._no_memory(refused.code)
+            if refused.code == "NOT_SUPPORTED":
+                return self._host_memory() if shared else self._no_memory(refused.code)
             try:
                 info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)
             except RefusedError as refused_v1:
-                return self._no_memory(refused_v1.code)
+                unified = shared and refused_v1.code == "NOT_SUPPORTED"
+                return self._host_memory() if unified else self._no_memory(refused_v1.code)
             figures = MemoryFigures(total=info.total, used=info.used, free=info.free)
             message = "this driver counts its reserved part as used memory (memory info v1)"
             reserved_fault = Fault(field="reserved_bytes", code=refused.code, message=message)
         self._read_at = self._now()
         odd = implausible(figures)
         if odd is not None:
-            return self._no_memory("IMPLAUSIBLE", odd)
+            unified = shared and _looks_shared(figures)
+            return self._host_memory() if unified else self._no_memory("IMPLAUSIBLE", odd)
         if reserved_fault is not None:
             self._faults.append(reserved_fault)
-        return figures
+        return _adding_up(figures)
+
+    def _host_memory(self) -> MemoryFigures:
+        """Of a GPU that has no memory of its own, such as GB10 and Jetson."""
+        message = "this GPU shares the host's memory: total and free are the host's, used is what its processes hold"
+        self._faults.append(Fault(field="reserved_bytes", code="HOST_MEMORY", message=message))
+        self._read_at = self._now()
+        return MemoryFigures(total=host_total_bytes(), free=host_room().available_bytes, shared=True)
+
+    def _held_by(self, processes: tuple[GpuProcess, ...] | None) -> int | None:
+        """Their sum; None and a fault when it is not known in full."""
+        sizes = [process.used_bytes for process in processes or ()]
+        known = [size for size in sizes if size is not None]
+        if processes is not None and len(known) == len(sizes):
+            return sum(known)
+        message = "not all of its processes' memory is known, which would be all that is used of it"
+        self._faults.append(Fault(field="used_bytes", code="HOST_MEMORY", message=message))
+        return None
 
     def _no_memory(self, code: str, message: str | None = None) -> MemoryFigures:
         for field, what in _MEMORY.items():
@@ -194,7 +285,10 @@ class NvmlDevice:
         return MemoryFigures()
 
     def _processes(
-        self, total_bytes: int | None, describe: Callable[[int], ProcessFacts], instances: Collection[int]
+        self,
+        total_bytes: int | None,
+        describe: Callable[[int], ProcessFacts],
+        instances: Mapping[int | None, int | None],
     ) -> tuple[GpuProcess, ...] | None:
         """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
         lists: dict[ProcessKind, list[Any]] = {}
@@ -210,6 +304,7 @@ class NvmlDevice:
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
+        self._mig.look_for(getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries)
         rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
         return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
 
@@ -244,7 +339,7 @@ class NvmlDevice:
 def implausible(memory: MemoryFigures) -> str | None:
     """Why these figures cannot be a card's own memory, or None.
 
-    Cards that share the host's memory may answer with a total of 0, or with figures that do not add up (a GB10 said
+    GPUs that share the host's memory may answer with a total of 0, or with figures that do not add up (a GB10 said
     119.7 GiB in all, 6.4 used, 7.4 free).
     """
     total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
@@ -252,9 +347,30 @@ def implausible(memory: MemoryFigures) -> str | None:
     if total > 0 and used <= total and free <= total and abs(parts - total) <= total // 20:
         return None
     return (
-        f"the driver's memory figures do not add up ({format_gib(total)} GiB in all, {format_gib(used)} used, "
-        f"{format_gib(free)} free), as on a GPU that shares the host's memory"
+        f"the driver's memory figures are implausible, as they do not add up ({format_gib(total)} GiB in all, "
+        f"{format_gib(used)} used, {format_gib(free)} free)"
     )
+
+
+def _adding_up(memory: MemoryFigures) -> MemoryFigures:
+    """What is neither used nor free is nobody's to have: reserved (v2), or used as ``nvidia-smi`` counts it (v1)."""
+    total, free = memory.total or 0, memory.free or 0
+    if memory.reserved is None:
+        return replace(memory, used=total - free)
+    free = min(free, total - (memory.used or 0))
+    return replace(memory, free=free, reserved=total - free - (memory.used or 0))
+
+
+def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
+    """Of all of them, or of those in one GPU instance."""
+    mine = (process for process in processes or () if instance in (None, process.gpu_instance))
+    return sum(process.used_bytes or 0 for process in mine)
+
+
+def _looks_shared(memory: MemoryFigures) -> bool:
+    """Whether implausible figures are those of a GPU without memory of its own: no total, or about the host's."""
+    host = host_total_bytes()
+    return not memory.total or abs(memory.total - host) <= host // 20
 
 
 def _pids_are_pids(processes: list[Any]) -> bool:

@@ -33,6 +33,8 @@ _DEVICE = {
     "RESET_REQUIRED": "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset)",
     "NO_PERMISSION": "this user may not open this GPU",
     "NOT_LISTED": "the driver no longer lists this GPU",
+    "UNKNOWN": "the driver cannot reach this GPU and does not say why (UNKNOWN); it is asked again",
+    "ASLEEP": "this GPU sleeps to save power; it is not asked, as that would wake it",
 }
 _FIELD = {
     "NOT_SUPPORTED": "this GPU does not report {what}",
@@ -59,12 +61,30 @@ def _codes(nvml: Any) -> dict[int, str]:
     return {value: name.removeprefix(prefix) for name, value in vars(nvml).items() if name.startswith(prefix)}
 
 
-def no_driver(nvml: Any, error: Any) -> NoDriverError:
-    """Why NVML cannot be used, from the error it gave."""
+def no_driver(nvml: Any, error: Any, *, was_open: bool = False) -> NoDriverError:
+    """Why NVML cannot be used, from the error it gave.
+
+    Args:
+        nvml: the ``pynvml`` module.
+        error: its ``NVMLError``.
+        was_open: NVML worked earlier in this very process, whose library stays the one that it has loaded.
+    """
     code = code_of(nvml, error)
     if code == "LIB_RM_VERSION_MISMATCH":
-        return NoDriverError(_mismatch(_library_version(nvml), _kernel_version()))
+        return NoDriverError(_mismatch(_library_version(nvml), _kernel_version(), was_open=was_open))
     return NoDriverError(_NO_DRIVER.get(code, f"the NVIDIA driver could not be started: {code}"))
+
+
+def hanging(call: str, seconds: float) -> NoDriverError:
+    """The driver does not come back from being started.
+
+    Args:
+        call: under way.
+        seconds: since when.
+    """
+    return NoDriverError(
+        f"the NVIDIA driver hangs: {call} has not come back for {seconds:.0f} s; the kernel log (dmesg) may say why"
+    )
 
 
 def device_fault(code: str) -> Fault:
@@ -84,11 +104,26 @@ def field_fault(field: str, code: str, *, what: str) -> Fault:
     return Fault(field=field, code=code, message=sentence.format(what=what, code=code))
 
 
-def _mismatch(library: str | None, kernel: str | None) -> str:
+def _mismatch(library: str | None, kernel: str | None, *, was_open: bool) -> str:
+    versions = f"(library {library or 'unknown'}, kernel module {kernel or 'unknown'})"
+    if was_open:
+        return (
+            f"the NVIDIA driver was updated while vramtop ran, and the old library is still loaded in it {versions}; "
+            "quit vramtop and start it again"
+        )
+    if library and kernel and _numbers(library) < _numbers(kernel):
+        return (
+            f"the NVIDIA library here is older than the loaded kernel module {versions}; start the container again, "
+            "or install the library of the loaded driver"
+        )
     return (
-        f"the NVIDIA driver was updated while its old kernel module stayed loaded (library {library or 'unknown'}, "
-        f"kernel module {kernel or 'unknown'}); reboot, or unload and load the nvidia modules"
+        f"the NVIDIA driver was updated while its old kernel module stayed loaded {versions}; reboot, or unload and "
+        "load the nvidia modules"
     )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def _library_version(nvml: Any) -> str | None:

@@ -3,16 +3,29 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from textual.content import Content
 
-from vramtop.monitor.board import Board, PendingRow, RunRow
+from vramtop.monitor.board import Board, PendingRow, ProcessRow, RunRow
 from vramtop.monitor.compare import Status
 from vramtop.monitor.fit import Verdict
 
 from .palette import STATUSES, VERDICTS
 from .terminal import clean
-from .words import ALARM, MUTED, SEPARATOR, WORST_FIRST, badge, joined, severity, shorten, span_words, spread
+from .words import (
+    ALARM,
+    MUTED,
+    SEPARATOR,
+    WORST_FIRST,
+    badge,
+    gpu_labels,
+    joined,
+    severity,
+    shorten,
+    span_words,
+    spread,
+)
 
 STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""
@@ -20,6 +33,8 @@ _GIVING_WAY = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
 """In which order words about running jobs and about those that wait are left out where there is little room."""
 _MOST_ODD = 2
 """Lines for what is odd: the GPUs below need the room."""
+_MOST_FAULTS = 2
+"""Sentences on what is wrong with GPUs as a whole."""
 _TURNED_SECONDS = 60.0
 """For so long a job that begins or ceases to fit stands out."""
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
@@ -70,23 +85,59 @@ def header_line(board: Board | None, feed: Feed, width: int) -> Content:
 def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
     """A line for each thing that sets this view apart or is wrong with it; usually none."""
     lines = []
-    faults = board.snapshot.faults if board else ()
     banner = feed.banner
     if board and not banner and board.snapshot.source.kind != "nvml":
-        banner = next((fault.message for fault in faults if fault.code == "DEMO"), "a recording, not this machine now")
-        faults = tuple(fault for fault in faults if fault.code != "DEMO")
+        banner = "a recording, not this machine now"
     if banner:
         lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #38bdf8"), f" {clean(banner)}"))
     if feed.failure:
-        lines.append(Content.assemble((" ! ", ALARM), f" {clean(feed.failure)}"))
+        lines += _alarm(feed.failure, width)
     elif board is None:
         lines.append(Content.styled("waiting for the first figures …", MUTED))
     if board:
-        lines += [Content.assemble((" ! ", ALARM), f" {clean(fault.message)}") for fault in faults]
-        if not board.gpus and not faults:
-            lines.append(Content.assemble((" ! ", ALARM), " no GPU is seen here"))
+        for fault in board.snapshot.faults:
+            lines += _alarm(fault.message, width)
+        if not board.gpus:
+            lines += _planning(board)
+        lines += _gpu_faults(board, width)
         lines += _odd_lines(board)
     return [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _alarm(sentence: str, width: int) -> list[Content]:
+    """What is wrong, in full: it also says what to do."""
+    words = wrap(clean(sentence), max(20, width - 4))
+    return [Content.assemble((" ! ", ALARM) if not at else "   ", f" {line}") for at, line in enumerate(words)]
+
+
+def _planning(board: Board) -> list[Content]:
+    """What can be done without a GPU."""
+    faults = board.snapshot.faults
+    lines = [] if faults else _alarm("no GPU is seen here", 80)
+    if board.snapshot.source.kind == "nvml":
+        words = " f checks whether a job fits a card that you choose; vramtop --demo plays a recording"
+        lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
+    return lines
+
+
+def _gpu_faults(board: Board, width: int) -> list[Content]:
+    """What is wrong with GPUs as a whole, those that it is the same with in one line."""
+    gpus: dict[str, list[int]] = {}
+    for gpu in board.snapshot.gpus:
+        for fault in gpu.faults:
+            if fault.field is None:
+                gpus.setdefault(fault.message, []).append(gpu.index)
+                break
+    shown = list(gpus.items())[: _MOST_FAULTS if len(gpus) <= _MOST_FAULTS else _MOST_FAULTS - 1]
+    lines = [line for message, those in shown for line in _alarm(f"GPU {_numbers(those)}: {message}", width)]
+    if len(gpus) > len(shown):
+        rest = [index for message, those in gpus.items() if message not in dict(shown) for index in those]
+        lines += _alarm(f"GPU {_numbers(sorted(rest))}: there is more; vramtop --once says all of it", width)
+    return lines
+
+
+def _numbers(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices))
 
 
 def _odd_lines(board: Board) -> list[Content]:
@@ -139,8 +190,8 @@ class _Running:
 
     status: Status
     """The worst of them."""
-    gpus: tuple[int, ...]
-    """Where the worst ones run."""
+    worst: tuple[ProcessRow, ...]
+    """Those that are."""
 
 
 def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
@@ -149,8 +200,7 @@ def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
         ranks = [row for row in run.rows if row.comparison is not None]
         if ranks:
             level = min(severity(row) for row in ranks)
-            gpus = sorted({row.gpu.index for row in ranks if severity(row) == level})
-            jobs.append(_Running(WORST_FIRST[level], tuple(gpus)))
+            jobs.append(_Running(WORST_FIRST[level], tuple(row for row in ranks if severity(row) == level)))
     return jobs
 
 
@@ -161,8 +211,8 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
         return Content.styled(words, "$text-success")
     if status in ("loading", "warming_up", "ended"):
         return Content.styled(words, MUTED)
-    gpus = sorted({gpu for job in those for gpu in job.gpus})
-    where = f"GPU {', '.join(map(str, gpus[:4]))}{' …' if len(gpus) > 4 else ''}"
+    gpus = gpu_labels(row for job in those for row in job.worst)
+    where = f"GPU {', '.join(gpus[:4])}{' …' if len(gpus) > 4 else ''}"
     return Content.assemble((f" {words} ", f"bold #0b1220 on {mark.colour}"), f" {where}")
 
 

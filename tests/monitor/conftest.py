@@ -5,6 +5,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class FakeProcess:
     running: bool = True
     """False: what is accounted is of an earlier process with this pid."""
     gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass
@@ -94,6 +96,12 @@ class FakeDriver:
         """The GPU of each MIG device, by its uuid."""
         self.calls: Counter[str] = Counter()
         self.initialised = 0
+        self.hangs: dict[tuple[str, int | None], threading.Event] = {}
+        """(function, GPU or None for all) -> when calls come back; ``*`` is every function that asks of a GPU."""
+        self.under_way: Counter[str] = Counter()
+        """Calls that have not come back."""
+        self.disturbed: list[str] = []
+        """Calls that were under way when NVML was shut down."""
 
     def fail(self, function: str, code: int, gpu: int | None = None) -> None:
         self.errors[function, gpu] = code
@@ -105,6 +113,17 @@ class FakeDriver:
     def lose(self, gpu: int, code: int = pynvml.NVML_ERROR_GPU_IS_LOST) -> None:
         self.fail("*", code, gpu)
 
+    def hang(self, function: str = "*", gpu: int | None = None) -> threading.Event:
+        """Calls do not come back until the event is set."""
+        self.hangs[function, gpu] = threading.Event()
+        return self.hangs[function, gpu]
+
+    def release(self) -> None:
+        """Nothing hangs any more."""
+        hanging, self.hangs = self.hangs, {}
+        for event in hanging.values():
+            event.set()
+
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name in self.missing or not name.startswith("nvml"):
             raise AttributeError(name)
@@ -113,21 +132,34 @@ class FakeDriver:
 
         def function(*args: Any) -> int:
             self.calls[name] += 1
+            self._wait(name, args)
             code = self._error(name, args)
             return code if code != SUCCESS else answer(self, name, *args)
 
         return function
 
+    def _wait(self, name: str, args: tuple[Any, ...]) -> None:
+        simple, gpu = name.removesuffix("_v3").removesuffix("_v2"), self._gpu_of(name, args)
+        keys = ((simple, gpu), (simple, None), ("*", gpu))
+        for event in [self.hangs[key] for key in keys if key in self.hangs and (key[0] != "*" or gpu is not None)]:
+            self.under_way[name] += 1
+            assert event.wait(20), f"nobody let {name} come back"
+            self.under_way[name] -= 1
+
+    @staticmethod
+    def _gpu_of(name: str, args: tuple[Any, ...]) -> int | None:
+        if name.startswith("nvmlDeviceGetHandleByIndex"):
+            return int(args[0].value)
+        if name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
+            return number_of(args[0]) % _SLOT
+        return None
+
     def _error(self, name: str, args: tuple[Any, ...]) -> int:
         if not self.initialised and not name.startswith(("nvmlInit", "nvmlSystemGetNVMLVersion", "nvmlErrorString")):
             return pynvml.NVML_ERROR_UNINITIALIZED
-        gpu = None
-        if name.startswith("nvmlDeviceGetHandleByIndex"):
-            gpu = args[0].value
-        elif name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
-            gpu = number_of(args[0]) % _SLOT
-            if name in self.whole_errors and number_of(args[0]) < _SLOT:
-                return self.whole_errors[name]
+        gpu = self._gpu_of(name, args)
+        if name in self.whole_errors and gpu is not None and number_of(args[0]) < _SLOT:
+            return self.whole_errors[name]
         for key in ((name, gpu), (name, None), ("*", gpu)):
             if key in self.errors and (key[0] != "*" or gpu is not None):
                 return self.errors[key]
@@ -138,6 +170,7 @@ class FakeDriver:
         return SUCCESS
 
     def _nvmlShutdown(self, name: str) -> int:  # noqa: N802
+        self.disturbed += [call for call, count in self.under_way.items() if count]
         self.initialised -= 1
         return SUCCESS
 
@@ -170,6 +203,10 @@ class FakeDriver:
 
     def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, name: str, mig: Any, handle: Any) -> int:  # noqa: N802
         return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(number_of(mig)), handle)
+
+    def _nvmlDeviceGetPciInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
+        info._obj.busId = f"0000000A:{number_of(handle) + 1:02X}:00.0".encode()
+        return SUCCESS
 
     def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
         text.value = (self._mig_of(handle) or self.gpus[number_of(handle)]).name.encode()
@@ -282,7 +319,9 @@ class FakeDriver:
         listed = [
             process
             for process in gpu.processes
-            if which in process.lists and (device is None or process.gpu_instance == device.gpu_instance)
+            if which in process.lists
+            and (device is None or process.gpu_instance == device.gpu_instance)
+            and (device is None or process.compute_instance in (None, device.compute_instance))
         ]
         room = count._obj.value
         count._obj.value = len(listed)
@@ -293,6 +332,7 @@ class FakeDriver:
             unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
             row.usedGpuMemory = unknown if process.used_bytes is None else process.used_bytes
             row.gpuInstanceId = 0xFFFFFFFF if process.gpu_instance is None else process.gpu_instance
+            row.computeInstanceId = 0xFFFFFFFF if process.compute_instance is None else process.compute_instance
         return SUCCESS
 
 
@@ -301,12 +341,13 @@ def number_of(handle: Any) -> int:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A driver without GPUs; append to its ``gpus``."""
     fake = FakeDriver()
     monkeypatch.setattr(pynvml, "nvmlLib", fake)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    return fake
+    yield fake
+    fake.release()
 
 
 @pytest.fixture

@@ -1,14 +1,8 @@
 """The demo recording tells its story through the very pipeline that live GPUs go through."""
 
-from collections.abc import Callable
-
-import pytest
-
-from vramtop.estimator.errors import CannotTellError, InputError
 from vramtop.estimator.methods import estimate
-from vramtop.monitor.demo import LiveOrDemo, demo_path, demo_source
+from vramtop.monitor.demo import demo_path
 from vramtop.monitor.recording import read_recording
-from vramtop.monitor.snapshot import GpuReading, Snapshot
 from vramtop.monitor.watch import Watchlist
 
 
@@ -38,48 +32,3 @@ def test_every_figure_of_the_demo_adds_up() -> None:
         for gpu in snapshot.gpus:
             assert gpu.total_bytes == (gpu.reserved_bytes or 0) + (gpu.used_bytes or 0) + (gpu.free_bytes or 0)
             assert gpu.used_bytes == (gpu.attributed_bytes or 0) + (gpu.unattributed_bytes or 0)
-
-
-class Refusing:
-    """A live source that cannot be opened the first ``times``."""
-
-    def __init__(self, error: Exception, times: int, then: Snapshot | None = None) -> None:
-        self.error, self.times, self.then = error, times, then
-
-    def open(self) -> None:
-        self.times -= 1
-        if self.times >= 0:
-            raise self.error
-
-    def read(self) -> Snapshot | None:
-        return self.then
-
-    def close(self) -> None:
-        pass
-
-
-def test_without_a_driver_the_demo_is_played_and_says_why() -> None:
-    source = LiveOrDemo(Refusing(CannotTellError("no NVIDIA driver was found"), 1))
-    source.open()
-    snapshot = source.read()
-    assert snapshot is not None
-    assert snapshot.source.kind == "demo"
-    assert snapshot.faults[0].message == "demo recording, not this machine: no NVIDIA driver was found"
-    source.close()
-
-
-def test_a_driver_that_was_there_is_waited_for_and_no_demo_takes_its_place(
-    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> None:
-    live = Refusing(CannotTellError("driver gone"), 0, make_snapshot([make_gpu()]))
-    source = LiveOrDemo(live, demo_source)
-    source.open()
-    assert source.read() == live.then
-    live.times = 1
-    with pytest.raises(CannotTellError, match="driver gone"):
-        source.open()
-
-
-def test_a_mistake_is_not_hidden_behind_the_demo() -> None:
-    with pytest.raises(InputError):
-        LiveOrDemo(Refusing(InputError("wrong"), 1)).open()

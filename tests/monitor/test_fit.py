@@ -9,7 +9,7 @@ from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.job import Job, ModelSpec, Parallel
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.fit import Room, fit, rooms_of
-from vramtop.monitor.snapshot import ComputeMode, GpuProcess, GpuReading, ProcessKind, Snapshot
+from vramtop.monitor.snapshot import NO_ANSWER, ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind, Snapshot
 
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
@@ -130,6 +130,19 @@ def test_a_gpu_that_takes_no_program_has_no_room(
     assert found.verdict == ("fits" if words is None else "does_not_fit")
     assert words is None or f"GPU 0 {words}" in found.sentence
     assert (found.to_json()["gpus"][0]["closed"] is None) == (words is None)
+
+
+def test_of_a_gpu_on_which_the_driver_hangs_nobody_knows_what_is_free(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_budget: Callable[..., Budget]
+) -> None:
+    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
+    snapshot = make_snapshot([make_gpu(0, faults=(hangs,)), make_gpu(1)])
+    hanging, other = rooms_of(snapshot, {})
+    assert (hanging.free_bytes, hanging.available_bytes) == (None, None)
+    assert other.free_bytes is not None
+    found = fit(make_budget(), (hanging,))
+    assert (found.verdict, found.sentence) == ("unknown", "needs 40.0 GiB; how much GPU 0 can give is not known")
+    assert fit(make_budget(), (hanging, other)).placement == (1,)
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 80)), max_size=8), st.integers(1, 4))

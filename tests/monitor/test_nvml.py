@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vramtop.monitor import nvml_errors
+from vramtop.monitor import nvml_device, nvml_errors
+from vramtop.monitor.host_memory import HostRoom
 from vramtop.monitor.nvml import COUNT_AGAIN_SECONDS, NvmlSource
 from vramtop.monitor.nvml_ask import ASK_AGAIN_SECONDS
 from vramtop.monitor.nvml_device import LOST_AGAIN_SECONDS, MODE_AGAIN_SECONDS
@@ -77,33 +78,78 @@ def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_ar
     assert gpu.faults == ()
 
 
-def test_unified_memory_is_unknown_and_v1_is_not_asked(driver, source, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, 20 * GIB)])]
-    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+@pytest.fixture
+def host(monkeypatch):
+    """A host with 128 GB of RAM, 30 GiB of them available."""
+    monkeypatch.setattr(nvml_device, "host_total_bytes", lambda: 128_501_256_192)
+    monkeypatch.setattr(nvml_device, "host_room", lambda: HostRoom(available_bytes=30 * GIB))
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
+def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver, source, host, fake_gpu, fake_process, old):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, 3 * GIB)])]
+    driver.fail("nvmlDeviceGetMemoryInfo" if old else "nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    if old:
+        driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
     gpu = read_one(source)
-    assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is gpu.unattributed_bytes is None
-    assert gpu.reason("free_bytes") == "this GPU does not report its free memory"
-    assert gpu.attributed_bytes == 20 * GIB
-    assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
+    assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 23 * GIB, 30 * GIB)
+    assert gpu.unattributed_bytes == 0
+    assert gpu.reserved_bytes is None
+    assert gpu.read_at == 1_800_000_000.0
+    assert [(fault.field, fault.code) for fault in gpu.faults] == [("reserved_bytes", "HOST_MEMORY")]
+    assert "shares the host's memory" in gpu.faults[0].message
+    assert driver.calls["nvmlDeviceGetMemoryInfo"] == old
 
 
 @pytest.mark.parametrize(
     "memory",
     [
         {"total_bytes": 0, "reserved_bytes": 0, "used_bytes": 0, "free_bytes": 0},
-        {"total_bytes": 8 * GIB, "used_bytes": 9 * GIB, "free_bytes": 0},
-        {"total_bytes": 8 * GIB, "used_bytes": GIB, "free_bytes": 9 * GIB},
         {"total_bytes": 128501256192, "reserved_bytes": 0, "used_bytes": 6910320640, "free_bytes": 7976902656},
     ],
-    ids=["total 0", "used > total", "free > total", "a real GB10"],
+    ids=["total 0", "a real GB10"],
 )
-def test_figures_that_cannot_be_are_not_shown(driver, source, fake_gpu, memory):
+def test_figures_of_a_gpu_that_shares_the_hosts_memory_are_the_hosts(driver, source, host, fake_gpu, memory):
+    driver.gpus = [fake_gpu(**memory)]
+    gpu = read_one(source)
+    assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 0, 30 * GIB)
+    assert [fault.code for fault in gpu.faults] == ["HOST_MEMORY"]
+
+
+def test_what_is_used_of_shared_memory_is_unknown_where_a_process_is(driver, source, host, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, None)])]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = read_one(source)
+    assert gpu.used_bytes is None
+    assert "not all of its processes' memory is known" in gpu.reason("used_bytes")
+    assert gpu.free_bytes == 30 * GIB
+
+
+def test_a_gpu_in_mig_mode_that_gives_no_memory_does_not_share_the_hosts(driver, source, host, fake_gpu, fake_mig):
+    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-0", 3)])]
+    driver.refuse_whole("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = read_one(source)
+    assert gpu.total_bytes is None
+    assert gpu.reason("total_bytes") == "this GPU does not report its total memory"
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {"total_bytes": 8 * GIB, "used_bytes": 9 * GIB, "free_bytes": 0},
+        {"total_bytes": 8 * GIB, "used_bytes": GIB, "free_bytes": 9 * GIB},
+        {"total_bytes": 80 * GIB, "used_bytes": 10 * GIB, "free_bytes": 20 * GIB},
+        {"total_bytes": 2**64 - 1, "used_bytes": 2**64 - 1, "free_bytes": 2**64 - 1},
+    ],
+    ids=["used > total", "free > total", "parts missing", "all bits set"],
+)
+def test_figures_that_cannot_be_are_not_shown(driver, source, host, fake_gpu, memory):
     driver.gpus = [fake_gpu(**memory)]
     gpu = read_one(source)
     assert gpu.total_bytes is gpu.reserved_bytes is gpu.used_bytes is gpu.free_bytes is None
     assert {fault.field for fault in gpu.faults} == {"total_bytes", "reserved_bytes", "used_bytes", "free_bytes"}
     assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE"}
-    assert "do not add up" in gpu.reason("used_bytes")
+    assert "implausible, as they do not add up" in gpu.reason("used_bytes")
 
 
 def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, source, fake_gpu, fake_process):

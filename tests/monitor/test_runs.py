@@ -14,6 +14,8 @@ from vramtop.estimator.sizes import GIB
 from vramtop.monitor.board import Board, ProcessRow, RunRow
 from vramtop.monitor.runs import Follower, is_running, kernel_kills
 from vramtop.monitor.snapshot import (
+    NO_ANSWER,
+    Fault,
     GpuProcess,
     GpuReading,
     LastWords,
@@ -42,7 +44,7 @@ class Machine:
 
     def tick(self, used: float | None, *, readable: bool = True, **of: object) -> Board:
         """One reading; ``used`` None: the process is not on the GPU."""
-        gpu_facts = {name: of.pop(name) for name in ("free_bytes",) if name in of}
+        gpu_facts = {name: of.pop(name) for name in ("free_bytes", "faults") if name in of}
         rows = [] if used is None else [self._process(7, used, **of)]
         gpu = self._gpu(0, rows, **gpu_facts)
         gpu = gpu if readable else replace(gpu, processes=None)  # type: ignore[type-var]
@@ -146,6 +148,22 @@ def test_a_gpu_that_cannot_be_read_has_not_ended_its_processes(machine: Machine)
     run, row = only(machine.tick(None, readable=False))
     assert (run.ended_at, row.ended_at, status(row)) == (None, None, "unknown")
     assert status(only(machine.tick(41))[1]) == "on_budget"
+
+
+def test_figures_from_before_a_hang_tell_nothing(machine: Machine) -> None:
+    for _ in range(3):
+        _, row = only(machine.tick(40))
+    assert status(row) == "on_budget"
+    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
+    for _ in range(3):
+        _, row = only(machine.tick(80, faults=(hangs,)))
+    assert status(row) == "unknown"
+    assert row.comparison is not None
+    assert row.comparison.observed_bytes is None
+    assert row.comparison.high_water is not None
+    assert row.comparison.high_water.size_bytes == 40 * GIB
+    _, row = only(machine.tick(40))
+    assert status(row) == "on_budget"
 
 
 @pytest.mark.parametrize(

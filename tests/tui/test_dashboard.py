@@ -10,7 +10,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.snapshot import Fault, Snapshot, Source, WatchedJob
+from vramtop.monitor.snapshot import NO_DRIVER, Fault, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
 from vramtop.tui.app_messages import SourceFailed
@@ -242,13 +242,18 @@ async def test_banner_keeps_a_replay_from_looking_live(open_app, make_snapshot, 
         assert "REPLAY  demo recording: no NVIDIA driver found here" in screen_text(app)
 
 
-async def test_demo_in_place_of_a_driver_says_why(open_app, make_snapshot, make_gpu):
-    fault = Fault(field=None, code="DEMO", message="demo recording, not this machine: no NVIDIA driver was found")
-    app = open_app([make_snapshot([make_gpu(0)], source=Source(kind="demo"), faults=(fault,))])
-    async with app.run_test(size=(100, 24)) as pilot:
+async def test_without_a_driver_the_dashboard_is_for_planning(open_app, make_snapshot):
+    why = "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or start the container with it"
+    app = open_app([make_snapshot([], faults=(Fault(field=None, code=NO_DRIVER, message=why),))])
+    async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        (line,) = (line for line in screen_lines(app) if "demo recording" in line)
-        assert "REPLAY  demo recording, not this machine: no NVIDIA driver was found" in line
+        text = screen_text(app)
+        assert " ".join(why.split()) in " ".join(text.split())  # in full, over two lines
+        assert "PLANNING  f checks whether a job fits a card that you choose" in text
+        assert "0 GPUs" in text
+        await pilot.press("f")
+        await pilot.pause(0.3)
+        assert app.screen.TITLE == "Fit check"
 
 
 async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu, make_process):
@@ -375,7 +380,7 @@ async def test_footer_is_whole_at_80_columns(open_app, make_snapshot, make_gpu, 
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        assert screen_lines(app)[-1].startswith("Enter Open f Fit a Attach t Step / Filter s Sort r Rec ? Help q Quit")
+        assert screen_lines(app)[-1].startswith("Enter Open f Fit a Attach t Step / Filter s Sort k Kill r Rec ? Help q Quit")
 
 
 async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):

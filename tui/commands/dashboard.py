@@ -1,4 +1,4 @@
-"""``vramtop``: open the dashboard, live where there is a driver, else on the demo recording, saying so."""
+"""``vramtop``: open the dashboard, on this machine's GPUs or a recording; without GPUs, for planning."""
 
 import argparse
 import os
@@ -11,10 +11,11 @@ from vramtop.estimator.errors import InputError
 from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import load_job
-from vramtop.monitor.demo import LiveOrDemo, demo_source
+from vramtop.monitor.demo import demo_source
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
+from vramtop.monitor.planning import LiveOrNone
 from vramtop.monitor.replay import ReplaySource
 from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.snapshot import Place, Snapshot
@@ -70,9 +71,10 @@ def run(options: argparse.Namespace) -> int:
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
         python=options.python,
+        read_only=options.read_only,
     )
     kept.say = app.say
-    app.run()
+    app.run(mouse=not options.no_mouse)
     return app.return_code or 0
 
 
@@ -95,4 +97,4 @@ def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
         return source, f"the recording {path.name}, not this machine now"
     if options.demo:
         return demo_source(), "the demo recording, not this machine"
-    return LiveOrDemo(NvmlSource()), None
+    return LiveOrNone(NvmlSource()), None
