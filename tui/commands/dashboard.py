@@ -16,7 +16,8 @@ from vramtop.monitor.planning import LiveOrNone
 from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.watch import Watchlist
 
-from ..terminal import look
+from ..capabilities import COLOUR_SYSTEMS, colours, is_dumb
+from ..terminal import clean, look
 
 if TYPE_CHECKING:
     import argparse
@@ -33,8 +34,13 @@ def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
     jobs = _jobs(options)
     source, banner = _source(options)
-    if not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
+    if is_dumb():
+        return _only_once(options)
+    shown = look(ascii_only=options.ascii)
+    many = colours()
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         from vramtop.estimator.methods import estimate  # not before there is a job: it takes a fifth of the start
@@ -68,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
         head_start,
         watchlist,
         interval=options.interval,
-        ascii_only=look(ascii_only=options.ascii).ascii_only,
+        ascii_only=shown.ascii_only,
+        colours=many,
         banner=banner,
         pid=options.pid,
         estimate=quick,
@@ -82,6 +89,18 @@ def run(options: argparse.Namespace) -> int:
     kept.say = app.say
     app.run(mouse=not options.no_mouse)
     return app.return_code or 0
+
+
+def _only_once(options: argparse.Namespace) -> int:
+    """One reading, and why there is no dashboard."""
+    name = os.environ.get("TERM", "")
+    why = f"a terminal of type {clean(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
+    if options.demo or options.replay:
+        raise InputError(f"{why}, so no recording can be played on it")
+    print(f"vramtop: {why}: one reading instead of the dashboard", file=sys.stderr)
+    from . import once
+
+    return once.run(options)
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
@@ -21,7 +22,7 @@ from ..terminal import clean
 from ..widgets.choice import Menu
 from ..widgets.gpu_panel import GpuPanel
 from ..widgets.gpu_rows import GpuRows
-from ..widgets.keys import Keys
+from ..widgets.keys_line import KeysLine
 from ..widgets.legend import Legend, legend_line
 from ..widgets.lines import Lines
 from ..widgets.pending_list import PendingList
@@ -29,7 +30,7 @@ from ..widgets.process_table import ProcessTable
 from ..words import MUTED, severity, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from textual.app import ComposeResult
 
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
     from ..app import VramtopApp
     from .terminate import Endings
-
-_PALETTE_KEY_WIDTH = 90
-"""A narrower footer has no room for the key of the palette beside all others; the help names it."""
 
 
 class DashboardScreen(Screen[None]):
@@ -87,7 +85,7 @@ class DashboardScreen(Screen[None]):
         yield Lines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
-        yield Keys(compact=True)
+        yield KeysLine()
 
     def on_mount(self) -> None:
         """Draw what is known already."""
@@ -137,15 +135,8 @@ class DashboardScreen(Screen[None]):
     @on(Resize)
     @on(ScreenResume)
     def _fill_room(self) -> None:
-        self._fit_keys()
         if self._drawn is None or self._drawn[0] is not self.app.board or self._drawn[1] != self.size:
             self._arrange_again()
-
-    def _fit_keys(self) -> None:
-        keys, roomy = self.query_one(Keys), self._room.width >= _PALETTE_KEY_WIDTH
-        if keys.show_command_palette != roomy:
-            keys.show_command_palette = roomy
-            self.refresh_bindings()
 
     def _arrange_again(self) -> None:
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
@@ -267,6 +258,16 @@ class DashboardScreen(Screen[None]):
             self._choose_job([row.job for row in waiting], show)
         else:
             self.notify("No job waits here; f opens the fit check, which has preflight too.", severity="warning")
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """What the command palette offers here."""
+        yield SystemCommand("Step", "Memory over one training step, by component", self.action_step)
+        yield SystemCommand("Preflight", "Is all there that a job that waits needs?", self.action_preflight)
+        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Dismiss", "An ended run, or a job that waits", self.action_take_away)
+        if self.app.no_ending is None:
+            yield SystemCommand("Kill", "End the process under the cursor; asks first", self.action_terminate)
+        yield SystemCommand("Filter", "Show only some of the processes", self.action_filter)
 
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""
