@@ -1,6 +1,5 @@
 """Reads what the probe inside a training process publishes, through the process's open files."""
 
-import json
 import os
 import re
 import struct
@@ -175,6 +174,8 @@ def find_probe(pid: int) -> Path | None:
 
 
 def _sample(figures: bytes, facts: bytes) -> ProbeSample | None:
+    import json  # not before there is a probe
+
     try:
         data = {**json.loads(facts), **json.loads(figures)}
         steps = data.get("steps") or {}

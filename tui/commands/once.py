@@ -1,10 +1,8 @@
 """``vramtop --once``: the GPUs now, as text or JSON."""
 
 import argparse
-import json
 import os
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
     if options.json:
+        import json
+
         print(json.dumps(board_json(board), indent=2))
     else:
         print("\n".join(_lines(board, look(ascii_only=options.ascii))))
@@ -77,6 +77,8 @@ def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
 
 def board_json(board: Board) -> dict[str, Any]:
     """The board as ``--once --json`` prints it; null for what is not known."""
+    from datetime import datetime, timezone  # text has no time
+
     snapshot = board.snapshot
     return {
         "schema": 1,
