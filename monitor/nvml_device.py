@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.sizes import format_gib
 
 from .gpu_sleep import may_sleep, sleeps
@@ -221,11 +222,11 @@ class NvmlDevice:
             if self._knows_v2:  # once it worked, a failure is a passing one
                 return self._no_memory(refused.code)
             if refused.code == "NOT_SUPPORTED":
-                return self._host_memory() if shared else self._no_memory(refused.code)
+                return self._host_memory() if shared and self._may_share() else self._no_memory(refused.code)
             try:
                 info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)
             except RefusedError as refused_v1:
-                unified = shared and refused_v1.code == "NOT_SUPPORTED"
+                unified = shared and refused_v1.code == "NOT_SUPPORTED" and self._may_share()
                 return self._host_memory() if unified else self._no_memory(refused_v1.code)
             figures = MemoryFigures(total=info.total, used=info.used, free=info.free)
             message = "this driver counts its reserved part as used memory (memory info v1)"
@@ -233,11 +234,16 @@ class NvmlDevice:
         self._read_at = self._now()
         odd = implausible(figures)
         if odd is not None:
-            unified = shared and _looks_shared(figures)
+            unified = shared and self._may_share() and _looks_shared(figures)
             return self._host_memory() if unified else self._no_memory("IMPLAUSIBLE", odd)
         if reserved_fault is not None:
             self._faults.append(reserved_fault)
         return figures
+
+    def _may_share(self) -> bool:
+        """Whether it is no card that is known to have memory of its own."""
+        card = match_nvml_name(self._name, None) if self._name else None
+        return card is None or card.unified
 
     def _host_memory(self) -> MemoryFigures:
         """Of a GPU that has no memory of its own, such as GB10 and Jetson."""

@@ -155,7 +155,8 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
         if problem:
             words = f"n/a: {clean(problem)}"
         elif gpu.reading.processes is None:
-            words = "n/a: its processes are not known"
+            refused = (fault.message for fault in gpu.reading.faults if fault.field == "processes")
+            words = f"n/a: {clean(next(refused, 'its processes are not known'))}"
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
     peaks = {row.budget.peak.phase for row in gpu.budgeted if row.budget}

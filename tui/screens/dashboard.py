@@ -57,6 +57,8 @@ class DashboardScreen(Screen[None]):
         self._panels: list[GpuPanel] = []
         self._chosen: int | None = None
         """Position of the GPU that the user has chosen; None: the one that needs a look."""
+        self._taken = 0
+        """Lines of the head, the filter and the footer."""
 
     def compose(self) -> ComposeResult:
         """From the most general to the most special."""
@@ -87,8 +89,7 @@ class DashboardScreen(Screen[None]):
         """Show these figures."""
         with self.app.batch_update():
             feed = self.app.feed
-            taken = self._show_head(board, feed)
-            plan = self._plan(board, self.size.height - taken)
+            plan = self._plan(board, self.size.height - self._show_head(board, feed))
             self._show_gpus(board, plan, feed)
             self.query_one(PendingList).show_pending(
                 board.pending, width=self.size.width - 2, height=plan.pending_height, now=board.snapshot.time
@@ -101,11 +102,10 @@ class DashboardScreen(Screen[None]):
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
-        board = self.app.board
-        if board and self.app.feed.age_seconds is not None:
-            self.show_board(board)
-        else:
-            self._show_head(board, self.app.feed)
+        board, taken = self.app.board, self._taken
+        if (self.app.feed.age_seconds is None and self._show_head(board, self.app.feed) == taken) or board is None:
+            return
+        self.show_board(board)
 
     @on(Resize)
     @on(ScreenResume)
@@ -238,7 +238,8 @@ class DashboardScreen(Screen[None]):
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width - 2))
-        return 3 + len(warnings) + bool(self.query_one("#filter").display)
+        self._taken = 3 + len(warnings) + bool(self.query_one("#filter").display)
+        return self._taken
 
     def _plan(self, board: Board, height: int) -> Arrangement:
         return arrange(
@@ -300,4 +301,4 @@ class DashboardScreen(Screen[None]):
         if not gpu.reading.read_at:  # never read: its figures are n/a, not old
             return None
         age = board.snapshot.time - gpu.reading.read_at + (feed.age_seconds or 0.0)
-        return age if age > STALE_INTERVALS * feed.interval else None
+        return age if gpu.reading.is_old or age > STALE_INTERVALS * feed.interval else None
