@@ -1,16 +1,17 @@
 """How everything stands at one moment: each GPU, process, run and waiting job beside its budget. Immutable."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from vramtop.estimator.budget import Budget, Components
 from vramtop.estimator.job import Job
 
 from .compare import Comparison
 from .fit import Fit
+from .mig_devices import MigDevice
 from .oddity import Oddity
 from .phases import RunMark
-from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot
+from .snapshot import GpuProcess, GpuReading, HistoryKey, Place, ProcessKey, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class ProcessRow:
     """One process on one GPU, with its job's budget where one is known."""
 
     gpu: GpuReading
+    """The GPU, or the MIG device, whose memory it takes."""
     process: GpuProcess
     elapsed_seconds: float | None
     job: Job | None = None
@@ -31,18 +33,33 @@ class ProcessRow:
     """Unix seconds of the first reading without it; ``process`` and ``gpu`` are then those of the last one with it."""
 
     @property
-    def key(self) -> tuple[int, int, float | None]:
-        """GPU index, pid and start time: under it the history is kept."""
-        return (self.gpu.index, *self.process.key)
+    def key(self) -> HistoryKey:
+        """Under it the history is kept."""
+        return (self.gpu.key, *self.process.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """One GPU with the budgets of all known jobs that run on it."""
+    """One GPU, or one of its MIG devices, with the budgets of all known jobs that run on it."""
 
     reading: GpuReading
     rows: tuple[ProcessRow, ...]
     """Its processes, largest first."""
+    devices: tuple["GpuRow", ...] = ()
+    """Its MIG devices: in MIG mode all programs run in these."""
+
+    @property
+    def rest_bytes(self) -> int | None:
+        """What belongs to no process: of a GPU in MIG mode without what is left over on its devices, where it counts.
+
+        None where that is not known, and of a device whose memory another one stands for.
+        """
+        if isinstance(self.reading, MigDevice) and self.reading.shares:
+            return None
+        rest = self.reading.remaining_bytes
+        if rest is None or not self.devices:
+            return rest
+        return max(0, rest - sum(device.rest_bytes or 0 for device in self.devices))
 
     @property
     def budgeted(self) -> tuple[ProcessRow, ...]:
@@ -123,6 +140,11 @@ class Board:
     """Bytes by place that are free and spoken for: running jobs will take them, or they were promised."""
 
     @property
+    def shown(self) -> tuple[GpuRow, ...]:
+        """Every GPU, and under it its MIG devices; jobs that run in these are theirs alone."""
+        return tuple(each for gpu in self.gpus for each in (_as_card(gpu), *gpu.devices))
+
+    @property
     def ended(self) -> tuple[ProcessRow, ...]:
         """The processes of runs that have ended and were not dismissed yet."""
         return tuple(row for run in self.runs for row in run.rows if row.ended_at is not None)
@@ -131,6 +153,14 @@ class Board:
     def processes(self) -> tuple[ProcessRow, ...]:
         """Every process that is on a GPU now."""
         return tuple(row for gpu in self.gpus for row in gpu.rows)
+
+
+def _as_card(gpu: GpuRow) -> GpuRow:
+    """A GPU in MIG mode as a whole: what is held, and by whom, without budgets, which are of its devices."""
+    if not gpu.devices:
+        return gpu
+    rows = (replace(row, job=None, budget=None, comparison=None, problem=None) for row in gpu.rows)
+    return replace(gpu, rows=tuple(rows))
 
 
 def commitments(gpus: Iterable[GpuRow]) -> dict[Place, int]:

@@ -7,25 +7,17 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from .snapshot import GpuReading, Snapshot
+from .mig_devices import homes_of, mig_devices
+from .snapshot import GpuKey, HistoryKey, Snapshot
 
-GpuKey = str | int
-"""A GPU's uuid; its index where it has none."""
-ProcessKey = tuple[int, int, float | None]
-"""GPU index, pid, start time."""
 _Key = TypeVar("_Key")
 
 Reading = tuple[float, int | None]
 """Unix seconds and bytes; None: not known at that time."""
 
 
-def gpu_key(gpu: GpuReading) -> GpuKey:
-    """The key under which a GPU's history is kept."""
-    return gpu.index if gpu.uuid is None else gpu.uuid
-
-
 class History:
-    """Readings per GPU and per process. May be filled on one thread and read on another.
+    """Readings per GPU, per MIG device and per process. May be filled on one thread and read on another.
 
     Args:
         capacity: readings kept of each; of a process, besides, so many stretches of its whole life at most.
@@ -36,18 +28,22 @@ class History:
         self._capacity = capacity
         self._keep_seconds = keep_seconds
         self._gpus: dict[GpuKey, _Ring] = {}
-        self._processes: dict[ProcessKey, _Ring] = {}
-        self._lives: dict[ProcessKey, _Life] = {}
+        self._processes: dict[HistoryKey, _Ring] = {}
+        self._lives: dict[HistoryKey, _Life] = {}
         self._lock = threading.Lock()
 
-    def add(self, snapshot: Snapshot, *, keep: Collection[ProcessKey] = ()) -> None:
+    def add(self, snapshot: Snapshot, *, keep: Collection[HistoryKey] = ()) -> None:
         """Take in what a snapshot says; its own time counts. What is to be kept is not forgotten, gone or not."""
         with self._lock:
             for gpu in snapshot.gpus:
                 old = gpu.is_old  # nobody knows what it holds now
-                _ring(self._gpus, gpu_key(gpu), self._capacity).add(snapshot.time, None if old else gpu.used_bytes)
-                for process in gpu.processes or ():
-                    key = (gpu.index, process.pid, process.start_time)
+                devices = mig_devices(gpu)
+                for each in (gpu, *devices):
+                    size = None if old else each.used_bytes
+                    _ring(self._gpus, each.key, self._capacity).add(snapshot.time, size)
+                whole = gpu.key
+                for home, process in homes_of(gpu, devices):
+                    key = (whole if home is gpu else home.key, process.pid, process.start_time)
                     size = None if old else process.used_bytes
                     _ring(self._processes, key, self._capacity).add(snapshot.time, size)
                     if key not in self._lives:
@@ -60,16 +56,16 @@ class History:
                 self._lives = {key: life for key, life in self._lives.items() if key in self._processes}
 
     def gpu(self, key: GpuKey) -> Sequence[Reading]:
-        """Used memory of a GPU, oldest first; empty for an unknown one."""
+        """Used memory of a GPU or MIG device, oldest first; empty for an unknown one."""
         with self._lock:
             return _readings(self._gpus.get(key))
 
-    def process(self, key: ProcessKey) -> Sequence[Reading]:
+    def process(self, key: HistoryKey) -> Sequence[Reading]:
         """Memory of a process on one GPU, oldest first; empty for an unknown one."""
         with self._lock:
             return _readings(self._processes.get(key))
 
-    def life(self, key: ProcessKey) -> Sequence[Reading]:
+    def life(self, key: HistoryKey) -> Sequence[Reading]:
         """A process's memory from its first reading on: what is older than the last minutes as the most of a stretch.
 
         Stretches are of equal length and get longer as the process gets older.

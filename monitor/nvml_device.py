@@ -1,6 +1,7 @@
 """One GPU read through NVML: each figure, or the reason why there is none."""
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -186,8 +187,15 @@ class NvmlDevice:
         temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
         power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
         limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
-        processes = self._processes(memory.total, describe, {device.gpu_instance for device in mig or ()})
+        if any(device.used_bytes is not None for device in mig or ()):
+            self._read_at = self._now()  # its own memory may be refused
+        instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
+        processes = self._processes(memory.total, describe, instances)
+        if not memory.shared:
+            memory = self._at_least(_sum_of(processes), memory)
         used = self._held_by(processes) if memory.shared else memory.used
+        if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
+            mig, _ = self._mig.read()  # processes have grown since
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -206,6 +214,20 @@ class NvmlDevice:
             faults=tuple(self._faults),
             read_at=self._read_at,
         )
+
+    def _at_least(self, attributed: int, memory: MemoryFigures) -> MemoryFigures:
+        """The memory figures; those of now when processes have grown since, so that they hold no more than is used."""
+        if memory.used is None or attributed <= memory.used:
+            return memory
+        self._faults = [fault for fault in self._faults if fault.field not in _MEMORY]
+        memory = self._memory(shared=False)
+        if memory.used is not None and attributed > memory.used:
+            message = (
+                f"the processes' figures add up to {format_gib(attributed)} GiB, more than the "
+                f"{format_gib(memory.used)} GiB that the driver counts as used"
+            )
+            self._faults.append(Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+        return memory
 
     def _memory(self, *, shared: bool) -> MemoryFigures:
         """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``.
@@ -238,7 +260,7 @@ class NvmlDevice:
             return self._host_memory() if unified else self._no_memory("IMPLAUSIBLE", odd)
         if reserved_fault is not None:
             self._faults.append(reserved_fault)
-        return figures
+        return _adding_up(figures)
 
     def _may_share(self) -> bool:
         """Whether it is no card that is known to have memory of its own."""
@@ -269,7 +291,10 @@ class NvmlDevice:
         return MemoryFigures()
 
     def _processes(
-        self, total_bytes: int | None, describe: Callable[[int], ProcessFacts], instances: Collection[int]
+        self,
+        total_bytes: int | None,
+        describe: Callable[[int], ProcessFacts],
+        instances: Mapping[int | None, int | None],
     ) -> tuple[GpuProcess, ...] | None:
         """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
         lists: dict[ProcessKind, list[Any]] = {}
@@ -285,6 +310,7 @@ class NvmlDevice:
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
+        self._mig.look_for(getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries)
         rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
         return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
 
@@ -330,6 +356,21 @@ def implausible(memory: MemoryFigures) -> str | None:
         f"the driver's memory figures are implausible, as they do not add up ({format_gib(total)} GiB in all, "
         f"{format_gib(used)} used, {format_gib(free)} free)"
     )
+
+
+def _adding_up(memory: MemoryFigures) -> MemoryFigures:
+    """What is neither used nor free is nobody's to have: reserved (v2), or used as ``nvidia-smi`` counts it (v1)."""
+    total, free = memory.total or 0, memory.free or 0
+    if memory.reserved is None:
+        return replace(memory, used=total - free)
+    free = min(free, total - (memory.used or 0))
+    return replace(memory, free=free, reserved=total - free - (memory.used or 0))
+
+
+def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
+    """Of all of them, or of those in one GPU instance."""
+    mine = (process for process in processes or () if instance in (None, process.gpu_instance))
+    return sum(process.used_bytes or 0 for process in mine)
 
 
 def _looks_shared(memory: MemoryFigures) -> bool:

@@ -1,7 +1,7 @@
 """The MIG devices of one GPU, as NVML lists them: which there are, and how much of its memory each has free."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ from .nvml_errors import UNSUPPORTED, field_fault
 from .processes import one_line
 from .snapshot import Fault, MigReading
 
-MIG_MODE_AGAIN_SECONDS = 30.0
+MIG_MODE_AGAIN_SECONDS = 10.0
 """Only an administrator changes it."""
-LAYOUT_AGAIN_SECONDS = 10.0
+LAYOUT_AGAIN_SECONDS = 5.0
 """MIG devices are made and destroyed while the driver runs, and NVML may use a handle again for another one."""
 
+_NO_INSTANCE = 0xFFFFFFFF
 _EMPTY_SLOT = ("NOT_FOUND", "INVALID_ARGUMENT")
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 
@@ -46,6 +47,10 @@ class NvmlMig:
         self._mode_at = 0.0
         self._slots: tuple[_Slot, ...] = ()
         self._layout_at = 0.0
+        self._totals: dict[int, int] = {}
+        """Memory of each GPU instance, in bytes, as it was read last."""
+        self._strange: set[int] = set()
+        """Instances that processes were said to run in, and that are not listed."""
         self._refused: str | None = None
         """The driver's word for why the list may lack devices."""
 
@@ -53,6 +58,7 @@ class NvmlMig:
         """Begin anew with this handle of the GPU."""
         self._handle = handle
         self._on, self._mode_at, self._layout_at = False, 0.0, 0.0
+        self._slots, self._strange = (), set()
 
     def read(self) -> tuple[tuple[MigReading, ...] | None, tuple[Fault, ...]]:
         """The devices as they are now, and what could not be read; None where MIG mode is off or not known.
@@ -66,9 +72,13 @@ class NvmlMig:
         if not known:
             self._find()
         readings, code = self._read_memory()
-        if code is not None and known:  # perhaps those devices are no more
+        if known and (code is not None or self._has_changed(readings)):  # perhaps those devices are no more
+            self._mode_at = 0.0
+            if not self._is_on():
+                return None, ()
             self._find()
             readings, code = self._read_memory()
+        self._totals = {each.gpu_instance: each.total_bytes for each in readings if each.total_bytes is not None}
         what = "the memory of its MIG devices" if self._refused is None else "its MIG devices"
         code = self._refused or code
         return readings, () if code is None else (field_fault("mig", code, what=what),)
@@ -84,10 +94,26 @@ class NvmlMig:
         entries: list[Any] = []
         try:
             for slot in self._slots:
-                entries += self._asker.ask(f"{key} of {slot.uuid}", calls, slot.handle, valid=valid)
+                for entry in self._asker.ask(f"{key} of {slot.uuid}", calls, slot.handle, valid=valid):
+                    entry.gpuInstanceId, entry.computeInstanceId = slot.gpu_instance, slot.compute_instance
+                    entries.append(entry)
         except RefusedError:
             return None
         return entries if self._on and self._slots else None
+
+    def look_for(self, instances: Iterable[int | None]) -> None:
+        """Look for new devices at the next reading where a process runs in a GPU instance that is not listed."""
+        if not self._on:
+            return
+        listed = {slot.gpu_instance for slot in self._slots} | {None, _NO_INSTANCE}
+        new = set(instances) - listed - self._strange
+        if new:
+            self._strange |= {instance for instance in new if instance is not None}
+            self._layout_at = 0.0
+
+    def _has_changed(self, readings: tuple[MigReading, ...]) -> bool:
+        """A GPU instance has other memory than before: its handle means another one now."""
+        return any(self._totals.get(each.gpu_instance, each.total_bytes) != each.total_bytes for each in readings)
 
     def _is_on(self) -> bool:
         if self._clock() >= self._mode_at:
@@ -121,7 +147,7 @@ class NvmlMig:
         device = call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, number)
         return _Slot(
             handle=device,
-            uuid=str(call("nvmlDeviceGetUUID", device)),
+            uuid=one_line(str(call("nvmlDeviceGetUUID", device))) or f"slot {number}",
             gpu_instance=int(call("nvmlDeviceGetGpuInstanceId", device)),
             compute_instance=int(call("nvmlDeviceGetComputeInstanceId", device)),
             profile=self._profile(device),
@@ -138,7 +164,7 @@ class NvmlMig:
 
     def _read_memory(self) -> tuple[tuple[MigReading, ...], str | None]:
         """All devices with their memory; it belongs to the GPU instance, and is asked once for each of these."""
-        figures: dict[int, Any] = {}
+        figures: dict[int, tuple[Any, int | None] | None] = {}
         code = None
         for slot in self._slots:
             if slot.gpu_instance not in figures:
@@ -148,16 +174,18 @@ class NvmlMig:
                     figures[slot.gpu_instance], code = None, refused.code
         return tuple(_reading(slot, figures[slot.gpu_instance]) for slot in self._slots), code
 
-    def _memory(self, slot: _Slot) -> Any:
+    def _memory(self, slot: _Slot) -> tuple[Any, int | None]:
         try:
-            return self._asker.ask("mig memory v2", _MEMORY_INFO, slot.handle, self._nvml.nvmlMemory_v2)
+            info = self._asker.ask("mig memory v2", _MEMORY_INFO, slot.handle, self._nvml.nvmlMemory_v2)
         except RefusedError as refused:
             if refused.code not in UNSUPPORTED:
                 raise
-        return self._asker.call("nvmlDeviceGetMemoryInfo", slot.handle)
+            return self._asker.call("nvmlDeviceGetMemoryInfo", slot.handle), None
+        return info, int(info.reserved)
 
 
-def _reading(slot: _Slot, figures: Any) -> MigReading:
+def _reading(slot: _Slot, answer: tuple[Any, int | None] | None) -> MigReading:
+    figures, reserved = answer or (None, None)
     return MigReading(
         uuid=slot.uuid,
         gpu_instance=slot.gpu_instance,
@@ -166,4 +194,5 @@ def _reading(slot: _Slot, figures: Any) -> MigReading:
         total_bytes=None if figures is None else int(figures.total),
         used_bytes=None if figures is None else int(figures.used),
         free_bytes=None if figures is None else int(figures.free),
+        reserved_bytes=reserved,
     )

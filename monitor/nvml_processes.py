@@ -1,6 +1,7 @@
 """NVML's process lists of one device, merged into one row per process."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .processes import ProcessFacts
@@ -8,6 +9,21 @@ from .snapshot import GpuProcess, ProcessKind
 
 UNREPORTED = "memory not reported by the driver"
 TOO_LARGE = "reported memory exceeds the card"
+MPS_SERVER = "MPS server: may hold its clients' memory"
+MPS_CLIENT = "runs under MPS"
+_NO_INSTANCE = 0xFFFFFFFF
+_SERVER_NAME = "nvidia-cuda-mps"
+"""Begin of ``nvidia-cuda-mps-server``, of which Linux keeps 15 letters."""
+
+
+@dataclass(slots=True)
+class _Listed:
+    """What the lists say of one process in one place."""
+
+    kinds: tuple[ProcessKind, ...] = ()
+    size: int | None = None
+    part: int | None = None
+    """Its compute instance."""
 
 
 def process_rows(
@@ -15,9 +31,9 @@ def process_rows(
     *,
     total_bytes: int | None,
     describe: Callable[[int], ProcessFacts],
-    instances: Collection[int] = (),
+    instances: Mapping[int | None, int | None] | None = None,
 ) -> tuple[GpuProcess, ...]:
-    """One row per pid, largest first, unknown sizes last.
+    """One row per pid, or per GPU instance and pid, largest first, unknown sizes last.
 
     The lists repeat a process that does both compute and graphics, each time with all of its memory: the larger figure
     counts, never the sum.
@@ -26,38 +42,44 @@ def process_rows(
         lists: NVML's entries (``pid``, ``usedGpuMemory`` or None) by list.
         total_bytes: the device's memory; no process can hold more.
         describe: what is known of a pid.
-        instances: the device's GPU instances, in MIG mode; an entry that names another number is in none of them.
+        instances: the device's GPU instances with their memory, in MIG mode; an entry that names another number is in
+            none of them.
     """
-    kinds: dict[int, tuple[ProcessKind, ...]] = {}
-    sizes: dict[int, int | None] = {}
-    inside: dict[int, int] = {}
+    places: dict[int, dict[int | None, _Listed]] = {}
     for kind, entries in lists.items():
         for entry in entries:
-            pid, size = entry.pid, entry.usedGpuMemory or None  # some drivers say 0 in a container for all processes
-            before = kinds.get(pid, ())
-            if kind not in before:
-                kinds[pid] = (*before, kind)
-            if instances and getattr(entry, "gpuInstanceId", None) in instances:
-                inside[pid] = entry.gpuInstanceId
-            known = sizes.get(pid)
-            sizes[pid] = size if known is None else max(known, size or 0)
+            instance = getattr(entry, "gpuInstanceId", None) if instances else None
+            instance = instance if instances and instance in instances else None
+            by_place = places.setdefault(entry.pid, {})
+            if instance is None and by_place:  # a list that does not tell instances
+                instance = next(iter(by_place))
+            elif None in by_place:
+                by_place[instance] = by_place.pop(None)
+            _take(by_place.setdefault(instance, _Listed()), kind, entry, inside=instance is not None)
     rows = [
-        _row(pid, sizes[pid], kinds[pid], total_bytes, describe(pid), gpu_instance=inside.get(pid)) for pid in kinds
+        _row(pid, listed, (instances or {}).get(instance) or total_bytes, describe(pid), instance)
+        for pid, by_place in places.items()
+        for instance, listed in by_place.items()
     ]
     rows.sort(key=lambda row: (row.used_bytes is None, -(row.used_bytes or 0), row.pid))
     return tuple(rows)
 
 
-def _row(
-    pid: int,
-    size: int | None,
-    kinds: tuple[ProcessKind, ...],
-    total_bytes: int | None,
-    facts: ProcessFacts,
-    *,
-    gpu_instance: int | None,
-) -> GpuProcess:
-    note = facts.note
+def _take(listed: _Listed, kind: ProcessKind, entry: Any, *, inside: bool) -> None:
+    size = entry.usedGpuMemory or None  # some drivers say 0 in a container for all processes
+    if kind not in listed.kinds:
+        listed.kinds = (*listed.kinds, kind)
+    if inside and listed.part is None and (part := getattr(entry, "computeInstanceId", None)) != _NO_INSTANCE:
+        listed.part = part
+    listed.size = size if listed.size is None else max(listed.size, size or 0)
+
+
+def _row(pid: int, listed: _Listed, total_bytes: int | None, facts: ProcessFacts, instance: int | None) -> GpuProcess:
+    size, note = listed.size, facts.note
+    if (facts.name or "").startswith(_SERVER_NAME):
+        note = _both(note, MPS_SERVER)
+    elif "mps" in listed.kinds:
+        note = _both(note, MPS_CLIENT)
     if size is None:
         note = _both(note, UNREPORTED)
     elif total_bytes is not None and size > total_bytes:
@@ -66,14 +88,15 @@ def _row(
         pid=pid,
         start_time=facts.start_time,
         used_bytes=size,
-        kinds=kinds,
+        kinds=listed.kinds,
         user=facts.user,
         name=facts.name,
         command=facts.command,
         note=note,
         parent=facts.parent,
         cpu_seconds=facts.cpu_seconds,
-        gpu_instance=gpu_instance,
+        gpu_instance=instance,
+        compute_instance=listed.part,
     )
 
 

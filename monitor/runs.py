@@ -15,7 +15,7 @@ from .board import GpuRow, ProcessRow, RunRow
 from .compare import Comparison, HighWater, Status, compare, high_water
 from .history import History
 from .phases import PhaseTracker
-from .snapshot import LastWords, ProcessKey, Snapshot, WatchedJob
+from .snapshot import GpuKey, HistoryKey, LastWords, ProcessKey, Snapshot, WatchedJob
 
 _NO_MEMORY = "OutOfMemoryError"
 _RECENT_SECONDS = 30.0
@@ -92,7 +92,7 @@ class Follower:
         """At the last reading, while processes are followed."""
         self._killed = False
         """More were killed since the reading before."""
-        self._followed: dict[tuple[int, int, float | None], _Followed] = {}
+        self._followed: dict[HistoryKey, _Followed] = {}
         self._ended: dict[tuple[ProcessKey, ...], float] = {}
         """When runs were first seen to have ended, by their pids."""
         self._begun: float | None = None
@@ -132,7 +132,7 @@ class Follower:
     ) -> tuple[RunRow, ...]:
         """The runs with all of their processes, those that have ended as well; what belongs to none is forgotten."""
         present = {row.key: row for gpu in gpus for row in gpu.rows}
-        readable = {gpu.reading.index for gpu in gpus if gpu.reading.processes is not None}
+        readable = {gpu.reading.key for gpu in gpus if gpu.reading.processes is not None}
         live = snapshot.source.kind == "nvml"
         for words in snapshot.last_words:
             self._hear(words)
@@ -147,8 +147,10 @@ class Follower:
 
     def _hear(self, words: LastWords) -> None:
         """What a process said at its end is known only when it is gone."""
-        followed = self._followed.get((words.gpu, words.pid, words.start_time))
-        if followed is not None:
+        key = words.pid, words.start_time
+        for followed in self._followed.values():
+            if followed.row.process.key != key or followed.row.gpu.index != words.gpu:
+                continue
             process = replace(followed.row.process, counters=words.counters)
             comparison = followed.row.comparison
             if comparison is not None:
@@ -160,18 +162,16 @@ class Follower:
         self,
         watched: WatchedJob,
         snapshot: Snapshot,
-        present: Mapping[tuple[int, int, float | None], ProcessRow],
-        readable: set[int],
+        present: Mapping[HistoryKey, ProcessRow],
+        readable: set[GpuKey],
         budget_of: Callable[[Job], Budget | str],
         *,
         live: bool,
     ) -> RunRow:
         order = {key: at for at, key in enumerate(watched.pids)}
         keys = {key for key in (*present, *self._followed) if key[1:] in order}
-        rows = []
-        for key in sorted(keys, key=lambda key: (order[key[1], key[2]], key[0])):
-            row = present.get(key)
-            rows.append(row or self._absent(self._followed[key], snapshot, readable, live=live))
+        found = (present.get(key) or self._absent(self._followed[key], snapshot, readable, live=live) for key in keys)
+        rows = sorted(found, key=lambda row: (order[row.process.key], row.gpu.order))
         budget = budget_of(watched.job)
         return RunRow(
             job=watched.job,
@@ -193,19 +193,19 @@ class Follower:
             ended = False
         return self._ended.get(watched.pids, snapshot.time) if ended else None
 
-    def _absent(self, followed: _Followed, snapshot: Snapshot, readable: set[int], *, live: bool) -> ProcessRow:
+    def _absent(self, followed: _Followed, snapshot: Snapshot, readable: set[GpuKey], *, live: bool) -> ProcessRow:
         """The row of a process that is on its GPU no more, or of a GPU that cannot be read."""
         row, last = followed.row, followed.row.comparison
         if last is None:
             return row
-        if row.gpu.index not in readable:
+        if row.gpu.card_key not in readable:
             unseen = replace(last, status="unknown", observed_bytes=None, trend=None, sentence="its GPU cannot be read")
             return replace(row, comparison=unseen)
         if followed.gone_at is None:
             followed.gone_at, followed.killed = snapshot.time, live and self._killed
         status, how = _end(followed, last)
         if live and self._is_running(row.process.key):
-            status, how = "ended", f"holds no memory on GPU {row.gpu.index} any more, and still runs"
+            status, how = "ended", f"holds no memory on GPU {row.gpu.label} any more, and still runs"
         sentence = f"{how}; {_held(last.high_water, followed.tracker.budget)}"
         ended = replace(last, status=status, observed_bytes=None, trend=None, sentence=sentence)
         return replace(row, comparison=ended, ended_at=followed.gone_at)

@@ -89,6 +89,8 @@ class GpuProcess:
     """What it says of itself; None: it runs without the probe."""
     gpu_instance: int | None = None
     """Of a GPU in MIG mode, the instance that it runs in; None: not in MIG mode, or not known."""
+    compute_instance: int | None = None
+    """Of that GPU instance, the compute instance that it runs in; None likewise."""
 
     @property
     def key(self) -> ProcessKey:
@@ -126,6 +128,14 @@ class MigReading:
     total_bytes: int | None = None
     used_bytes: int | None = None
     free_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """Taken by the driver, as of a whole GPU; None where only memory info v1 is to be had."""
+
+
+GpuKey = str | int
+"""A GPU's identity over snapshots: its uuid, or its index where it has none; of a MIG device, uuid and profile."""
+HistoryKey = tuple[GpuKey, int, float | None]
+"""A process on one GPU or MIG device: of that the key, then the pid and its start time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +172,26 @@ class GpuReading:
         return any(fault.code == NO_ANSWER for fault in self.faults)
 
     @property
+    def key(self) -> GpuKey:
+        """Identity over snapshots: indices change when GPUs come and go."""
+        return self.index if self.uuid is None else self.uuid
+
+    @property
+    def card_key(self) -> GpuKey:
+        """The key of the whole GPU."""
+        return self.key
+
+    @property
+    def label(self) -> str:
+        """How the process table calls it: the index; of a MIG device ``0:3``, GPU and GPU instance."""
+        return str(self.index)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Sorts as people count: a GPU comes before its MIG devices."""
+        return (self.index,)
+
+    @property
     def attributed_bytes(self) -> int | None:
         """Sum over the processes; None when the list or one of its figures is not known."""
         if self.processes is None:
@@ -174,7 +204,8 @@ class GpuReading:
     def unattributed_bytes(self) -> int | None:
         """Used, but by no process seen here (driver, display, other containers, dead processes); never negative.
 
-        None when that cannot be told: ``used_bytes``, the list or one of its figures is unknown.
+        With ``attributed_bytes`` it adds up to ``used_bytes``. None when that cannot be told: ``used_bytes``, the list
+        or one of its figures is unknown, or the processes' figures add up to more than is used.
         """
         return None if self.attributed_bytes is None else self.remaining_bytes
 
@@ -182,11 +213,13 @@ class GpuReading:
     def remaining_bytes(self) -> int | None:
         """Used less what processes are known to hold; what processes of unknown memory hold is in it. Never negative.
 
-        With the known figures it adds up to ``used_bytes``; None when that or the whole list is unknown.
+        With the known figures it adds up to ``used_bytes``. None when that or the whole list is unknown, or when the
+        known figures are more already.
         """
         if self.used_bytes is None or self.processes is None:
             return None
-        return max(0, self.used_bytes - sum(process.used_bytes or 0 for process in self.processes))
+        remaining = self.used_bytes - sum(process.used_bytes or 0 for process in self.processes)
+        return remaining if remaining >= 0 else None
 
     def reason(self, field: str) -> str | None:
         """Why ``field`` is None, in one sentence, where that is known."""

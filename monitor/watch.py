@@ -20,6 +20,7 @@ from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
 from .fit import fit, rooms_of, with_host
 from .history import History
 from .host_memory import HostRoom
+from .mig_devices import MigDevice, homes_of, mig_devices
 from .oddities import Oddities
 from .runs import Follower, is_running
 from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
@@ -179,8 +180,10 @@ class Watchlist:
     def _gpu_row(
         self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, tuple[WatchedJob, int]]
     ) -> GpuRow:
-        rows = (self._process_row(snapshot, gpu, process, running) for process in gpu.processes or ())
-        return GpuRow(reading=gpu, rows=tuple(rows))
+        devices = mig_devices(gpu)
+        homes = homes_of(gpu, devices)
+        rows = tuple(self._process_row(snapshot, home, process, running) for home, process in homes)
+        return GpuRow(reading=gpu, rows=rows, devices=tuple(_device_row(device, rows) for device in devices))
 
     def _process_row(
         self,
@@ -245,6 +248,11 @@ class Watchlist:
             except VramtopError as error:
                 self._budgets[identity] = error.message
         return self._budgets[identity]
+
+
+def _device_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
+    inside = {id(process) for process in device.processes or ()}
+    return GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in inside))
 
 
 def _identity(job: Job) -> bytes:

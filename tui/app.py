@@ -1,11 +1,8 @@
 """The app: it owns the source's thread, the newest board and the screens; widgets only ever read boards."""
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,9 +20,11 @@ from vramtop.monitor.board import Board, ProcessRow
 from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.snapshot import ProcessKey, Snapshot
 from vramtop.monitor.source import SnapshotSource
+from vramtop.monitor.terminate import refusal
 from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
+from .driver import TerminalDriver
 from .fit_events import FitEvents, Signal, desktop_sequence
 from .header_text import STALE_INTERVALS, Feed
 from .line_filters import AsciiFilter, InertFilter
@@ -61,6 +60,7 @@ class VramtopApp(App[None]):
         signal_fit: how the user is told that a job that waits begins or ceases to fit.
         on_fit: a command to run when one begins to fit.
         python: the interpreter that ``--python`` names; None: none.
+        read_only: no process can be ended from here.
         clock: seconds that never run backwards.
     """
 
@@ -88,9 +88,10 @@ class VramtopApp(App[None]):
         signal_fit: Signal = "none",
         on_fit: str | None = None,
         python: str | None = None,
+        read_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         self.watchlist = watchlist
         self.board: Board | None = None
         """The newest figures; None until the first reading."""
@@ -98,6 +99,7 @@ class VramtopApp(App[None]):
         self._ascii = AsciiFilter(ascii_only)
         self.python = python
         """The interpreter that the user named for jobs."""
+        self._read_only = read_only
         self._banner = banner
         self._pid = pid
         self._estimate = estimate
@@ -134,6 +136,13 @@ class VramtopApp(App[None]):
             banner=self._banner,
         )
 
+    @property
+    def no_ending(self) -> str | None:
+        """Why no process can be ended from here, in one sentence; None: they can."""
+        if self._read_only:
+            return "vramtop was started with --read-only: it ends no process."
+        return refusal(self.board.snapshot.source) if self.board else "No process has been read yet."
+
     def get_default_screen(self) -> Screen[None]:
         """The dashboard."""
         return DashboardScreen()
@@ -144,9 +153,8 @@ class VramtopApp(App[None]):
 
     def on_mount(self) -> None:
         """Start reading."""
-        end = partial(self.exit, return_code=128 + signal.SIGTERM)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)  # or the terminal stays as it is
         self.theme_changed_signal.subscribe(self, self._redraw)
+        self.app_resume_signal.subscribe(self, lambda _: self._repaint())
         self.set_interval(1.0, self._tick)
         self._sampler.start()
         for sentence in self._complaints:
@@ -157,6 +165,10 @@ class VramtopApp(App[None]):
     def on_unmount(self) -> None:
         """Let the source go, without waiting for a driver that hangs."""
         self._sampler.stop(_STOP_SECONDS)
+        self.close_recording()
+
+    def close_recording(self) -> None:
+        """What was recorded is complete from here on."""
         if self._recorder:
             self._recorder.stop()
 
@@ -196,9 +208,9 @@ class VramtopApp(App[None]):
 
     @property
     def card_bytes(self) -> int | None:
-        """The memory of the largest GPU here; None where none is known."""
-        gpus = self.board.gpus if self.board else ()
-        return max((gpu.reading.total_bytes for gpu in gpus if gpu.reading.total_bytes), default=None)
+        """The memory of the largest GPU or MIG device here; None where none is known."""
+        places = [place for gpu in self.board.gpus for place in gpu.devices or (gpu,)] if self.board else []
+        return max((place.reading.total_bytes for place in places if place.reading.total_bytes), default=None)
 
     def show_step(self, budget: Budget, card_bytes: int | None) -> None:
         """Open the drawing of a job's training step; a traced budget that it brings is the job's from then on."""
@@ -269,10 +281,7 @@ class VramtopApp(App[None]):
     def action_toggle_ascii(self) -> None:
         """Draw with ASCII characters only, or with all."""
         self._ascii.enabled = not self._ascii.enabled
-        for screen in self.screen_stack:
-            for widget in screen.walk_children(with_self=True):
-                widget.notify_style_update()
-                widget.refresh()
+        self._repaint()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the command palette offers."""
@@ -287,6 +296,8 @@ class VramtopApp(App[None]):
             yield SystemCommand("Preflight", "Is all there that a job that waits needs?", screen.action_preflight)
             yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
             yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
+            if self.no_ending is None:
+                yield SystemCommand("Kill", "End the process under the cursor; asks first", screen.action_terminate)
             yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
         yield from super().get_system_commands(screen)
 
@@ -377,6 +388,13 @@ class VramtopApp(App[None]):
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()
+
+    def _repaint(self) -> None:
+        """Draw every cell again."""
+        for screen in self.screen_stack:
+            for widget in screen.walk_children(with_self=True):
+                widget.notify_style_update()
+                widget.refresh()
 
     def _redraw(self, _: Theme) -> None:
         for screen in self.screen_stack:

@@ -11,7 +11,7 @@ from vramtop.monitor.snapshot import ProcessKey
 from .palette import STATUSES
 from .run_text import time_words
 from .terminal import clean
-from .words import MUTED, badge, process_name, shorten, signed_gib, span_words, worst
+from .words import MUTED, badge, gpu_labels, process_name, shorten, signed_gib, span_words, worst
 
 _NAME = 28
 
@@ -37,7 +37,7 @@ def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int
 
 def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
     """The run in one line, its command in another; ``rows`` are its processes on GPUs."""
-    gpus = sorted({row.gpu.index for row in rows})
+    gpus = gpu_labels(rows)
     versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
     count = len(attachment.ranks)
     facts = [
@@ -45,7 +45,7 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
         f"by {attachment.launcher}" if attachment.launcher else "started directly",
         *(clean(place) for place in attachment.inside),
         "with the probe" if attachment.probe else "",
-        f"GPU {', '.join(map(str, gpus))}" if gpus else "on no GPU yet",
+        f"GPU {', '.join(gpus)}" if gpus else "on no GPU yet",
         f"up {span_words(rows[0].elapsed_seconds)}" if rows else "",
         versions,
     ]
@@ -55,8 +55,8 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
 def process_content(rows: Sequence[ProcessRow]) -> Content:
     """The same of a process that was not read."""
     first = rows[0].process
-    gpus = sorted({row.gpu.index for row in rows})
-    facts = [f"pid {first.pid}", clean(first.user or "user n/a"), f"GPU {', '.join(map(str, gpus))}"]
+    gpus = gpu_labels(rows)
+    facts = [f"pid {first.pid}", clean(first.user or "user n/a"), f"GPU {', '.join(gpus)}"]
     facts.append(f"up {span_words(rows[0].elapsed_seconds)}")
     return _head(facts, rows, first.command or first.name or "command n/a")
 

@@ -2,13 +2,13 @@
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from vramtop.estimator.errors import InputError, VramtopError
 
+from .streams import finish, not_written, open_missing
 from .terminal import clean
 
 _COMMANDS = {
@@ -26,23 +26,28 @@ _WITH_VALUE = ("--replay", "--pid", "--job", "--interval", "--python", "--signal
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run vramtop; the exit code of the process."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    open_missing()
+    try:
+        return finish(_main(list(sys.argv[1:] if argv is None else argv)))
+    except SystemExit as end:  # of the parser, after help or a complaint
+        return finish(end.code if isinstance(end.code, int) else 0)
+    except VramtopError as error:
+        print(f"vramtop: {clean(error.message)}", file=sys.stderr)
+        return finish(error.exit_code)
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if error.filename is not None:  # a file's own trouble is said where the file is known
+            raise
+        return not_written(error)
+
+
+def _main(words: list[str]) -> int:
     launch = None
     if "--" in words:
         at = words.index("--")
         words, launch = words[:at], words[at + 1 :]
-    try:
-        parser = build_parser(_command_in(words))
-        options = parser.parse_args(words)
-        return _run(options, launch)
-    except VramtopError as error:
-        print(f"vramtop: {clean(error.message)}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; say nothing more
-        return 141
+    return _run(build_parser(_command_in(words)).parse_args(words), launch)
 
 
 def _command_in(words: Sequence[str]) -> str | None:
@@ -97,6 +102,8 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
         "run this in a shell when a job that waits begins to fit, with VRAMTOP_JOB and VRAMTOP_GPUS in its environment"
     )
     parser.add_argument("--on-fit", metavar="COMMAND", help=words)
+    parser.add_argument("--read-only", action="store_true", help="the dashboard ends no process")
+    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     parser.add_argument("--once", action="store_true", help="print one reading and exit")
     _add_common(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)

@@ -7,13 +7,25 @@ from textwrap import wrap
 
 from textual.content import Content
 
-from vramtop.monitor.board import Board, PendingRow, RunRow
+from vramtop.monitor.board import Board, PendingRow, ProcessRow, RunRow
 from vramtop.monitor.compare import Status
 from vramtop.monitor.fit import Verdict
 
 from .palette import STATUSES, VERDICTS
 from .terminal import clean
-from .words import ALARM, MUTED, SEPARATOR, WORST_FIRST, badge, joined, severity, shorten, span_words, spread
+from .words import (
+    ALARM,
+    MUTED,
+    SEPARATOR,
+    WORST_FIRST,
+    badge,
+    gpu_labels,
+    joined,
+    severity,
+    shorten,
+    span_words,
+    spread,
+)
 
 STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""
@@ -178,8 +190,8 @@ class _Running:
 
     status: Status
     """The worst of them."""
-    gpus: tuple[int, ...]
-    """Where the worst ones run."""
+    worst: tuple[ProcessRow, ...]
+    """Those that are."""
 
 
 def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
@@ -188,8 +200,7 @@ def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
         ranks = [row for row in run.rows if row.comparison is not None]
         if ranks:
             level = min(severity(row) for row in ranks)
-            gpus = sorted({row.gpu.index for row in ranks if severity(row) == level})
-            jobs.append(_Running(WORST_FIRST[level], tuple(gpus)))
+            jobs.append(_Running(WORST_FIRST[level], tuple(row for row in ranks if severity(row) == level)))
     return jobs
 
 
@@ -200,8 +211,8 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
         return Content.styled(words, "$text-success")
     if status in ("loading", "warming_up", "ended"):
         return Content.styled(words, MUTED)
-    gpus = sorted({gpu for job in those for gpu in job.gpus})
-    where = f"GPU {', '.join(map(str, gpus[:4]))}{' …' if len(gpus) > 4 else ''}"
+    gpus = gpu_labels(row for job in those for row in job.worst)
+    where = f"GPU {', '.join(gpus[:4])}{' …' if len(gpus) > 4 else ''}"
     return Content.assemble((f" {words} ", f"bold #0b1220 on {mark.colour}"), f" {where}")
 
 

@@ -9,6 +9,7 @@ from textual.content import Content
 
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import GpuRow, ProcessRow
+from vramtop.monitor.mig_devices import MigDevice
 from vramtop.monitor.snapshot import GpuReading
 
 from .bars import Cell
@@ -96,13 +97,19 @@ def used_words(reading: GpuReading) -> str:
     if reading.used_bytes is None or reading.total_bytes is None:
         reason = reading.reason("used_bytes") or reading.reason("total_bytes")
         return f"memory n/a: {clean(reason)}" if reason else "memory n/a"
+    if isinstance(reading, MigDevice) and reading.shares:
+        words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB"
+        return f"{words}, the same as of {reading.shares}"
     share = 100 * reading.used_bytes / reading.total_bytes
     return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %)"
 
 
 def _name(reading: GpuReading) -> Content:
     name = clean(reading.name or "GPU").removeprefix("NVIDIA ")
-    return Content.assemble((f"{reading.index} ", "bold"), name)
+    if isinstance(reading, MigDevice):  # its end is cut first
+        name, _, _ = name.rpartition(" MIG")
+        name = f"MIG {clean(reading.device.profile or 'device')} of {name}"
+    return Content.assemble((f"{reading.label} ", "bold"), name)
 
 
 def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:
@@ -111,6 +118,8 @@ def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Co
         parts.insert(0, Content.styled(f" ! {span_words(stale_seconds)} old ", ALARM))
     parts.append(f"free {format_gib(reading.free_bytes)}")
     parts.append("util " + _unit(reading.utilisation_percent, "%"))
+    if isinstance(reading, MigDevice):  # power and temperature are of the whole GPU
+        return joined(parts, width)
     parts.append(_unit(None if reading.power_w is None else round(reading.power_w), "W"))
     parts.append(_unit(reading.temperature_c, "°C"))
     return joined(parts, width)
@@ -121,6 +130,10 @@ def _unit(figure: int | None, unit: str) -> str:
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
+    if isinstance(gpu.reading, MigDevice) and gpu.reading.shares:
+        holders = ", ".join(f"{process_name(row.process)} {format_gib(row.process.used_bytes)}" for row in gpu.rows)
+        words = f"shares the memory of {gpu.reading.shares}{f'; of it {holders}' if holders else ''}"
+        return _line("held", Content.styled(words, MUTED), Content(), shape)
     if not gpu.reading.total_bytes:
         reason = gpu.reading.reason("total_bytes") or "the card's total is not known"
         known = gpu.reading.attributed_bytes
@@ -149,6 +162,12 @@ def _held_figures(gpu: GpuRow, width: int) -> Content:
 
 
 def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
+    if gpu.reading.mig is not None:
+        count = len(gpu.reading.mig)
+        reason = gpu.reading.reason("mig")
+        words = f"in MIG mode: programs run in its {count} devices" if count else "in MIG mode, without devices"
+        words = f"{words}; {clean(reason)}" if reason else words
+        return _line("budget", Content.styled(words, MUTED), Content(), shape)
     if gpu.expected_bytes is None:
         problem = next((row.problem for row in gpu.rows if row.problem), None)
         words = "no job known here" if gpu.rows else "nothing runs here"

@@ -47,16 +47,22 @@ class Place:
     """The GPU that it will take, as far as its environment says."""
 
 
-def rank_columns(width: int) -> dict[RankColumn, int]:
-    """The columns that fit with their widths, in their usual order; the least important give way."""
+def rank_columns(width: int, *, gpu_width: int = 3) -> dict[RankColumn, int]:
+    """The columns that fit with their widths, in their usual order; the least important give way.
+
+    Args:
+        width: cells of the table.
+        gpu_width: of the longest name of a GPU or MIG device.
+    """
     chosen: set[RankColumn] = set()
+    widths = _WIDTHS | {"GPU": max(_WIDTHS["GPU"], gpu_width)}
     left = width
     for name in _BY_IMPORTANCE:
-        left -= _WIDTHS[name] + _GAP
+        left -= widths[name] + _GAP
         if left < 0 and chosen:
             break
         chosen.add(name)
-    return {name: size for name, size in _WIDTHS.items() if name in chosen}
+    return {name: size for name, size in widths.items() if name in chosen}
 
 
 def is_right(name: RankColumn) -> bool:
@@ -94,7 +100,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     texts: dict[RankColumn, CellText] = {
         "RANK": CellText("-" if rank is None else str(rank)),
         "PID": CellText(str(row.process.pid)),
-        "GPU": CellText(str(row.gpu.index)),
+        "GPU": CellText(row.gpu.label),
         "HOLDS": CellText("-" if ended else format_gib(row.process.used_bytes)),
         "PEAK": CellText(peak or "-"),
         "KNOWN BY": CellText(known or "-", "muted"),

@@ -62,7 +62,7 @@ def picture_of(row: ProcessRow, history: Readings, *, span_seconds: float, now: 
 
 def legend_content(row: ProcessRow, picture: Picture, span_words_: str) -> Content:
     """What the graph shows, its lines, and those of its marks that can be seen."""
-    words = [f"GiB on GPU {row.gpu.index}, {short_name(row.gpu.name)}; {span_words_}"]
+    words = [f"GiB on GPU {row.gpu.label}, {short_name(row.gpu.name)}; {span_words_}"]
     if row.budget:
         words.append(f"{EXPECTED} expected  {BOUND} low and high")
     if picture.lines and picture.lines[0].char == CARD:
@@ -106,7 +106,7 @@ def facts_content(row: ProcessRow) -> Content:
     facts = [
         f"pid {process.pid}",
         process.user or "user n/a",
-        f"GPU {row.gpu.index} {short_name(row.gpu.name)}",
+        f"GPU {row.gpu.label} {short_name(row.gpu.name)}",
         ", ".join(process.kinds),
         "start n/a" if process.start_time is None else f"started {_clock(process.start_time)}",
         f"up {span_words(row.elapsed_seconds)}",
@@ -138,7 +138,7 @@ def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
     when = "held last" if row.ended_at is not None else "of"
     size = f"{format_gib(used)} {when} {format_gib(row.gpu.total_bytes)} GiB"
     tail = f"│ {format_gib(used)} held last" if row.ended_at is not None else f"│ {size}"
-    return Content.assemble(f"{f'GPU {row.gpu.index}':<{_LABEL}}", bar_content(drawn), tail)
+    return Content.assemble(f"{f'GPU {row.gpu.label}':<{_LABEL}}", bar_content(drawn), tail)
 
 
 def _held_parts(row: ProcessRow) -> Sequence[Part]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
+from vramtop.monitor.mig_devices import MigDevice
 from vramtop.monitor.snapshot import GpuReading
 
 from .palette import STATUSES, rest_words
@@ -69,19 +70,30 @@ class TableRow:
     row: ProcessRow | None
     """None: the memory that no process accounts for."""
     cells: dict[ColumnName, CellText]
+    rest_bytes: int | None = None
+    """So much that is."""
 
 
-def columns_for(width: int, gap: int = 2) -> list[Column]:
-    """The columns that fit, in their usual order; the least important give way, and the last one fills the width."""
+def columns_for(width: int, gap: int = 2, *, gpu_width: int = 3) -> list[Column]:
+    """The columns that fit, in their usual order; the least important give way, and the last one fills the width.
+
+    Args:
+        width: cells of the table.
+        gap: cells between two columns.
+        gpu_width: of the longest name of a GPU or MIG device.
+    """
     chosen: set[ColumnName] = set()
     left = width
-    widths = {column.name: column.width + gap for column in COLUMNS}
+    every = [
+        replace(column, width=max(column.width, gpu_width)) if column.name == "GPU" else column for column in COLUMNS
+    ]
+    widths = {column.name: column.width + gap for column in every}
     for name in _BY_IMPORTANCE:
         if widths[name] > left and chosen:
             break
         chosen.add(name)
         left -= widths[name]
-    shown = [column for column in COLUMNS if column.name in chosen]
+    shown = [column for column in every if column.name in chosen]
     last = shown[-1]
     return [*shown[:-1], Column(last.name, max(1, last.width + left), last.right)]
 
@@ -91,7 +103,7 @@ def table_rows(board: Board) -> list[TableRow]:
     rows = []
     for gpu in board.gpus:
         rows += [_process(row) for row in gpu.rows]
-        rows += _leftover(gpu)
+        rows += [left for each in (gpu, *gpu.devices) for left in _leftover(each)]
     present = {row.key for row in rows}
     return [*rows, *(row for ended in board.ended if (row := _ended(ended)).key not in present)]
 
@@ -117,13 +129,13 @@ def _process(row: ProcessRow) -> TableRow:
     if row.job:
         command = f"{clean(row.job.label)}: {command}"
     return TableRow(
-        key=f"{row.gpu.index}/{process.pid}/{process.start_time}",
+        key=f"{row.gpu.key}/{process.pid}/{process.start_time}",
         gpu=row.gpu,
         row=row,
         cells={
             "PID": CellText(str(process.pid)),
             "USER": CellText(shorten(clean(process.user or "n/a"), 9)),
-            "GPU": CellText(str(row.gpu.index)),
+            "GPU": CellText(row.gpu.label),
             "VRAM GiB": CellText(format_gib(process.used_bytes)),
             "BUDGET": budget,
             "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), tone_of(row)),
@@ -145,18 +157,22 @@ def _ended(row: ProcessRow) -> TableRow:
 
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
-    reading = gpu.reading
+    reading, size = gpu.reading, gpu.rest_bytes
+    if isinstance(reading, MigDevice) and (reading.shares or reading.processes is None):
+        return []  # another device's row says so, or its GPU's
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
+    elif size is None and (reason := reading.reason("unattributed_bytes")):
+        words = f"unattributed n/a: {reason}"
+    elif size is None or size < _SHOWN_BYTES:
+        return []
     else:
-        words, size = f"{rest_words(reading)}: driver, display, other containers", reading.remaining_bytes
-        if size is None or size < _SHOWN_BYTES:
-            return []
+        words = f"{rest_words(reading)}: driver, display, other containers"
     texts: dict[ColumnName, str] = {
-        "GPU": str(reading.index), "VRAM GiB": format_gib(size), "COMMAND": clean(words),
+        "GPU": reading.label, "VRAM GiB": format_gib(size), "COMMAND": clean(words),
     }  # fmt: skip
     cells = {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
-    return [TableRow(key=f"{reading.index}/rest", gpu=reading, row=None, cells=cells)]
+    return [TableRow(key=f"{reading.key}/rest", gpu=reading, row=None, cells=cells, rest_bytes=size)]
 
 
 def tone_of(row: ProcessRow) -> Tone:
@@ -183,11 +199,11 @@ def _status(row: ProcessRow) -> CellText:
 
 def _haystack(row: TableRow) -> str:
     cells = " ".join(cell.text for cell in row.cells.values())
-    return f"{cells} gpu{row.gpu.index}".lower()
+    return f"{cells} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
 
 
 def _used(row: TableRow) -> int:
-    size = row.row.process.used_bytes if row.row else row.gpu.remaining_bytes
+    size = row.row.process.used_bytes if row.row else row.rest_bytes
     return -1 if size is None else size
 
 
@@ -212,7 +228,7 @@ def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
 _ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str, ...]]] = {
     "STATUS": _by_status,
     "VRAM": lambda row: (-_used(row),),
-    "GPU": lambda row: (row.gpu.index,),
+    "GPU": lambda row: row.gpu.order,
     "DIFF": _by_difference,
     "PID": lambda row: (row.row.process.pid if row.row else 0,),
     "UP": _by_elapsed,

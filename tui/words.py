@@ -84,6 +84,12 @@ def worst(rows: Iterable[ProcessRow]) -> ProcessRow | None:
     return min(judged, key=severity, default=None)
 
 
+def gpu_labels(rows: Iterable[ProcessRow]) -> tuple[str, ...]:
+    """The GPUs and MIG devices that these run on, each once, in order."""
+    places = {row.gpu.order: row.gpu.label for row in rows}
+    return tuple(places[order] for order in sorted(places))
+
+
 def severity(row: ProcessRow) -> int:
     """Place of the row's status in ``WORST_FIRST``; rows without a status come after all."""
     return len(WORST_FIRST) if row.comparison is None else WORST_FIRST.index(row.comparison.status)
@@ -95,6 +101,9 @@ def gpu_status(gpu: GpuRow) -> Content:
     if row and row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
         return Content.assemble(status, signed_gib(row.comparison.difference_bytes))
+    if gpu.reading.mig is not None:
+        count = len(gpu.reading.mig)
+        return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)
     if gpu.reading.processes is None:
         return Content.styled(" processes n/a", MUTED)
     return Content.styled(" no budget" if gpu.rows else " idle", MUTED)
@@ -113,7 +122,7 @@ def joined(parts: Iterable[Content | str], width: int) -> Content:
 
 def spread(left: Content, right: Content, width: int) -> Content:
     """Left and right in one line of exactly this width; the left gives way."""
-    room = max(0, width - right.cell_length - 1)
+    room = max(0, width - right.cell_length - bool(right))
     if left.cell_length > room:
         left = left.truncate(room, ellipsis=True)
     gap = max(0, width - left.cell_length - right.cell_length)

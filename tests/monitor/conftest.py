@@ -42,6 +42,7 @@ class FakeProcess:
     running: bool = True
     """False: what is accounted is of an earlier process with this pid."""
     gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass
@@ -318,7 +319,9 @@ class FakeDriver:
         listed = [
             process
             for process in gpu.processes
-            if which in process.lists and (device is None or process.gpu_instance == device.gpu_instance)
+            if which in process.lists
+            and (device is None or process.gpu_instance == device.gpu_instance)
+            and (device is None or process.compute_instance in (None, device.compute_instance))
         ]
         room = count._obj.value
         count._obj.value = len(listed)
@@ -329,6 +332,7 @@ class FakeDriver:
             unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
             row.usedGpuMemory = unknown if process.used_bytes is None else process.used_bytes
             row.gpuInstanceId = 0xFFFFFFFF if process.gpu_instance is None else process.gpu_instance
+            row.computeInstanceId = 0xFFFFFFFF if process.compute_instance is None else process.compute_instance
         return SUCCESS
 
 

@@ -55,6 +55,7 @@ def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
         (20 * GIB, 5 * GIB, 15 * GIB),
         (10 * GIB, GIB, 9 * GIB),
     ]
+    assert [device.reserved_bytes for device in gpu.mig] == [0, 0, 0]
     assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == 3  # of the GPU, and once of each GPU instance
     assert {process.pid: process.gpu_instance for process in gpu.processes} == {ME: 9, 4194303: None}
     with RecordingWriter(tmp_path / "mig.rec") as writer:
@@ -157,3 +158,98 @@ def test_processes_are_asked_of_the_devices_where_those_of_the_gpu_may_not_be(
     driver.fail(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
     gpu = read(source)
     assert (gpu.processes, gpu.faults[-1].code) == (None, "NO_PERMISSION")
+
+
+def test_a_process_is_placed_in_its_compute_instance_also_where_only_the_devices_tell(
+    driver, source, fake_gpu, fake_process, slots
+):
+    held = [fake_process(ME, 2 * GIB, gpu_instance=3, compute_instance=1), fake_process(1, GIB, gpu_instance=3)]
+    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    source.open()
+    assert [(row.pid, row.gpu_instance, row.compute_instance) for row in read(source).processes] == [
+        (ME, 3, 1),
+        (1, 3, None),
+    ]
+    for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2"):
+        driver.refuse_whole(call, pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu = read(source)
+    assert (gpu.total_bytes, gpu.reason("processes")) == (None, None)
+    assert [(row.pid, row.used_bytes, row.gpu_instance, row.compute_instance) for row in gpu.processes] == [
+        (ME, 2 * GIB, 3, 1),
+        (1, GIB, 3, 0),  # listed by both compute instances, and counted once
+    ]
+    assert gpu.read_at  # of the devices' memory
+
+
+def test_lists_are_merged_within_an_instance_and_not_across(driver, source, fake_gpu, fake_process, slots):
+    held = [
+        fake_process(ME, 2 * GIB, gpu_instance=3),
+        fake_process(ME, 3 * GIB, lists=("Graphics",), gpu_instance=3),
+        fake_process(ME, GIB, lists=("MPSCompute",), gpu_instance=9),
+    ]
+    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    source.open()
+    assert [(row.gpu_instance, row.used_bytes, row.kinds) for row in read(source).processes] == [
+        (3, 3 * GIB, ("compute", "graphics")),
+        (9, GIB, ("mps",)),
+    ]
+
+
+def test_an_entry_without_an_instance_is_the_same_process(driver, source, fake_gpu, fake_process, slots):
+    held = [fake_process(ME, 2 * GIB), fake_process(ME, GIB, lists=("Graphics",), gpu_instance=9)]
+    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    source.open()
+    assert [(row.gpu_instance, row.used_bytes) for row in read(source).processes] == [(9, 2 * GIB)]
+
+
+def test_no_process_holds_more_than_its_instance(driver, source, fake_gpu, fake_process, slots):
+    driver.gpus = [fake_gpu(mig=slots, processes=[fake_process(ME, 30 * GIB, gpu_instance=3)])]
+    source.open()
+    (row,) = read(source).processes
+    assert (row.used_bytes, row.note) == (None, "reported memory exceeds the card")
+
+
+def test_a_process_in_an_instance_that_is_not_listed_makes_the_layout_be_read_again(
+    driver, source, fake_gpu, fake_mig, fake_process, slots
+):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    read(source)
+    slots[2] = fake_mig("MIG-d", 11)
+    driver.gpus[0].processes = [fake_process(ME, GIB, gpu_instance=11)]
+    assert read(source).processes[0].gpu_instance is None
+    gpu = read(source)
+    assert ([device.uuid for device in gpu.mig][2], gpu.processes[0].gpu_instance) == ("MIG-d", 11)
+    driver.gpus[0].processes = [fake_process(ME, GIB, gpu_instance=13)]  # one that is never listed
+    read(source)
+    read(source)
+    listed = driver.calls["nvmlDeviceGetMaxMigDeviceCount"]
+    for _ in range(3):
+        read(source)
+    assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
+
+
+def test_a_handle_that_means_another_device_now_is_noticed_by_its_memory(driver, source, fake_gpu, fake_mig, slots):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    read(source)
+    slots[3] = fake_mig("MIG-z", 9, total_bytes=20 * GIB, name="NVIDIA A100-SXM4-80GB MIG 2g.20gb")
+    device = read(source).mig[-1]
+    assert (device.uuid, device.profile, device.total_bytes) == ("MIG-z", "2g.20gb", 20 * GIB)
+
+
+def test_mig_mode_that_is_switched_off_leaves_no_device_behind(driver, source, fake_gpu, slots):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    assert read(source).mig
+    driver.gpus[0].mig = []
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    driver.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    assert read(source).mig is None
+
+
+def test_names_of_mig_devices_come_without_control_characters(driver, source, fake_gpu, fake_mig):
+    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-\x1b]0;x\x07a", 3, name="A MIG 1g\x1b[31m.10gb\u202e")])]
+    source.open()
+    (device,) = read(source).mig
+    assert (device.uuid, device.profile) == ("MIG-a", "1g.10gb")

@@ -76,8 +76,8 @@ async def test_process_that_ends_leaves_and_pid_reuse_is_another_row(make_board,
         table.show_board(make_board([make_gpu(0, three)]), width=120)
         reused = make_process(1, 10, start_time=1_500.0)
         table.show_board(make_board([make_gpu(0, [reused, *three[1:]])]), width=120)
-        assert "0/1/1500.0" in table.rows
-        assert "0/1/1000.0" not in table.rows
+        assert "GPU-00000000/1/1500.0" in table.rows
+        assert "GPU-00000000/1/1000.0" not in table.rows
 
 
 async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three):

@@ -18,6 +18,7 @@ from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.answers import Answers, recalled
 from vramtop.monitor.attach import Attachment, attach, still_there
 from vramtop.monitor.compare import Comparison, compare
+from vramtop.monitor.mig_devices import home_of
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
 from vramtop.monitor.oddity import Oddity
@@ -223,16 +224,16 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
 
 def _rank_lines(run: _Run) -> list[str]:
     """Every rank of this machine with its GPU; a question mark where that is not sure."""
-    held = (
-        {(process.pid, gpu.index): process.used_bytes for gpu, process in run.snapshot.processes()}
-        if run.snapshot
-        else {}
-    )
+    held = {
+        (process.pid, gpu.index): (home_of(gpu, process).label, process.used_bytes)
+        for gpu, process in (run.snapshot.processes() if run.snapshot else ())
+    }
     rows = [("RANK", "PID", "GPU", "VRAM GiB", "GPU FROM")]
     for rank in run.attachment.ranks:
         seat = rank.seat
-        gpu = "n/a" if seat.gpu is None else f"{seat.gpu}{'?' if seat.sure == 'unsure' else ''}"
-        size = format_gib(None if seat.gpu is None else held.get((rank.pid, seat.gpu)))
+        label, used = held.get((rank.pid, seat.gpu if seat.gpu is not None else -1), (str(seat.gpu), None))
+        gpu = "n/a" if seat.gpu is None else f"{label}{'?' if seat.sure == 'unsure' else ''}"
+        size = format_gib(used)
         number = "-" if rank.rank is None else str(rank.rank)
         rows.append((number, str(rank.pid), gpu, size, f"{seat.origin}{f': {seat.note}' if seat.note else ''}"))
     return table(rows, ">>>><")

@@ -71,9 +71,10 @@ def run(options: argparse.Namespace) -> int:
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
         python=options.python,
+        read_only=options.read_only,
     )
     kept.say = app.say
-    app.run()
+    app.run(mouse=not options.no_mouse)
     return app.return_code or 0
 
 

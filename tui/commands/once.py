@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
+from vramtop.monitor.mig_devices import MigDevice, mig_devices
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
 from vramtop.monitor.snapshot import Snapshot, WatchedJob
@@ -28,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
     if options.json:
-        print(json.dumps(_to_json(board), indent=2))
+        print(json.dumps(board_json(board), indent=2))
     else:
         print("\n".join(_lines(board, look(ascii_only=options.ascii))))
     return 0
@@ -69,7 +71,8 @@ def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
     watchlist.watch(WatchedJob(job=job, pids=ranks))
 
 
-def _to_json(board: Board) -> dict[str, Any]:
+def board_json(board: Board) -> dict[str, Any]:
+    """The board as ``--once --json`` prints it; null for what is not known."""
     snapshot = board.snapshot
     return {
         "schema": 1,
@@ -110,7 +113,27 @@ def _gpu_json(row: GpuRow) -> dict[str, Any]:
         "temperature_c": gpu.temperature_c,
         "power_w": gpu.power_w,
         "processes": None if gpu.processes is None else [_process_json(process) for process in row.rows],
+        "mig": None if gpu.mig is None else [_mig_json(device) for device in mig_devices(gpu)],
         "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in gpu.faults],
+    }
+
+
+def _mig_json(device: MigDevice) -> dict[str, Any]:
+    """A MIG device; those that share a GPU instance all tell its memory, and all but one whose it is."""
+    return {
+        "label": device.label,
+        "uuid": device.uuid,
+        "profile": device.device.profile,
+        "gpu_instance": device.device.gpu_instance,
+        "compute_instance": device.device.compute_instance,
+        "total_bytes": device.total_bytes,
+        "used_bytes": device.used_bytes,
+        "reserved_bytes": device.reserved_bytes,
+        "free_bytes": device.free_bytes,
+        "unattributed_bytes": None if device.shares else device.unattributed_bytes,
+        "shares_memory_of": device.shares,
+        "pids": None if device.processes is None else [process.pid for process in device.processes],
+        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in device.faults],
     }
 
 
@@ -118,6 +141,8 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
     process = row.process
     return {
         "pid": process.pid,
+        "gpu_instance": process.gpu_instance,
+        "compute_instance": process.compute_instance,
         "used_bytes": process.used_bytes,
         "user": process.user,
         "command": process.command,
@@ -134,11 +159,13 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
     count = len(board.gpus)
     facts = [f"driver {source.driver_version}", f"CUDA {source.cuda_version}", f"{count} GPU{'s' * (count != 1)}"]
     yield terminal.text(f"{source.host or os.uname().nodename} · " + " · ".join(facts))
-    rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(r) for r in board.gpus)]
-    header, *lines = table(rows, "><>>>>>>")
+    shown = board.shown
+    rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(row) for row in shown)]
+    header, *lines = table(rows, "<<>>>>>>" if any(gpu.devices for gpu in shown) else "><>>>>>>")
     yield terminal.text(header)
-    for gpu, line in zip(board.gpus, lines, strict=True):
-        yield terminal.text(line)
+    coming = iter(lines)
+    for gpu in board.gpus:
+        yield from (terminal.text(line) for line in islice(coming, 1 + len(gpu.devices)))
         yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
     yield ""
     yield from _process_lines(board, terminal)
@@ -157,15 +184,22 @@ def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("PID", "USER", "GPU", "VRAM", "BUDGET", "STATUS", "COMMAND")]
     for gpu in board.gpus:
         rows += [_process_cells(row) for row in gpu.rows]
-        if gpu.reading.remaining_bytes:
-            rest = format_gib(gpu.reading.remaining_bytes)
-            rows.append(("-", "-", str(gpu.reading.index), rest, "", "", f"({rest_words(gpu.reading)})"))
+        for each in (gpu, *gpu.devices):
+            if each.rest_bytes:
+                words = f"({rest_words(each.reading)})"
+                rows.append(("-", "-", each.reading.label, format_gib(each.rest_bytes), "", "", words))
     if len(rows) > 1:
         yield from (terminal.text(line)[: terminal.width] for line in table(rows, "><>>><<"))
 
 
 def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     gpu = row.reading
+    if isinstance(gpu, MigDevice):
+        name = f"MIG {gpu.device.profile or 'device'}"
+        if gpu.shares:
+            return (gpu.label, f"{name}, memory of {gpu.shares}", "-", "-", "-", "n/a", "-", "-")
+        sizes = (format_gib(size) for size in (gpu.used_bytes, gpu.total_bytes, gpu.free_bytes))
+        return (gpu.label, name, *sizes, "n/a", "-", "-")
     return (
         str(gpu.index),
         gpu.name or "n/a",
@@ -183,7 +217,7 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
     return (
         str(process.pid),
         process.user or "n/a",
-        str(row.gpu.index),
+        row.gpu.label,
         format_gib(process.used_bytes),
         format_gib(row.budget.steady_device_bytes) if row.budget else "",
         STATUSES[row.comparison.status].word if row.comparison else "",

@@ -15,12 +15,11 @@ from textual.widgets import Footer, Input
 
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, GpuRow
-from vramtop.monitor.history import gpu_key
 
 from ..arrange import Arrangement, arrange
 from ..header_text import STALE_INTERVALS, Feed, header_line, notices, summary_line
 from ..panel_text import PanelShape, panel_height
-from ..row_text import row_titles
+from ..row_text import names_width, row_titles
 from ..terminal import clean
 from ..widgets.choice import Menu
 from ..widgets.gpu_panel import GpuPanel
@@ -32,7 +31,13 @@ from ..widgets.process_table import ProcessTable
 from ..words import MUTED, severity, shorten
 
 if TYPE_CHECKING:
+    from vramtop.monitor.snapshot import GpuKey
+
     from ..app import VramtopApp
+    from .terminate import Endings
+
+_PALETTE_KEY_WIDTH = 90
+"""A narrower footer has no room for the key of the palette beside all others; the help names it."""
 
 
 class DashboardScreen(Screen[None]):
@@ -46,6 +51,8 @@ class DashboardScreen(Screen[None]):
         Binding("t", "step", "Step"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
+        Binding("k", "terminate", "Kill"),
+        Binding("k", "say_no_ending", show=False),
         Binding("r", "app.record", "Rec"),
         Binding("p", "preflight", "Preflight", show=False),
         Binding("x", "take_away", "Dismiss", show=False),
@@ -55,10 +62,12 @@ class DashboardScreen(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self._panels: list[GpuPanel] = []
-        self._chosen: int | None = None
-        """Position of the GPU that the user has chosen; None: the one that needs a look."""
+        self._chosen: tuple[GpuKey, int] | None = None
+        """The GPU or MIG device that the user has chosen, and its position; None: the one that needs a look."""
         self._taken = 0
         """Lines of the head, the filter and the footer."""
+        self._endings: Endings | None = None
+        self._no_ending: str | None = None
 
     def compose(self) -> ComposeResult:
         """From the most general to the most special."""
@@ -99,6 +108,9 @@ class DashboardScreen(Screen[None]):
             legend = self.query_one(Legend)
             legend.display = plan.legend
             legend.show(legend_line(self.size.width - 2))
+            if self._no_ending != self.app.no_ending:
+                self._no_ending = self.app.no_ending
+                self.refresh_bindings()
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
@@ -110,12 +122,14 @@ class DashboardScreen(Screen[None]):
     @on(Resize)
     @on(ScreenResume)
     def _arrange_again(self) -> None:
+        self.query_one(Footer).show_command_palette = self.size.width >= _PALETTE_KEY_WIDTH
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
 
     @on(GpuRows.Chosen)
     def _choose_gpu(self, event: GpuRows.Chosen) -> None:
-        self._chosen = event.position
+        if self.app.board:
+            self._chosen = self.app.board.shown[event.position].reading.key, event.position
         self._arrange_again()
 
     @on(Input.Changed, "#filter")
@@ -135,8 +149,15 @@ class DashboardScreen(Screen[None]):
         self.app.show_process(event.row)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Only a filter that is open can be dropped."""
-        return action != "show_all" or bool(self.query_one("#filter").display)
+        """Only a filter that is open can be dropped; where no process can be ended, its key only says why."""
+        match action:
+            case "show_all":
+                return bool(self.query_one("#filter").display)
+            case "terminate":
+                return self.app.no_ending is None
+            case "say_no_ending":
+                return self.app.no_ending is not None
+        return True
 
     def action_filter(self) -> None:
         """Open the filter."""
@@ -187,6 +208,26 @@ class DashboardScreen(Screen[None]):
             self.notify("No job was pinned here; those of a recording stay.", severity="warning")
         else:
             self._choose_job(jobs, self._unpin)
+
+    def action_terminate(self) -> None:
+        """Ask whether the process under the cursor shall end."""
+        from .terminate import Endings
+
+        chosen, board = self.table.chosen, self.app.board
+        if self.app.no_ending:
+            self.action_say_no_ending()
+        elif board is None or chosen is None or chosen.row is None:
+            self.notify("The cursor is on no process that could be ended.", severity="warning")
+        elif chosen.row.ended_at is not None:
+            self.notify(f"Process {chosen.row.process.pid} has ended already.", severity="warning")
+        else:
+            self._endings = self._endings or Endings(self)
+            self._endings.ask(chosen.row, board)
+
+    def action_say_no_ending(self) -> None:
+        """Say why no process can be ended."""
+        if self.app.no_ending:
+            self.notify(self.app.no_ending, severity="warning", markup=False)
 
     def action_preflight(self) -> None:
         """Look whether all that a job that waits needs is there; the user chooses of several."""
@@ -245,8 +286,8 @@ class DashboardScreen(Screen[None]):
         return arrange(
             width=self.size.width,
             height=height,
-            gpus=len(board.gpus),
-            processes=len(board.processes) + len(board.gpus),
+            gpus=len(board.shown),
+            processes=len(board.processes) + len(board.shown),
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
         )
@@ -261,40 +302,44 @@ class DashboardScreen(Screen[None]):
         if plan.panels:
             self._show_panels(board, plan, feed, panels)
             return
-        chosen = self._chosen_position(board)
-        width = self.size.width
+        shown = board.shown
+        chosen = self._chosen_position(shown)
+        scrolls = plan.gpu_height < len(shown)
+        width = self.size.width - scrolls
+        names = names_width(shown)
         rows.styles.height = plan.gpu_height
-        scrolls = plan.gpu_height < len(board.gpus)
-        titles.show(row_titles(width - scrolls))
-        rows.show_gpus(
-            board.gpus, width=width - scrolls, chosen=chosen, stale=lambda gpu: self._stale(gpu, board, feed)
-        )
+        titles.show(row_titles(width, names=names))
+        rows.show_gpus(shown, width=width, names=names, chosen=chosen, stale=lambda gpu: self._stale(gpu, board, feed))
         if plan.open_panel:
-            shape = PanelShape(width=width, graph_height=plan.graph_height)
-            self._show_panel(opened, board.gpus[chosen], board, shape, feed)
+            shape = PanelShape(width=self.size.width, graph_height=plan.graph_height)
+            self._show_panel(opened, shown[chosen], board, shape, feed)
 
     def _show_panels(self, board: Board, plan: Arrangement, feed: Feed, container: Container) -> None:
-        while len(self._panels) > len(board.gpus):
+        shown = board.shown
+        while len(self._panels) > len(shown):
             self._panels.pop().remove()
-        while len(self._panels) < len(board.gpus):
+        while len(self._panels) < len(shown):
             self._panels.append(GpuPanel())
             container.mount(self._panels[-1])
         container.styles.grid_size_columns = plan.columns
         container.styles.grid_rows = str(panel_height(plan.graph_height))
         container.styles.height = plan.gpu_height
         shape = PanelShape(width=self.size.width // plan.columns, graph_height=plan.graph_height)
-        for panel, gpu in zip(self._panels, board.gpus, strict=True):
+        for panel, gpu in zip(self._panels, shown, strict=True):
             self._show_panel(panel, gpu, board, shape, feed)
 
     def _show_panel(self, panel: GpuPanel, gpu: GpuRow, board: Board, shape: PanelShape, feed: Feed) -> None:
-        history = self.app.watchlist.history.gpu(gpu_key(gpu.reading)) if shape.graph_height else ()
+        history = self.app.watchlist.history.gpu(gpu.reading.key) if shape.graph_height else ()
         stale = self._stale(gpu, board, feed)
         panel.show_gpu(gpu, history, shape, now=board.snapshot.time, stale_seconds=stale)
 
-    def _chosen_position(self, board: Board) -> int:
+    def _chosen_position(self, shown: Sequence[GpuRow]) -> int:
+        """Of what the user has chosen, wherever that is now; where it is gone, of what has its place."""
         if self._chosen is not None:
-            return min(self._chosen, len(board.gpus) - 1)
-        worst = [min((severity(row) for row in gpu.rows), default=99) for gpu in board.gpus]
+            key, before = self._chosen
+            at = next((at for at, gpu in enumerate(shown) if gpu.reading.key == key), before)
+            return min(at, len(shown) - 1)
+        worst = [min((severity(row) for row in gpu.rows), default=99) for gpu in shown]
         return worst.index(min(worst)) if worst else 0
 
     def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:

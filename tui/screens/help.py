@@ -21,6 +21,7 @@ _KEYS = (
     ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),
     ("s", "sort the processes by the next column, marked ↓ in its title"),
     ("space", "pause and go on"),
+    ("k", "terminate the process under the cursor: asks first, and again before SIGKILL; not with --read-only"),
     ("x", "dismiss the ended run under the cursor; else take a job from those that wait"),
     ("r", "record to a file, and stop recording"),
     ("Ctrl+P", "all commands, and the themes"),

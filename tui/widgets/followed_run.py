@@ -18,7 +18,7 @@ from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import Board, ProcessRow, RunRow
 from vramtop.monitor.compare import Status
 from vramtop.monitor.history import History
-from vramtop.monitor.snapshot import ProcessKey
+from vramtop.monitor.snapshot import HistoryKey, ProcessKey
 from vramtop.monitor.why import why
 
 from ..attach_text import process_content, run_content, warnings_content
@@ -33,7 +33,7 @@ from .run_view import RunView
 
 _GRAIN = 0.02
 """What is held must change by so much of the budget before it is explained anew."""
-_Question = tuple[int, tuple[int, int, float | None], int, bool, Status]
+_Question = tuple[int, HistoryKey, int, bool, Status]
 """A budget, a process on a GPU, how many grains it holds, whether torch's counters are known, and its status."""
 
 

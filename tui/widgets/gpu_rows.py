@@ -44,14 +44,14 @@ class GpuRows(VerticalScroll):
         self._chosen = 0
 
     def show_gpus(
-        self, gpus: Sequence[GpuRow], *, width: int, chosen: int, stale: Callable[[GpuRow], float | None]
+        self, gpus: Sequence[GpuRow], *, width: int, names: int, chosen: int, stale: Callable[[GpuRow], float | None]
     ) -> None:
         """Show these GPUs, ``stale`` saying how old a GPU's figures are where that is worth saying."""
         self._chosen = chosen
         self._grow_to(len(gpus))
         for at, (line, gpu) in enumerate(zip(self._lines, gpus, strict=True)):
             line.set_class(at == chosen, "-chosen")
-            line.show(row_line(gpu, width, chosen=at == chosen, stale_seconds=stale(gpu)))
+            line.show(row_line(gpu, width, names=names, chosen=at == chosen, stale_seconds=stale(gpu)))
 
     def action_move(self, by: int) -> None:
         """Move the cursor."""

@@ -90,4 +90,4 @@ def _line(row: ProcessRow) -> str:
     process = row.process
     size = f"{format_gib(process.used_bytes)} GiB"
     command = clean(process.command or process.name or "?")
-    return f"{process.pid:>8}  {clean(process.user or '?'):<9} GPU {row.gpu.index:<3} {size:>10}  {command}"
+    return f"{process.pid:>8}  {clean(process.user or '?'):<9} GPU {row.gpu.label:<3} {size:>10}  {command}"

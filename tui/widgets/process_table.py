@@ -69,7 +69,8 @@ class ProcessTable(DataTable[TableCell]):
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
         self._all = table_rows(board)
-        self._lay_out(columns_for(width - self.scrollbar_size_vertical, _GAP))
+        gpu_width = max((len(gpu.reading.label) for gpu in board.shown), default=0)
+        self._lay_out(columns_for(width - self.scrollbar_size_vertical, _GAP, gpu_width=gpu_width))
         self._refresh_rows()
 
     def sort_by_next(self) -> SortKey:
@@ -107,7 +108,7 @@ class ProcessTable(DataTable[TableCell]):
         if row and row.row:
             self.post_message(self.Chosen(row.row))
         elif row:
-            self.notify(f"GPU {row.gpu.index}: {row.cells['COMMAND'].text}", markup=False)
+            self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """A click on a column's title sorts by it."""

@@ -47,7 +47,7 @@ class RankTable(DataTable[TableCell]):
 
         The cursor is on the rank that needs a look most, or holds most, until the user moves it.
         """
-        new, columns = rank_rows(rows, ranks), rank_columns(width - self.scrollbar_size_vertical)
+        new, columns = rank_rows(rows, ranks), self._fitting(rows, width)
         dark = self.app.current_theme.dark
         same = (
             columns == self._columns
@@ -58,6 +58,10 @@ class RankTable(DataTable[TableCell]):
             self._update(new)
         else:
             self._fill(new, columns)
+
+    def _fitting(self, rows: Sequence[ProcessRow], width: int) -> dict[RankColumn, int]:
+        gpu_width = max((len(row.gpu.label) for row in rows), default=0)
+        return rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Draw the rank under the cursor."""
