@@ -42,6 +42,8 @@ class Room:
     closed: str | None = None
     """Why no program can be started there at all, whatever is free: ``is in exclusive-process mode and in use``."""
 
+    unread: str | None = None
+    """Why it is not known what is free; None: it is known, or nobody says why."""
     reserved_bytes: int = 0
     """What the driver keeps of the total, which CUDA does not count in it; 0 where that is not known."""
     mig: MigReading | None = None
@@ -150,6 +152,7 @@ class Fit:
                     "available_bytes": gpu.room.available_bytes,
                     "verdict": gpu.verdict,
                     "closed": gpu.room.closed,
+                    "unread": gpu.room.unread,
                     **({"mig": _mig_json(gpu.room.mig)} if gpu.room.mig else {}),
                 }
                 for gpu in self.gpus
@@ -254,6 +257,7 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             name=gpu.name,
             total_bytes=gpu.total_bytes,
             free_bytes=None if gpu.is_old else gpu.free_bytes,
+            unread=gpu.reason("free_bytes") if gpu.is_old or gpu.free_bytes is None else None,
             reserved_bytes=gpu.reserved_bytes or 0,
             closed=closed,
         )
@@ -333,4 +337,5 @@ def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuV
                 return f"needs {each}; {worst.room.label} {worst.room.closed}"
             return f"needs {each}; {worst.room.label} is short of {format_gib(worst.short_bytes)} GiB"
         case "unknown":
-            return f"needs {each}; how much {where} can give is not known"
+            unread = next((v.room.unread for v in chosen if v.verdict == "unknown" and v.room.unread), None)
+            return f"needs {each}; how much {where} can give is not known" + (f": {unread}" if unread else "")

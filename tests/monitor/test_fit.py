@@ -141,7 +141,10 @@ def test_of_a_gpu_on_which_the_driver_hangs_nobody_knows_what_is_free(
     assert (hanging.free_bytes, hanging.available_bytes) == (None, None)
     assert other.free_bytes is not None
     found = fit(make_budget(), (hanging,))
-    assert (found.verdict, found.sentence) == ("unknown", "needs 40.0 GiB; how much GPU 0 can give is not known")
+    assert found.verdict == "unknown"
+    assert found.sentence == "needs 40.0 GiB; how much GPU 0 can give is not known: the driver hangs on this GPU"
+    assert [gpu["unread"] for gpu in found.to_json()["gpus"]] == ["the driver hangs on this GPU"]
+    assert other.unread is None
     assert fit(make_budget(), (hanging, other)).placement == (1,)
 
 
