@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vramtop.monitor import nvml_device, nvml_errors
+from vramtop.monitor import nvml_errors, nvml_memory
 from vramtop.monitor.host_memory import HostRoom
 from vramtop.monitor.nvml import COUNT_AGAIN_SECONDS, NvmlSource
 from vramtop.monitor.nvml_ask import ASK_AGAIN_SECONDS
@@ -84,8 +84,8 @@ def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_ar
 @pytest.fixture
 def host(monkeypatch):
     """A host with 128 GB of RAM, 30 GiB of them available."""
-    monkeypatch.setattr(nvml_device, "host_total_bytes", lambda: 128_501_256_192)
-    monkeypatch.setattr(nvml_device, "host_room", lambda: HostRoom(available_bytes=30 * GIB))
+    monkeypatch.setattr(nvml_memory, "host_total_bytes", lambda: 128_501_256_192)
+    monkeypatch.setattr(nvml_memory, "host_room", lambda: HostRoom(available_bytes=30 * GIB))
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
