@@ -21,6 +21,13 @@ _MIG_JOINS_NOTHING = "is for jobs of one rank: a program sees one MIG device and
 """CUDA enumerates a single compute instance, and no whole GPU along with one (NVIDIA MIG User Guide, CUDA Device
 Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
 
+_OUT_OF_USE = {
+    "GPU_IS_LOST": "no longer answers",
+    "RESET_REQUIRED": "must be reset before it can be used again",
+    "NOT_LISTED": "is no longer listed by the driver",
+    "NO_PERMISSION": "may not be opened by this user",
+}
+"""Faults with which no program can be started on a GPU."""
 BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
@@ -283,6 +290,9 @@ def _mig_json(device: MigReading) -> dict[str, Any]:
 
 
 def _closed(gpu: GpuReading) -> str | None:
+    for fault in gpu.faults:
+        if fault.field is None and fault.code in _OUT_OF_USE:
+            return _OUT_OF_USE[fault.code]
     if gpu.compute_mode == "prohibited":
         return "takes no compute programs (compute mode prohibited)"
     held = any(kind != "graphics" for process in gpu.processes or () for kind in process.kinds)

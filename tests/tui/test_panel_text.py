@@ -143,3 +143,15 @@ def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(mak
     gpu = make_gpu(0, [process], used_bytes=20 * GIB, free_bytes=40 * GIB, reserved_bytes=None)
     cells = held_cells(make_row(gpu), 40)
     assert [sum(cell.char == char for cell in cells) for char in "█░ "] == [10, 10, 20]
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [("GPU_IS_LOST", "! lost"), ("RESET_REQUIRED", "! reset required"), ("UNKNOWN", "! cannot be")]
+)
+def test_a_gpu_that_does_not_answer_has_a_word_for_it_in_its_line(make_row, make_gpu, code: str, word: str):
+    nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
+    gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
+    line = row_line(make_row(replace(gpu, processes=None)), 80, chosen=False).plain
+    assert word in line
+    assert "n/a: it is gone" in line
+    assert "idle" not in line

@@ -350,7 +350,8 @@ class DashboardScreen(Screen[None]):
         return worst.index(min(worst)) if worst else 0
 
     def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:
-        if not gpu.reading.read_at:  # never read: its figures are n/a, not old
+        reading = gpu.reading
+        if not reading.read_at or (reading.used_bytes is None and not reading.mig):  # its figures are n/a, not old
             return None
-        age = board.snapshot.time - gpu.reading.read_at + (feed.age_seconds or 0.0)
-        return age if gpu.reading.is_old or age > STALE_INTERVALS * feed.interval else None
+        age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
+        return age if reading.is_old or age > STALE_INTERVALS * feed.interval else None
