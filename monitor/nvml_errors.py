@@ -34,7 +34,7 @@ _DEVICE = {
     "RESET_REQUIRED": "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset)",
     "NO_PERMISSION": "this user may not open this GPU",
     "NOT_LISTED": "the driver no longer lists this GPU",
-    "UNKNOWN": "the driver cannot reach this GPU and does not say why (UNKNOWN); the kernel log (dmesg) may",
+    "UNKNOWN": "the driver cannot reach this GPU (UNKNOWN); the kernel log (dmesg) may say why",
     "ASLEEP": "this GPU sleeps to save power; it is not asked, as that would wake it",
 }
 _FIELD = {
