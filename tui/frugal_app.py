@@ -1,9 +1,11 @@
-"""An app that sends a terminal only the cells that have changed."""
+"""An app that sends a terminal only the cells that have changed, and keeps nothing of the screens that were closed."""
 
 from typing import ClassVar
 
 from rich.console import RenderableType
+from textual._styles_cache import StylesCache
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
@@ -36,6 +38,11 @@ class FrugalApp(App[None]):
         """Send the whole screen: another program may have written on it."""
         self._shown_cells.forget()
         self.refresh(layout=True)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Let the drawings of a screen go with it: Textual keeps those of 1,024 widgets in a cache of colours."""
+        StylesCache.get_inner_outer.cache_clear()
+        return super().pop_screen()
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
         super()._display(screen, self._shown_cells.only_changes(renderable))

@@ -166,10 +166,11 @@ def _leftover(gpu: GpuRow) -> list[TableRow]:
     reading, size = gpu.reading, gpu.rest_bytes
     if isinstance(reading, MigDevice) and (reading.shares or reading.processes is None):
         return []  # another device's row says so, or its GPU's
-    why_unknown = reading.processes is None or reading.reason("unattributed_bytes")
-    if size < _SHOWN_BYTES if size is not None else not why_unknown:
-        return []
-    return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)]
+    if size is None:
+        worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
+    else:
+        worth_a_row = size >= _SHOWN_BYTES
+    return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)] if worth_a_row else []
 
 
 def _cells_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, CellText]:
