@@ -119,6 +119,8 @@ async def test_panels_stand_on_the_scale_of_the_device(open_app: Make, make_snap
             "┌─ 0:9 MIG 1g.20gb ",
         ]
         assert "in MIG mode: programs run in its 3 devices" in panels[0][2]
+        assert "11.0 of 40.0 GiB (28 %), shared · free 29.0" in panels[1][0]
+        assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
         width = held.index("▏") - held.index("█")

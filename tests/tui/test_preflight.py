@@ -144,7 +144,7 @@ def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
         Outcome(name="Model access", status="warning", found="no answer", unknown=True, decisive=True),
         Outcome(name="Shared memory", status="skipped", found="x" * 300),
     )
-    terminal = Terminal(colour=False, ascii_only=True, width=80)
+    terminal = Terminal(colours="none", ascii_only=True, width=80)
     lines = list(preflight_lines("llama-sft", outcomes, terminal))
     assert all(line.isascii() and len(line) <= 80 for line in lines)
     assert lines[2] == "+ pass     NVIDIA driver  driver 580.95 - 8 x H100"
