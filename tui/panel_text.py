@@ -101,7 +101,8 @@ def used_words(reading: GpuReading) -> str:
         words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB"
         return f"{words}, the same as of {reading.shares}"
     share = 100 * reading.used_bytes / reading.total_bytes
-    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %)"
+    shared = ", shared" if isinstance(reading, MigDevice) and reading.shared else ""
+    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %){shared}"
 
 
 def _name(reading: GpuReading) -> Content:
