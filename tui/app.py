@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import Resize
 from textual.filter import LineFilter
-from textual.geometry import Offset
+from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -32,6 +33,7 @@ from .header_text import STALE_INTERVALS, Feed
 from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
+from .screens.too_small import SMALLEST, TooSmallScreen
 from .terminal import clean
 from .widgets.choice import Menu
 
@@ -175,6 +177,10 @@ class VramtopApp(App[None]):
         """What was recorded is complete from here on."""
         if self._recorder:
             self._recorder.stop()
+
+    def on_resize(self, event: Resize) -> None:
+        """Where there is no room for a screen, say so."""
+        self._mind_size(event.size)
 
     def on_board_updated(self, message: BoardUpdated) -> None:
         """Show the figures on what can be seen."""
@@ -380,9 +386,19 @@ class VramtopApp(App[None]):
         self._recorder = None
         self.call_from_thread(self.notify, error.message, severity="error", markup=False)
 
+    def _mind_size(self, size: Size) -> None:
+        small = size.width < SMALLEST.width or size.height < SMALLEST.height
+        if self.screen_stack and small != isinstance(self.screen, TooSmallScreen):
+            if small:
+                self.push_screen(TooSmallScreen())
+            else:
+                self.pop_screen()
+                self.call_after_refresh(self.refresh_bindings)  # or the footer is drawn as for the sentence
+
     def _tick(self) -> None:
         if not self.is_running:  # the screens are being taken down
             return
+        self._mind_size(self.size)  # a screen may have opened over the sentence
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()
