@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.filter import LineFilter
@@ -29,6 +29,7 @@ from .appearance import Appearance
 from .capabilities import Colours
 from .driver import TerminalDriver
 from .fit_events import FitEvents, Signal, desktop_sequence
+from .frugal_app import FrugalApp
 from .header_text import STALE_INTERVALS, Feed
 from .recorder import Recorder
 from .screens.base import ShowsBoard
@@ -47,7 +48,7 @@ _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
 
 
-class VramtopApp(App[None]):
+class VramtopApp(FrugalApp):
     """The dashboard and all that opens from it.
 
     Args:

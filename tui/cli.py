@@ -18,6 +18,7 @@ _COMMANDS = {
     "attach": "read a running training process and hold it against its budget",
     "run": "start a command unchanged, with a probe in its Python processes that import torch",
     "record": "record the GPUs to a file that --replay plays",
+    "doctor": "one page about this machine for a bug report (exit code 3: the driver does not answer)",
 }
 
 _WITH_VALUE = ("--replay", "--pid", "--job", "--interval", "--python", "--signal-fit", "--on-fit")
@@ -171,6 +172,10 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=_seconds, default=None, help="end after so many seconds")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between readings")
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Names of people and hosts, command lines and secrets are left out."
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:

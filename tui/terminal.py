@@ -9,6 +9,8 @@ from functools import lru_cache
 from textwrap import wrap
 from typing import TextIO
 
+from vramtop.monitor.plain_text import visible
+
 from .bars import Cell, runs
 from .capabilities import Colours, colours, is_dumb, speaks_utf8, wants_colour
 from .colours import of_16, of_256, parse
@@ -85,7 +87,9 @@ class Terminal:
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """The text without what a terminal could take for a command, in one line."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " for char in visible(text))
 
 
 def look(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> Terminal:
@@ -119,8 +123,29 @@ def _colours() -> Colours:
 
 def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     """Lines of a table: ``align`` has ``<`` or ``>`` for each column; columns are as wide as their widest cell."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(align))] if rows else []
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    sizes = [[_width(cell) for cell in row] for row in rows]
+    widths = [max(row[column] for row in sizes) for column in range(len(align))] if rows else []
+    lines = []
+    for row, taken in zip(rows, sizes, strict=True):
+        gaps = [" " * (width - size) for width, size in zip(widths, taken, strict=True)]
+        cells = (cell + gap if side == "<" else gap + cell for cell, gap, side in zip(row, gaps, align, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def cut(line: str, width: int) -> str:
+    """As much of the line as so many cells hold."""
+    if line.isascii():
+        return line[:width]
+    from rich.cells import set_cell_size
+
+    return line if _width(line) <= width else set_cell_size(line, width).rstrip()
+
+
+def _width(text: str) -> int:
+    """Cells that a text takes: Chinese letters take two each."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # costs as much as a tenth of the start
+
+    return cell_len(text)

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, GpuRow
@@ -24,6 +24,7 @@ from ..terminal import clean
 from ..widgets.choice import Menu
 from ..widgets.gpu_panel import GpuPanel
 from ..widgets.gpu_rows import GpuRows
+from ..widgets.keys_line import KeysLine
 from ..widgets.legend import Legend, legend_line
 from ..widgets.lines import Lines
 from ..widgets.pending_list import PendingList
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
     from ..app import VramtopApp
     from .terminate import Endings
-
-_PALETTE_KEY_WIDTH = 90
-"""A narrower footer has no room for the key of the palette beside all others; the help names it."""
 
 
 class DashboardScreen(Screen[None]):
@@ -81,7 +79,7 @@ class DashboardScreen(Screen[None]):
         yield Lines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
-        yield Footer(compact=True)
+        yield KeysLine()
 
     def on_mount(self) -> None:
         """Nothing is known yet."""
@@ -122,7 +120,6 @@ class DashboardScreen(Screen[None]):
     @on(Resize)
     @on(ScreenResume)
     def _arrange_again(self) -> None:
-        self.query_one(Footer).show_command_palette = self.size.width >= _PALETTE_KEY_WIDTH
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
 
