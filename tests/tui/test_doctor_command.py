@@ -110,7 +110,7 @@ def page() -> Page:
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_what_is_wrong_stands_first(page, ascii_only):
-    terminal = Terminal(colour=False, ascii_only=ascii_only, width=80)
+    terminal = Terminal(colours="none", ascii_only=ascii_only, width=80)
     shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
     found = (*findings(page), *terminal_findings(shown))
     lines = page_lines(page, shown, found, terminal)
@@ -138,7 +138,7 @@ def test_a_machine_without_faults_says_so(page):
         system=replace(page.system, environment={}, own_pid_namespace=False, wsl=False),
         pythons=(replace(page.pythons[0], torch="2.9", transformers="5.1"),),
     )
-    terminal = Terminal(colour=False, ascii_only=False, width=80)
+    terminal = Terminal(colours="none", ascii_only=False, width=80)
     shown = replace(terminal_facts({"TERM": "xterm"}, fine.system, terminal), columns=80, lines=24)
     assert (*findings(fine), *terminal_findings(shown)) == ()
     assert "✓ nothing that is wrong was found" in page_lines(fine, shown, (), terminal)
