@@ -23,9 +23,9 @@ def read_parts(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
 
 
 def _blocks(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
-    layers = fields.size("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    layers = fields.layers("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     if family.layout == "t5":
-        decoder = 0 if task == "token-classification" else fields.size("num_decoder_layers", default=layers)
+        decoder = 0 if task == "token-classification" else fields.layers("num_decoder_layers", default=layers)
         return {"layers": layers + decoder, "encoder_layers": layers, "decoder_layers": decoder, "causal": False}
     causal = family.layout not in ("bert", "distilbert")
     return {

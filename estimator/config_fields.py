@@ -5,6 +5,11 @@ from typing import Any
 
 from .errors import InputError
 
+_LARGEST = 2**31 - 1
+_MOST_LAYERS = 10_000
+"""They are gone through one by one; the deepest model that was trained has 2,500 (arXiv 2203.00555)."""
+_LONGEST_SHOWN = 80
+
 
 class MissingFieldError(InputError):
     """A field that a rule needs is not there: the config may be of another kind of model."""
@@ -50,8 +55,17 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise InputError(f"{self.where}: {name} = {value!r} is not a whole number of at least {minimum}")
+            raise InputError(f"{self.where}: {name} = {shown(value)} is not a whole number of at least {minimum}")
+        if value > _LARGEST:
+            raise InputError(f"{self.where}: {name} = {shown(value)} is larger than that of any model")
         return value
+
+    def layers(self, *names: str, default: int | None = None) -> int:
+        """How many blocks; as ``size`` otherwise."""
+        count = self.size(*names, default=default)
+        if count > _MOST_LAYERS:
+            raise InputError(f"{self.where}: {self._present(*names)} = {count:,} layers are more than any model has")
+        return count
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false; null counts as missing."""
@@ -59,7 +73,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise InputError(f"{self.where}: {name} = {value!r} is neither true nor false")
+            raise InputError(f"{self.where}: {name} = {shown(value)} is neither true nor false")
         return value
 
     def number(self, *names: str, default: float | None = None) -> float | None:
@@ -69,7 +83,7 @@ class Fields:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{self.where}: {name} = {value!r} is not a number")
+            raise InputError(f"{self.where}: {name} = {shown(value)} is not a number")
         return float(value)
 
     def text(self, *names: str, default: str | None = None) -> str | None:
@@ -79,14 +93,14 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise InputError(f"{self.where}: {name} = {value!r} is not a word")
+            raise InputError(f"{self.where}: {name} = {shown(value)} is not a word")
         return value
 
     def items(self, name: str) -> list[Any] | None:
         """A list; null counts as missing."""
         value = self.config.get(name)
         if value is not None and not isinstance(value, list | tuple):
-            raise InputError(f"{self.where}: {name} = {value!r} is not a list")
+            raise InputError(f"{self.where}: {name} = {shown(value)} is not a list")
         return None if value is None else list(value)
 
     def _absent(self, *names: str) -> int | None:
@@ -95,3 +109,11 @@ class Fields:
     def _present(self, *names: str) -> str | None:
         given = [name for name in names if name in self.config]
         return next((name for name in given if self.config[name] is not None), given[0] if given else None)
+
+
+def shown(value: Any) -> str:
+    """A value in an error: as much of it as fits into a line."""
+    if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to write very long ones
+        return f"a number of about {value.bit_length() * 3 // 10:,} digits"
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

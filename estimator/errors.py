@@ -6,6 +6,9 @@
     - ``CancelledError``, exit code 3: somebody gave the question up before it was answered
 """
 
+_LONGEST = 1500
+"""Characters: the longest sentences name every known key."""
+
 
 class VramtopError(Exception):
     """A failure that a user can understand and act on.
@@ -19,8 +22,9 @@ class VramtopError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence for the user."""
-        return str(self.args[0]) if self.args else self.title
+        """The sentence for the user, without the middle where it quotes what is endless."""
+        text = str(self.args[0]) if self.args else self.title
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 class InputError(VramtopError):

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-Positive = Annotated[int, Meta(ge=1)]
-Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*")]
-EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""No count of sequences, tokens or ranks comes near its end, and sums of what is below stay numbers."""
+Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
+EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
 Precision = Literal["fp32", "fp16-mixed", "bf16-mixed", "bf16", "fp16"]
 Optimizer = Literal[
@@ -216,7 +217,7 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     torchtitan: Version | None = None
     module_loading: Literal["lazy", "eager"] | None = None
     """``CUDA_MODULE_LOADING``; what the versions do by themselves when left out."""
-    cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]+:[0-9]+)+$")] | None = None
+    cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
     """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; the card's default when left out."""
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from .config_fields import shown
 from .errors import InputError
+from .foreign import parse_toml, read_file
 from .job import Job, Run, Software, Unsure
 from .paths import is_file
 
@@ -176,23 +178,23 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if key.strip().startswith("software."):  # 1.10 is a version, not a number
         return key.strip(), value.strip().strip("\"'")
     try:
-        return key.strip(), msgspec.toml.decode(f"value = {value}")["value"]
-    except (msgspec.DecodeError, RecursionError):
+        return key.strip(), parse_toml(f"value = {value}")["value"]
+    except ValueError:
         return key.strip(), value.strip()
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path}: cannot be read as text: {reason}") from None
     try:
-        data: dict[str, Any] = msgspec.toml.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise InputError(f"{path}: not TOML: {error}") from None
-    return data
 
 
 def _explain(message: str, data: Mapping[str, Any]) -> str:
@@ -208,8 +210,8 @@ def _explain(message: str, data: Mapping[str, Any]) -> str:
     dotted = ".".join(steps) or "the job"
     choices = _choices(steps) if what.startswith("Invalid enum value") else ()
     if choices:
-        return f"{dotted} = {value!r} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
-    return f"{dotted} = {value!r}: {what[:1].lower()}{what[1:]}"
+        return f"{dotted} = {shown(value)} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
+    return f"{dotted} = {shown(value)}: {what[:1].lower()}{what[1:]}"
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
+from .foreign import parse_toml
 
 _HEADER = re.compile(r"^\s*\[\s*([A-Za-z_][\w.]*)\s*\]\s*(#.*)?$")
 
@@ -107,8 +107,8 @@ def _last_line(lines: list[str], at: int, first: str) -> int:
 
 def _reads(text: str) -> Any:
     try:
-        return msgspec.toml.decode(text)
-    except msgspec.DecodeError:
+        return parse_toml(text)
+    except ValueError:
         return None
 
 

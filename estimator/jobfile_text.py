@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from .errors import InputError
+from .foreign import read_file
 from .job import Job, Parallel, Target
 from .jobfile import differences, job_to_mapping, load_job, names_code, uses_own_code
 from .jobfile_edit import edit_job_file, toml_value
@@ -63,8 +64,8 @@ def _edited(path: Path, job: Job) -> str | None:
     """The text of a job file with what is different set in it; None where it is none, or something is to be removed."""
     try:
         changes = differences(load_job(path), _anywhere(job))
-        text = path.read_text(encoding="utf-8")
-    except InputError:
+        text = read_file(path).decode()
+    except (InputError, OSError, ValueError):
         return None
     return None if None in changes.values() else edit_job_file(text, changes)
 

@@ -13,9 +13,10 @@ import msgspec
 
 from .architecture import usual_task
 from .errors import InputError
+from .foreign import CONFIG_BYTES, check_shape, read_file
 from .job import ModelSpec, Task
 from .jobfile import names_code
-from .paths import expanded, is_file, read_file
+from .paths import expanded, is_file
 
 _TUNED = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
 """Parts of a name that tell how, or when, a model was trained on, not its shape."""
@@ -151,7 +152,7 @@ def _snapshots(repository: Path) -> Iterator[Path]:
     """The snapshot that ``main`` names, then the others, newest first."""
     folder = repository / "snapshots"
     try:
-        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+        revision = read_file(repository / "refs" / "main").decode().strip()
         if re.fullmatch(r"[\w.-]+", revision):
             yield folder / revision
     except (OSError, UnicodeDecodeError):
@@ -182,11 +183,13 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, or is no JSON object.
     """
     try:
-        return msgspec.json.decode(read_file(path), type=dict[str, Any])
+        config = msgspec.json.decode(read_file(path, CONFIG_BYTES), type=dict[str, Any])
+        check_shape(config)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec lets all three through
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # msgspec lets all three through
         raise InputError(f"{path}: not a JSON object: {error}") from None
+    return config
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

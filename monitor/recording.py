@@ -10,24 +10,31 @@ from dataclasses import replace
 from gzip import GzipFile
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from vramtop.estimator.errors import InputError, VramtopError
+from vramtop.estimator.foreign import open_file
 
 from .snapshot import Fault, Snapshot
+from .trusted import trusted
 
 VERSION = 1
 CUT = "RECORDING_CUT"
 """Code of the fault that the last snapshot of a cut or damaged recording carries."""
 
 _CHUNK = 2**16
-_LONGEST_LINE = 2**26
+_UNPACKED = 2**20
+_LONGEST_LINE = 2**23
 """Bytes of one snapshot; more is no snapshot (500 processes take a few hundred thousand)."""
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises where a line is no snapshot."""
+
+
+class _Header(msgspec.Struct):
+    vramtop_recording: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RecordingWriter:
@@ -77,8 +84,10 @@ class RecordingWriter:
             VramtopError: its end cannot be written.
         """
         try:
-            self._gzip.close()
-            self._file.close()
+            try:
+                self._gzip.close()
+            finally:
+                self._file.close()
         except OSError as error:
             raise VramtopError(f"{self._path}: the recording's end cannot be written: {error.strerror}") from None
 
@@ -110,7 +119,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
             cut = True
             break
         try:
-            snapshot = decoder.decode(line)
+            snapshot = trusted(decoder.decode(line))
         except _UNREADABLE:
             cut = True
             break
@@ -128,16 +137,13 @@ def _say_cut(path: Path, last: Snapshot) -> Snapshot:
 
 
 def _check_header(path: Path, line: bytes | None) -> None:
-    if line is None and path.stat().st_size == 0:
+    if line is None and not path.stat().st_size:
         raise InputError(f"{path}: the file is empty; a recording is made with 'vramtop record FILE'")
     foreign = f"{path}: not a vramtop recording; one is made with 'vramtop record FILE'"
     try:
-        header: Any = msgspec.json.decode(line or b"")
+        version = msgspec.json.decode(line or b"", type=_Header).vramtop_recording
     except _UNREADABLE:
         raise InputError(foreign) from None
-    version = header.get("vramtop_recording") if isinstance(header, dict) else None
-    if type(version) is not int or version < 1:
-        raise InputError(foreign)
     if version > VERSION:
         raise InputError(
             f"{path}: written by a newer vramtop (recording version {version}, this one reads up to {VERSION}); "
@@ -153,10 +159,10 @@ def _lines(path: Path) -> Iterator[bytes | None]:
     unpack = zlib.decompressobj(wbits=31)  # gzip
     rest = b""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while not unpack.eof and (packed := file.read(_CHUNK)):
                 while packed and not unpack.eof:
-                    *whole, rest = (rest + unpack.decompress(packed, _LONGEST_LINE)).split(b"\n")
+                    *whole, rest = (rest + unpack.decompress(packed, _UNPACKED)).split(b"\n")
                     packed = unpack.unconsumed_tail
                     yield from whole
                     if len(rest) > _LONGEST_LINE:

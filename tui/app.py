@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.geometry import Offset
@@ -24,10 +24,12 @@ from vramtop.monitor.terminate import refusal
 from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
+from .appearance import Appearance
+from .capabilities import Colours
 from .driver import TerminalDriver
 from .fit_events import FitEvents, Signal, desktop_sequence
+from .frugal_app import FrugalApp
 from .header_text import STALE_INTERVALS, Feed
-from .line_filters import AsciiFilter, InertFilter
 from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
@@ -44,7 +46,7 @@ _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
 
 
-class VramtopApp(App[None]):
+class VramtopApp(FrugalApp):
     """The dashboard and all that opens from it.
 
     Args:
@@ -52,6 +54,7 @@ class VramtopApp(App[None]):
         watchlist: knows the jobs, and turns snapshots into boards.
         interval: seconds between readings.
         ascii_only: draw with ASCII characters only.
+        colours: how many the terminal has.
         banner: one line that says what sets this run apart, such as a recording being played.
         pid: a process to attach to at once.
         estimate: a quick estimate that takes no screen long; the closed form as of anywhere when left out.
@@ -80,6 +83,7 @@ class VramtopApp(App[None]):
         *,
         interval: float = 1.0,
         ascii_only: bool = False,
+        colours: Colours = "true",
         banner: str | None = None,
         pid: int | None = None,
         estimate: "Estimate | None" = None,
@@ -95,8 +99,8 @@ class VramtopApp(App[None]):
         self.watchlist = watchlist
         self.board: Board | None = None
         """The newest figures; None until the first reading."""
-        self._inert = InertFilter()
-        self._ascii = AsciiFilter(ascii_only)
+        self.appearance = Appearance(colours, ascii_only=ascii_only)
+        self.no_color = self.appearance.colourless
         self.python = python
         """The interpreter that the user named for jobs."""
         self._read_only = read_only
@@ -120,7 +124,7 @@ class VramtopApp(App[None]):
     @property
     def ascii_only(self) -> bool:
         """Only ASCII characters are drawn."""
-        return self._ascii.enabled
+        return self.appearance.ascii.enabled
 
     @property
     def feed(self) -> Feed:
@@ -149,10 +153,11 @@ class VramtopApp(App[None]):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's own, and ours after them."""
-        return [*super().get_line_filters(), self._inert, *([self._ascii] if self._ascii.enabled else [])]
+        return self.appearance.filters(super().get_line_filters())
 
     def on_mount(self) -> None:
         """Start reading."""
+        self.appearance.colours.dark = self.current_theme.dark
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.app_resume_signal.subscribe(self, lambda _: self._repaint())
         self.set_interval(1.0, self._tick)
@@ -280,7 +285,7 @@ class VramtopApp(App[None]):
 
     def action_toggle_ascii(self) -> None:
         """Draw with ASCII characters only, or with all."""
-        self._ascii.enabled = not self._ascii.enabled
+        self.appearance.ascii.enabled = not self.ascii_only
         self._repaint()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -292,13 +297,7 @@ class VramtopApp(App[None]):
         yield SystemCommand("ASCII", "Draw with ASCII characters only, or with all", self.action_toggle_ascii)
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
-            yield SystemCommand("Step", "Memory over one training step, by component", screen.action_step)
-            yield SystemCommand("Preflight", "Is all there that a job that waits needs?", screen.action_preflight)
-            yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
-            yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
-            if self.no_ending is None:
-                yield SystemCommand("Kill", "End the process under the cursor; asks first", screen.action_terminate)
-            yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
+            yield from screen.commands()
         yield from super().get_system_commands(screen)
 
     def _open_fit_check(self, job: Job | None) -> None:
@@ -396,7 +395,8 @@ class VramtopApp(App[None]):
                 widget.notify_style_update()
                 widget.refresh()
 
-    def _redraw(self, _: Theme) -> None:
+    def _redraw(self, theme: Theme) -> None:
+        self.appearance.colours.dark = theme.dark
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen):
                 screen.redraw()

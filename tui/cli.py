@@ -209,7 +209,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     # a command's own default would overwrite what was said before the command
     flag, path = (False, None) if parser.prog == "vramtop" else (argparse.SUPPRESS, argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", default=flag, help="print JSON")
-    parser.add_argument("--ascii", action="store_true", default=flag, help="ASCII characters only")
+    ascii_default = None if parser.prog == "vramtop" else argparse.SUPPRESS
+    words = "ASCII characters only, or all; as the locale has it when left out"
+    parser.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=ascii_default, help=words)
     words = "interpreter with torch and transformers, for exact counts"
     parser.add_argument("--python", metavar="PATH", default=path, help=words)
 

@@ -8,6 +8,7 @@ from typing import Any
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.edits import Edit, flag_edits, tool_edits
 from vramtop.estimator.errors import CannotTellError
+from vramtop.estimator.foreign import read_file
 from vramtop.estimator.gpus import Gpu
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile_edit import edit_job_file, unified_diff
@@ -101,7 +102,7 @@ def diff_of(source: JobSource, suggestion: Suggestion) -> str | None:
     """The suggestion as a unified diff of the user's job file; None where there is none, or it cannot be edited."""
     if source.file is None:
         return None
-    before = Path(source.file).read_text(encoding="utf-8")
+    before = read_file(Path(source.file)).decode()
     after = edit_job_file(before, suggestion.changes)
     return None if after is None else unified_diff(before, after, name=str(source.file))
 

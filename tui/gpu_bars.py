@@ -11,11 +11,11 @@ from .bars import Cell, Part, bar, component_parts, mark_range
 from .palette import STATUSES, darker
 
 PROCESS = "█"
-UNATTRIBUTED = Part(0, "▓", "#94a3b8")
-RESERVED = Part(0, "░", "#94a3b8")
-SLACK = Part(0, "·", "#94a3b8")
+UNATTRIBUTED = Part(0, "▓", "#788497")
+RESERVED = Part(0, "░", "#788497")
+SLACK = Part(0, "·", "#788497")
 """What the allocator keeps beyond the components."""
-NO_JOB = "#60a5fa"
+NO_JOB = "#4d85cb"
 _OWN_CELLS = 1.5
 """A process of fewer cells is drawn together with other small ones."""
 BUDGET_LINE = "┈"

@@ -89,7 +89,7 @@ def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
     if board and not banner and board.snapshot.source.kind != "nvml":
         banner = "a recording, not this machine now"
     if banner:
-        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #38bdf8"), f" {clean(banner)}"))
+        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {clean(banner)}"))
     if feed.failure:
         lines += _alarm(feed.failure, width)
     elif board is None:

@@ -165,7 +165,11 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         reason = gpu.reading.reason("mig")
-        words = f"in MIG mode: programs run in its {count} devices" if count else "in MIG mode, without devices"
+        words = (
+            f"in MIG mode: programs run in its {count} device{'s' * (count > 1)}"
+            if count
+            else "in MIG mode, without devices"
+        )
         words = f"{words}; {clean(reason)}" if reason else words
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     if gpu.expected_bytes is None:

@@ -89,8 +89,8 @@ def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) 
     yield terminal.text(f"{chosen}{_room_words(room)}: {size}: ") + verdict + short
     if room.total_bytes is None or room.free_bytes is None:
         return
-    held = Part(room.total_bytes - room.free_bytes, "#", "#64748b")
-    committed = Part(room.committed_bytes, "c", "#94a3b8")
+    held = Part(room.total_bytes - room.free_bytes, "#", "#788497")
+    committed = Part(room.committed_bytes, "c", "#788497")
     parts = [held, committed, *component_parts(budget.peak.components)]
     cells = bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".")
     taken = held.size_bytes + committed.size_bytes

@@ -21,7 +21,7 @@ WORST_FIRST: tuple[Status, ...] = (
 SEPARATOR = " · "
 MUTED = "$foreground 65%"
 FAINT = "$foreground 35%"
-ALARM = "bold #0b1220 on #f59e0b"
+ALARM = "bold #0b1220 on #c96c04"
 _CALM = {"on_budget": "$text-success", "fits": "bold $text-success"}
 _BADGES = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..paths import read_file
+from ..foreign import read_start
 from .data_files import read_table
 from .program import Program
 from .settings import Setting, Settings
@@ -164,7 +164,7 @@ def _since(program: Program, folder: Path, pattern: str) -> list[Path]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return read_file(path, _LIMIT_BYTES)
+        return read_start(path, _LIMIT_BYTES)
     except OSError:
         return b""
 

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..paths import read_file
+from ..foreign import TooLargeError, check_shape, parse_toml, read_file
 from .place import Place
 from .settings import Setting
 
-_LIMIT_BYTES = 4 * 2**20
-_LIMIT_VALUES = 100_000
-"""A file's values with its aliases followed; beyond it a few lines of YAML would keep us busy for minutes."""
 _KINDS = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
 
 
@@ -33,14 +30,14 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        data = read_file(path, _LIMIT_BYTES + 1)
-        if len(data) > _LIMIT_BYTES:
-            raise InputError(f"{path}: too large to be a configuration file")
-        return data.decode("utf-8-sig")
+        return read_file(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    except TooLargeError as error:
+        raise InputError(f"{path}: too large to be a configuration file: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path}: cannot be read as text: {reason}") from None
 
 
 def as_layer(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Setting]:
@@ -70,54 +67,40 @@ def table_of(value: Any, place: Place) -> tuple[dict[str, Any], str]:
 
 def _json(path: Path, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = json.loads(text)
+        check_shape(data)
+    except RecursionError:
+        raise InputError(f"{path}: not JSON: nested too deeply") from None
+    except ValueError as error:
         raise InputError(f"{path}: not JSON: {error}") from None
+    return data
 
 
 def _yaml(path: Path, text: str) -> Any:
     import yaml  # here: it takes 20 ms, and most readings need none
 
+    from .bounded_yaml import BoundedLoader
+
     try:
-        data = yaml.safe_load(text)
-        values = _values(data, {})
+        data = yaml.load(text, BoundedLoader)  # noqa: S506 - a safe loader
+        check_shape(data)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" in line {mark.line + 1}" if mark is not None else ""
         what = ", ".join(part for part in (error.context, error.problem) if part)
         raise InputError(f"{path}: not YAML{place}: {what}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not YAML: {reason}") from None
-    if values > _LIMIT_VALUES:
-        raise InputError(f"{path}: its aliases expand to more than {_LIMIT_VALUES:,} values; no configuration does")
+    except (LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):  # PyYAML lets them through
+        raise InputError(f"{path}: not YAML: a value is not what its tag says") from None
     return data
 
 
-def _values(data: Any, known: dict[int, int]) -> int:
-    """How many values there are with aliases followed, counted once for each object.
-
-    Raises:
-        ValueError: a value contains itself.
-    """
-    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list | set) else ()
-    if not inner:
-        return 1
-    if id(data) in known:
-        if known[id(data)] == 0:
-            raise ValueError("a value contains itself")
-        return known[id(data)]
-    known[id(data)] = 0  # under way
-    known[id(data)] = 1 + sum(_values(value, known) for value in inner)
-    return known[id(data)]
-
-
 def _toml(path: Path, text: str) -> Any:
-    import msgspec  # here: its TOML reader imports tomllib
-
     try:
-        return msgspec.toml.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise InputError(f"{path}: not TOML: {error}") from None
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputError
-from ..paths import read_file
+from ..foreign import TooLargeError, read_file
 from .script_values import Values, calls
 from .settings import Layer, Setting
 
-_LIMIT_BYTES = 2 * 2**20
+_MOST_BYTES = 2**18
+"""Of a script: read in half a second; transformers' own modeling files have less."""
 _CONFIGS = re.compile(r"(Seq2Seq|Unsloth)?TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)Config|ModelConfig")
 _TRL = re.compile(r"(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)(Config|Trainer)")
 _LORA = {"r": "lora_r", "target_modules": "lora_target_modules"}
@@ -104,14 +105,20 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
-        if path.stat().st_size > _LIMIT_BYTES:
-            raise InputError(f"{path}: too large to be a script")
-        tree = ast.parse(read_file(path), filename=str(path))
+        tree = ast.parse(read_file(path, _MOST_BYTES), filename=str(path))
+        return _read(tree, path.name, options, environ)
+    except TooLargeError:
+        raise InputError(f"{path}: too large to be a script") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError) as error:
         raise InputError(f"{path}: is not Python that can be read here: {error}") from None
-    values = Values(tree, script=path.name, options=options, environ=environ)
+    except (RecursionError, MemoryError):  # the latter is the parser's word for deep nesting
+        raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
+
+
+def _read(tree: ast.Module, script: str, options: Mapping[str, Setting], environ: Mapping[str, str]) -> Script:
+    values = Values(tree, script=script, options=options, environ=environ)
     reader = _Reader(values)
     called = set()
     for name, node in calls(tree):

@@ -8,6 +8,8 @@ from typing import Any
 from .settings import Setting
 
 _MISSING = object()
+_MOST_STEPS = 100_000
+"""Of following names: a few lists of lists that name each other are endless."""
 _ON_A_GPU = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
 """Questions that every card since 2020 answers with yes."""
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -41,6 +43,7 @@ class Values:
     ) -> None:
         self._script, self._options, self._environ = script, options, environ
         self._names: dict[str, ast.expr | None] = {}
+        self._steps = 0
         self._parsed: set[str] = set()
         self._defaults: dict[str, Setting] = {}
         for node in ast.walk(tree):
@@ -140,7 +143,8 @@ class Values:
         return None
 
     def _value(self, node: ast.expr, *, depth: int) -> Any:
-        if depth > 8:  # a constant that names itself
+        self._steps += 1
+        if depth > 8 or self._steps > _MOST_STEPS:  # a constant that names itself, or many times one that does so
             return _MISSING
         if isinstance(node, ast.Constant):
             return node.value

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from vramtop.estimator.foreign import read_file
 from vramtop.estimator.paths import expanded
 
 Answer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
@@ -50,7 +51,7 @@ def find_token(environ: Mapping[str, str]) -> tuple[str, str] | None:
         return None
     path = token_file(environ)
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = read_file(path).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     return (text, str(path)) if text else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from vramtop.estimator.foreign import open_file
 from vramtop.estimator.interpreters import find_interpreters
 from vramtop.estimator.readers.launchers import starts_at, words_of
 
@@ -60,7 +61,7 @@ def _of_launch(words: Sequence[str], environ: Mapping[str, str]) -> JobPython | 
 
 def _first_line(program: Path, environ: Mapping[str, str]) -> Path | None:
     try:
-        with program.open("rb") as file:
+        with open_file(program) as file:
             match = _SCRIPT.match(file.read(4096))
     except OSError:
         return None

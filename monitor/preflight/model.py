@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.foreign import read_file
 from vramtop.estimator.job import Job
 from vramtop.estimator.jobfile import names_code
 from vramtop.estimator.models import find_built_in, hub_cache
@@ -146,7 +147,7 @@ def _snapshot(name: str, environ: Mapping[str, str]) -> Path | None:
         return None
     repository = hub_cache(environ) / f"models--{name.replace('/', '--')}"
     try:
-        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+        revision = read_file(repository / "refs" / "main").decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     folder = repository / "snapshots" / revision

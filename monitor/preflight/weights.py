@@ -1,10 +1,12 @@
 """Whether all files of a model are in a folder: each shard, whole; the config; a tokenizer."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from vramtop.estimator.foreign import TooLargeError, open_file, read_file
 from vramtop.estimator.paths import is_file
 
 _WEIGHTS = (
@@ -16,8 +18,25 @@ _TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("tekken.json", "tokenizer_config.json", "preprocessor_config.json"),
 )
-_HEADER_LIMIT = 100_000_000
-"""safetensors' own limit of its header's length."""
+_HEADER_LIMIT = 16 * 2**20
+"""safetensors' own limit is 100 MB; a tensor takes some 100 bytes, and models of many files are cut into shards."""
+_INDEX_LIMIT = 24 * 2**20
+"""Of an index: 91,000 weights (DeepSeek-V3) take 9 MB."""
+
+
+class _Metadata(msgspec.Struct):
+    total_size: Any = None
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+    metadata: _Metadata | None = None
+
+
+class _Tensor(msgspec.Struct):
+    """Or the header's ``__metadata__``, which has no offsets."""
+
+    data_offsets: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +102,11 @@ def _named(folder: Path, single: tuple[str, ...]) -> tuple[list[str], int | None
 
 def _from_index(path: Path) -> tuple[list[str], int | None]:
     try:
-        index: Any = json.loads(path.read_text(encoding="utf-8"))
-        names = sorted(set(map(str, index["weight_map"].values())))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        index = msgspec.json.decode(read_file(path, _INDEX_LIMIT), type=_Index)
+    except (TooLargeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [path.name], None  # counted as a file that is broken
-    total = (index.get("metadata") or {}).get("total_size")
-    return names, total if isinstance(total, int) else None
+    total = index.metadata.total_size if index.metadata else None
+    return sorted(set(index.weight_map.values())), total if isinstance(total, int) else None
 
 
 def _fault(path: Path) -> str | None:
@@ -100,14 +118,13 @@ def _fault(path: Path) -> str | None:
         return "no index of shards"
     if path.suffix != ".safetensors":
         return None
-    with path.open("rb") as file:
+    with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_HEADER_LIMIT, size):
             return "no safetensors header"
         try:
-            header: Any = json.loads(file.read(length))
-            end = max((part["data_offsets"][1] for name, part in header.items() if name != "__metadata__"), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            header = msgspec.json.decode(file.read(length), type=dict[str, _Tensor])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return "no safetensors header"
-    whole = 8 + length + int(end)
+    whole = 8 + length + max((tensor.data_offsets[1] for tensor in header.values()), default=0)
     return f"{size:,} of {whole:,} bytes" if size < whole else None

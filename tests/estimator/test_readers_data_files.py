@@ -25,7 +25,7 @@ def test_aliases_are_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (bomb(40), "its aliases expand to more than 100,000 values"),
+        (bomb(40), "not YAML: more than 100,000 values"),
         ("a: &a\n  b: *a\n", "not YAML: a value contains itself"),
         ("a: &a [1, *a]\n", "not YAML: a value contains itself"),
         ("a: [b\n", "not YAML in line 2: while parsing a flow sequence"),

@@ -1,6 +1,8 @@
 """NVML through pynvml's real calling code, against a scripted driver."""
 
 import os
+import shutil
+import subprocess
 
 import pynvml
 import pytest
@@ -450,3 +452,25 @@ def test_who_may_start_programs_is_read_and_looked_up_again(driver, source, cloc
     clock.time += MODE_AGAIN_SECONDS
     gpu = source.read().gpus[0]
     assert (gpu.compute_mode, gpu.faults) == (None, ())
+
+
+def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_is(driver, source, fake_gpu, monkeypatch):
+    driver.gpus = [fake_gpu()]
+
+    def name(fake, function, handle, text, size):
+        text.value = b"NVIDIA \x1b]0;t\x07H100\xff80GB"
+        return 0
+
+    monkeypatch.setattr(type(driver), "_nvmlDeviceGetName", name)
+    assert read_one(source).name == "NVIDIA H100\ufffd80GB"
+
+
+def test_what_runs_under_mps_is_said(driver, source, fake_gpu, fake_process, tmp_path):
+    program = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
+    with subprocess.Popen([program, "60"]) as server:
+        held = [fake_process(server.pid, GIB), fake_process(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
+        driver.gpus = [fake_gpu(processes=held)]
+        client, other = read_one(source).processes
+        server.kill()
+    assert (client.pid, client.used_bytes, client.note) == (ME, 2 * GIB, "runs under MPS")
+    assert other.note == "MPS server: may hold its clients' memory"

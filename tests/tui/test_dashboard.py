@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
 
 from vramtop.estimator.budget import Budget
@@ -271,7 +272,7 @@ async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu,
 async def test_hostile_names_never_reach_the_terminal_from_any_screen(
     open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
 ):
-    evil = "[red]\x1b[31mx[/]\x07"
+    evil = "[red]\x1b[31mx[/]\x07\u202e\u200b\u3164"
     monkeypatch.setitem(NEEDS, evil, 40.0)
     process = make_process(1, 30, command=evil, user=evil, note=evil)
     app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
@@ -280,7 +281,7 @@ async def test_hostile_names_never_reach_the_terminal_from_any_screen(
         for keys in ((), ("enter",), ("escape", "a"), ("escape", "f")):
             await pilot.press(*keys)
             await pilot.pause(0.3)
-            assert all(line.isprintable() for line in screen_lines(app)), keys
+            assert all(line.isprintable() and "\u3164" not in line for line in screen_lines(app)), keys
 
 
 async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
@@ -380,7 +381,9 @@ async def test_footer_is_whole_at_80_columns(open_app, make_snapshot, make_gpu, 
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        assert screen_lines(app)[-1].startswith("Enter Open f Fit a Attach t Step / Filter s Sort k Kill r Rec ? Help q Quit")
+        assert screen_lines(app)[-1].startswith(
+            "Enter Open f Fit a Attach t Step / Filter s Sort k Kill r Rec ? Help q Quit"
+        )
 
 
 async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
@@ -487,12 +490,12 @@ async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_sna
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         table = app.screen.query_one(ProcessTable)
-        dark = table.get_row_at(0)
+        dark = table.render_line(1)
         app.theme = "textual-light"
         await pilot.pause(0.2)
-        light = table.get_row_at(0)
-        assert [cell.text for cell in dark] == [cell.text for cell in light]
-        assert [cell.style for cell in dark] != [cell.style for cell in light]
+        light = table.render_line(1)
+        assert dark.text == light.text
+        assert [segment.style for segment in dark] != [segment.style for segment in light]
 
 
 async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_again(open_app, make_snapshot, make_gpu):
@@ -526,3 +529,31 @@ async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapsho
         await pilot.press("f", "end", "enter")
         await pilot.pause(0.3)
         assert app.screen.job.model.id is None
+
+
+async def test_only_cells_that_changed_are_sent_to_the_terminal(
+    open_app, make_snapshot, make_gpu, make_process, monkeypatch
+):
+    """A figure and the clock; the line that holds the figure alone has 120 cells."""
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    gpu = make_gpu(0, [make_process(1, 60)])
+    readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
+    app = open_app([make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings)], interval=1.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "util 51 %" in "".join(written)
+        written.clear()
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if written and "util 62 %" in screen_text(app):
+                break
+        assert "62" in "".join(written)
+        assert "util" not in "".join(written)
+        assert len("".join(written)) < 250
+        written.clear()
+        await pilot.press("ctrl+l")
+        await pilot.pause()
+        assert "util" in "".join(written)
+        assert "Fit" in "".join(written)

@@ -1,11 +1,15 @@
 """MIG devices on the dashboard, in the process table and in ``vramtop --once``: own rows, memory counted once."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.cells import cell_len
 
@@ -16,7 +20,7 @@ from vramtop.monitor.snapshot import Fault, GpuReading, MigReading, Snapshot, Wa
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
 from vramtop.tui.cli import main
-from vramtop.tui.commands import once
+from vramtop.tui.commands import attach, once
 from vramtop.tui.row_text import names_width, row_line, row_titles
 from vramtop.tui.table_rows import matching, table_rows
 from vramtop.tui.widgets.gpu_panel import GpuPanel
@@ -184,7 +188,7 @@ async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snap
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         table = app.screen.query_one(ProcessTable)
-        places = {str(table.get_row_at(at)[1].text).strip() for at in range(table.row_count)}
+        places = {row.cells["GPU"].text for row in table.rows}
         assert {"10:3:0", "10:3:1", "10:9"} <= places
 
 
@@ -256,7 +260,7 @@ def test_once_has_a_line_for_each_device_and_json_an_array(
 
 
 def test_a_recording_keeps_what_the_devices_held(
-    tmp_path: Any, make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
+    tmp_path: Path, make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
 ) -> None:
     snapshot = make_snapshot([mig_gpu()])
     with RecordingWriter(tmp_path / "mig.rec") as writer:
@@ -266,3 +270,29 @@ def test_a_recording_keeps_what_the_devices_held(
     assert [row.reading for row in make_watchlist().update(again).shown[1:]] == [
         row.reading for row in make_watchlist().update(snapshot).shown[1:]
     ]
+
+
+def test_attach_says_the_instance_that_a_process_runs_in(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Make,
+    scripted_source: Make,
+    make_mig_gpu: Make,
+    make_process: Make,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        try:
+            while psutil.Process(process.pid).cmdline() != command:
+                time.sleep(0.01)
+            start_time = psutil.Process(process.pid).create_time()
+            mine = make_process(process.pid, 12, start_time=start_time, gpu_instance=9, compute_instance=0)
+            snapshot = make_snapshot([make_mig_gpu(0, [mine], free=(39, 7))], time=time.time())
+            monkeypatch.setattr(attach, "NvmlSource", lambda: scripted_source([snapshot]))
+            assert main(["attach", str(process.pid)]) == 3
+        finally:
+            process.kill()
+    lines = capsys.readouterr().out.splitlines()
+    assert ["-", str(process.pid), "0:9", "12.0", "NVML"] in [line.split() for line in lines]

@@ -202,7 +202,7 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
     yield from (terminal.text(line) for line in table(rows, "<<<"))
     for key in run.missing:
-        yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#f59e0b")
+        yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#c96c04")
     for warning in attachment.warnings:
         yield terminal.text(f"warning: {warning}")
     for oddity in run.odd:

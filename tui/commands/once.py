@@ -18,12 +18,12 @@ from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.mig_devices import MigDevice, mig_devices
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
-from vramtop.monitor.snapshot import Snapshot, WatchedJob
+from vramtop.monitor.snapshot import GpuProcess, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 
 from ..odd_text import odd_lines
 from ..palette import STATUSES, VERDICTS, rest_words
-from ..terminal import Terminal, look, table
+from ..terminal import Terminal, cut, look, table
 
 
 def run(options: argparse.Namespace) -> int:
@@ -161,11 +161,12 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
     yield terminal.text(f"{source.host or os.uname().nodename} · " + " · ".join(facts))
     shown = board.shown
     rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(row) for row in shown)]
+    rows = [tuple(terminal.text(cell) for cell in row) for row in rows]
     header, *lines = table(rows, "<<>>>>>>" if any(gpu.devices for gpu in shown) else "><>>>>>>")
-    yield terminal.text(header)
+    yield header
     coming = iter(lines)
     for gpu in board.gpus:
-        yield from (terminal.text(line) for line in islice(coming, 1 + len(gpu.devices)))
+        yield from islice(coming, 1 + len(gpu.devices))
         yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
     yield ""
     yield from _process_lines(board, terminal)
@@ -189,7 +190,14 @@ def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
                 words = f"({rest_words(each.reading)})"
                 rows.append(("-", "-", each.reading.label, format_gib(each.rest_bytes), "", "", words))
     if len(rows) > 1:
-        yield from (terminal.text(line)[: terminal.width] for line in table(rows, "><>>><<"))
+        lines = table([[terminal.text(cell) for cell in row] for row in rows], "><>>><<")
+        yield from (cut(line, terminal.width) for line in lines)
+
+
+def _command(process: GpuProcess) -> str:
+    """What it runs, behind what is odd about it."""
+    words = process.command or process.name
+    return f"({process.note}) {words}" if words and process.note else words or process.note or "n/a"
 
 
 def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
@@ -221,5 +229,5 @@ def _process_cells(row: ProcessRow) -> tuple[str, ...]:
         format_gib(process.used_bytes),
         format_gib(row.budget.steady_device_bytes) if row.budget else "",
         STATUSES[row.comparison.status].word if row.comparison else "",
-        process.command or process.note or process.name or "n/a",
+        _command(process),
     )

@@ -1,17 +1,17 @@
 """The dashboard: every GPU beside its budget, the jobs that wait, and all processes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, GpuRow
@@ -24,6 +24,7 @@ from ..terminal import clean
 from ..widgets.choice import Menu
 from ..widgets.gpu_panel import GpuPanel
 from ..widgets.gpu_rows import GpuRows
+from ..widgets.keys_line import KeysLine
 from ..widgets.legend import Legend, legend_line
 from ..widgets.lines import Lines
 from ..widgets.pending_list import PendingList
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
     from ..app import VramtopApp
     from .terminate import Endings
-
-_PALETTE_KEY_WIDTH = 90
-"""A narrower footer has no room for the key of the palette beside all others; the help names it."""
 
 
 class DashboardScreen(Screen[None]):
@@ -81,7 +79,7 @@ class DashboardScreen(Screen[None]):
         yield Lines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
-        yield Footer(compact=True)
+        yield KeysLine()
 
     def on_mount(self) -> None:
         """Nothing is known yet."""
@@ -122,7 +120,6 @@ class DashboardScreen(Screen[None]):
     @on(Resize)
     @on(ScreenResume)
     def _arrange_again(self) -> None:
-        self.query_one(Footer).show_command_palette = self.size.width >= _PALETTE_KEY_WIDTH
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
 
@@ -242,6 +239,16 @@ class DashboardScreen(Screen[None]):
             self._choose_job([row.job for row in waiting], show)
         else:
             self.notify("No job waits here; f opens the fit check, which has preflight too.", severity="warning")
+
+    def commands(self) -> Iterable[SystemCommand]:
+        """What the command palette offers here."""
+        yield SystemCommand("Step", "Memory over one training step, by component", self.action_step)
+        yield SystemCommand("Preflight", "Is all there that a job that waits needs?", self.action_preflight)
+        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Dismiss", "An ended run, or a job that waits", self.action_take_away)
+        if self.app.no_ending is None:
+            yield SystemCommand("Kill", "End the process under the cursor; asks first", self.action_terminate)
+        yield SystemCommand("Filter", "Show only some of the processes", self.action_filter)
 
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""

@@ -1,0 +1,125 @@
+"""Files that others wrote: only files are opened, up to a size, and what is in them is neither deep nor endless.
+
+Pipes and devices may never end, block for ever, or do something when they are opened; what a path leads to is decided
+by whoever wrote it. Every reader of settings, configs, scripts and logs comes by here.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+SETTINGS_BYTES = 2**19
+"""Of a file that people write by hand: more is read for seconds, and is none."""
+CONFIG_BYTES = 4 * 2**20
+"""Of a config.json, or an index of shards: one with two tables of 22,000 labels has 1.6 MB."""
+_MOST_DEPTH = 64
+_MOST_VALUES = 100_000
+"""Written out, or with aliases followed: beyond it a few lines of YAML would keep us busy for minutes."""
+_MOST_DOTS = 160
+"""In one line: ``a.a.a...`` takes time and memory that grow with its square. Long lists of factors have 128."""
+
+
+class TooLargeError(OSError):
+    """The file is larger than any of its kind."""
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A file, open for reading; never a pipe, a device or a folder.
+
+    Raises:
+        OSError: it is something else, or cannot be opened.
+    """
+    _refuse_others(os.stat(path).st_mode, path)  # noqa: PTH116 - opening a device may already do something
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        _refuse_others(os.fstat(handle).st_mode, path)  # it may have been replaced meanwhile
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def read_file(path: Path, most_bytes: int = SETTINGS_BYTES) -> bytes:
+    """A file's bytes; files of the kernel, which have no size, are empty.
+
+    Raises:
+        TooLargeError: it has more than ``most_bytes``.
+        OSError: it cannot be read, or is no file.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most_bytes + 1) if 0 < size <= most_bytes else b""
+    if max(size, len(data)) > most_bytes:
+        raise TooLargeError(
+            errno.EFBIG, f"it has more than {most_bytes // 2**10:,} KiB, which no such file has", str(path)
+        )
+    return data
+
+
+def read_start(path: Path, most_bytes: int) -> bytes:
+    """The first bytes of a file that may be longer.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+    """
+    with open_file(path) as file:
+        return file.read(most_bytes) if os.fstat(file.fileno()).st_size else b""
+
+
+def check_shape(data: Any) -> None:
+    """See that data of lists and tables is not nested too deeply, nor too much of it, nor inside itself.
+
+    Raises:
+        ValueError: it is; what, in a few words.
+    """
+    _count(data, {}, 0)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Raises:
+        ValueError: it is no TOML, or more than settings are.
+    """
+    import msgspec  # here: its TOML reader imports tomllib
+
+    if max((line.count(".") for line in text.splitlines() if len(line) > _MOST_DOTS), default=0) > _MOST_DOTS:
+        raise ValueError(f"a line with more than {_MOST_DOTS} dots")
+    try:
+        tables: dict[str, Any] = msgspec.toml.decode(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    check_shape(tables)
+    return tables
+
+
+def _count(data: Any, known: dict[int, int], depth: int) -> int:
+    """How many values there are with aliases followed, counted once for each object."""
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple | set) else ()
+    if not inner:
+        return 1
+    if id(data) in known:
+        if known[id(data)] == 0:
+            raise ValueError("a value contains itself")
+        return known[id(data)]
+    if depth >= _MOST_DEPTH:
+        raise ValueError(f"nested more than {_MOST_DEPTH} deep")
+    known[id(data)] = 0  # under way
+    count = 1
+    for value in inner:
+        count += _count(value, known, depth + 1) if isinstance(value, dict | list | tuple | set) else 1
+        if count > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES:,} values")
+    known[id(data)] = count
+    return count
+
+
+def _refuse_others(mode: int, path: Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
