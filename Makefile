@@ -18,7 +18,7 @@ TYPING := build/typing/vramtop
 .PHONY: run test check lint types imports accuracy explanations bench bench-probe soak picture demo clean
 
 run: $(VENV)/installed
-	$(BIN)/vramtop $(ARGS)
+	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
 
 test: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest $(ARGS)
