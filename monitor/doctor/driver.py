@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import re
 import select
 import signal
 import threading
@@ -259,5 +260,5 @@ def _kernel_module() -> str | None:
         text = KERNEL_VERSION.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
-    return " ".join(line.removeprefix("NVRM version:").partition(" Release Build")[0].split()[:9]) or None
+    found = re.search(r"^NVRM version:\s*(.*?\d+\.\d+(?:\.\d+)?)", text, re.MULTILINE)
+    return " ".join(found[1].split()) if found else None
