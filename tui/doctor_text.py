@@ -107,7 +107,8 @@ def _gpu(gpu: GpuFacts) -> Iterator[tuple[str, str]]:
         told = f"tells {', '.join(map(_spaced, able))}" if able else None
         yield "", _joined([told, *map(_spaced, other)])
     if gpu.processes is not None:
-        words = f"{gpu.processes} processes: {gpu.processes_seen} seen from here, {gpu.processes_of_others} of others"
+        noun = "process" if gpu.processes == 1 else "processes"
+        words = f"{gpu.processes} {noun}: {gpu.processes_seen} seen from here, {gpu.processes_of_others} of others"
         yield "", words
     if gpu.slowest_call:
         yield "", f"slowest call {gpu.slowest_call}, {(gpu.slowest_seconds or 0) * 1000:.1f} ms"
