@@ -128,7 +128,7 @@ def _terminal(shown: TerminalFacts) -> Iterator[tuple[str, str]]:
     ends = {"input": shown.input_is_terminal, "output": shown.output_is_terminal}
     pipes = [f"{end} is no terminal" for end, there in ends.items() if not there]
     within = f"within {', '.join(shown.within)}" if shown.within else None
-    colours = "no colours" if shown.colours == "none" else f"colours: {shown.colours}"
+    colours = {"none": "no colours", "true": "true colour"}.get(shown.colours, f"{shown.colours} colours")
     parts = [f"TERM={shown.term or '(not set)'}", size, shown.encoding, colours, within, *pipes]
     yield "terminal", _joined([*parts, "ASCII only" if shown.ascii_only else None])
 
