@@ -1,27 +1,31 @@
 """Lines of content, each of which is drawn only when it says something else."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
+from rich.segment import Segment
+from rich.style import Style as RichStyle
 from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
-from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
-from textual.visual import Visual
 
 
 class ContentLines(ScrollView):
     """Lines that are as wide as the widget; where there is no room for all of them, they scroll."""
 
-    DEFAULT_CSS = "ContentLines { overflow: hidden hidden; scrollbar-size-vertical: 1; text-wrap: nowrap; }"
+    DEFAULT_CSS = "ContentLines { overflow: hidden hidden; scrollbar-size-vertical: 1; }"
+    ALLOW_SELECT = False
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self._lines: list[Content] = []
         self._strips: dict[int, Strip] = {}
         """Lines that have been drawn."""
+        self._styles: dict[tuple[str | Style, ...], RichStyle] = {}
+        """By the styles that lie over each other, the lowest first."""
 
     @property
     def lines(self) -> Sequence[Content]:
@@ -51,28 +55,16 @@ class ContentLines(ScrollView):
         at = y + self.scroll_offset.y
         if at >= len(self._lines) or not self.size.width:
             return Strip.blank(self.size.width, self.rich_style)
-        if self.text_selection is not None:  # it reckons with the whole text
-            whole = Visual.to_strips(self, self.shown, self.size.width, None, self.visual_style)
-            return whole[at] if at < len(whole) else Strip.blank(self.size.width, self.rich_style)
         strip = self._strips.get(at)
         if strip is None:
-            (strip,) = Visual.to_strips(self, self._lines[at], self.size.width, 1, self._style_of(at), pad=True)
-            self._strips[at] = strip
+            strip = self._strips[at] = self._draw(self._lines[at], self._style_of(at))
         return strip
-
-    def render(self) -> Content:
-        """For those who want it as a text, such as a selection with the mouse."""
-        return self.shown
 
     def notify_style_update(self) -> None:
         """Colours may have changed."""
         super().notify_style_update()
         self._strips.clear()
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        """What is selected looks different."""
-        self._strips.clear()
-        super().selection_updated(selection)
+        self._styles.clear()
 
     def on_resize(self, _: Resize) -> None:
         """Lines of another width."""
@@ -80,3 +72,23 @@ class ContentLines(ScrollView):
 
     def _style_of(self, at: int) -> Style:  # noqa: ARG002 - for those that draw some lines in another style
         return self.visual_style
+
+    def _draw(self, line: Content, base: Style) -> Strip:
+        """The line in the widget's width. Textual's own way also wraps and aligns, and takes several times as long."""
+        text, spans, width = line.plain, line.spans, self.size.width
+        cuts = sorted({0, len(text), *(cut for span in spans for cut in span[:2])})
+        segments = []
+        for start, end in pairwise(cuts):
+            over = [span.style for span in spans if span.start <= start and span.end >= end]
+            segments.append(Segment(text[start:end], self._rich_style(base, *over)))
+        return Strip(segments).adjust_cell_length(width, self._rich_style(base))
+
+    def _rich_style(self, base: Style, *over: str | Style) -> RichStyle:
+        key = (base, *over)
+        known = self._styles.get(key)
+        if known is None:
+            style = base
+            for each in over:
+                style += Style.parse(each) if isinstance(each, str) else each
+            known = self._styles[key] = style.rich_style
+        return known
