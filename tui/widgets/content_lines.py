@@ -41,7 +41,7 @@ class ContentLines(ScrollView):
         """Show these lines from now on."""
         before, self._lines = self._lines, list(lines)
         alike = min(len(before), len(self._lines))
-        changed = [at for at in range(alike) if not before[at].is_same(self._lines[at])]
+        changed = [at for at in range(alike) if not _are_alike(before[at], self._lines[at])]
         changed += range(alike, max(len(before), len(self._lines)))
         for at in changed:
             self._strips.pop(at, None)
@@ -92,3 +92,7 @@ class ContentLines(ScrollView):
                 style += Style.parse(each) if isinstance(each, str) else each
             known = self._styles[key] = style.rich_style
         return known
+
+
+def _are_alike(one: Content, other: Content) -> bool:
+    return one is other or one.is_same(other)
