@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .processes import namespace_pids
+from .snapshot import LATEST
 
 _MAGIC = b"VRAMTOP1"
 _HEADER = struct.Struct("<8sQII")
@@ -212,7 +213,7 @@ def _number(value: Any) -> int | None:
 
 
 def _seconds(value: Any) -> float | None:
-    return float(value) if type(value) in (int, float) and 0 <= value < 2**63 else None
+    return float(value) if type(value) in (int, float) and 0 <= value <= LATEST else None
 
 
 def _version(value: Any) -> str | None:

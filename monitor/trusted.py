@@ -1,0 +1,37 @@
+"""What a recording may ask of the dashboard that plays it: it comes from anybody."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from vramtop.estimator.job import Job
+from vramtop.estimator.jobfile import names_code
+
+from .snapshot import Snapshot
+
+_MOST_PROCESSES = 20_000
+
+
+def trusted(snapshot: Snapshot) -> Snapshot:
+    """The snapshot without jobs that have code run: an estimate of them would import what the recording names.
+
+    Raises:
+        msgspec.ValidationError: it has more processes than machines run.
+    """
+    if sum(len(gpu.processes or ()) for gpu in snapshot.gpus) > _MOST_PROCESSES:
+        raise msgspec.ValidationError(f"more than {_MOST_PROCESSES:,} processes")
+    if not snapshot.watched and not snapshot.pending:
+        return snapshot
+    watched = tuple(replace(each, job=job) for each in snapshot.watched for job in _harmless((each.job,)))
+    return replace(snapshot, watched=watched, pending=tuple(_harmless(snapshot.pending)))
+
+
+def _harmless(jobs: Iterable[Job]) -> Iterable[Job]:
+    for job in jobs:
+        if names_code(job.model.id) and job.model.config is None:
+            continue
+        model = msgspec.structs.replace(job.model, trust_remote_code=False, code_folder=None)
+        yield msgspec.structs.replace(
+            job, model=model, parallel=msgspec.structs.replace(job.parallel, tensor_plan=None)
+        )
