@@ -180,11 +180,11 @@ def _sample(figures: bytes, facts: bytes) -> ProbeSample | None:
         data = {**json.loads(facts), **json.loads(figures)}
         steps = data.get("steps") or {}
         return ProbeSample(
-            pid=int(data["pid"]),
+            pid=_whole(data["pid"]),
             time=_seconds(data["time"]) or 0.0,
             torch=_version(data.get("torch")),
             devices=tuple(_counters(device) for device in data.get("devices", ())),
-            steps=int(steps.get("count") or 0),
+            steps=_number(steps.get("count")) or 0,
             step_began=_seconds(steps.get("began")),
             step_ended=_seconds(steps.get("ended")),
             step_seconds=_seconds(steps.get("seconds")),
@@ -201,7 +201,7 @@ def _counters(device: Mapping[str, Any]) -> DeviceCounters:
     names = ("allocated_bytes", "reserved_bytes", "active_bytes", "allocated_peak_bytes", "reserved_peak_bytes")
     counted = {name: _number(device.get(name)) for name in (*names, "retries", "out_of_memory")}
     return DeviceCounters(
-        index=int(device["index"]),
+        index=_whole(device["index"]),
         uuid=str(device["uuid"]) if device.get("uuid") else None,
         out_of_memory_time=_seconds(device.get("out_of_memory_time")),
         **counted,
@@ -210,6 +210,13 @@ def _counters(device: Mapping[str, Any]) -> DeviceCounters:
 
 def _number(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _whole(value: Any) -> int:
+    number = _number(value)
+    if number is None:
+        raise ValueError("not a number that counts")
+    return number
 
 
 def _seconds(value: Any) -> float | None:

@@ -34,7 +34,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Header(msgspec.Struct):
-    vramtop_recording: Annotated[int, msgspec.Meta(ge=1)]
+    vramtop_recording: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 class RecordingWriter:
