@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ _USUAL_BYTES = 4096
 """Header and figures of a process with a dozen devices."""
 _LINK = "/memfd:vramtop-probe (deleted)"
 _TRIES = 5
+_MOST_FILES = 20_000
+"""Open files of a process that are looked at: it may have a million, at 4 microseconds each."""
 STALE_SECONDS = 5.0
 """A sample that is older tells of a process that is stopped, or hangs."""
 
@@ -154,7 +157,9 @@ class OpenProbe:
 def open_probe(path: Path) -> OpenProbe | None:
     """Open what ``find_probe`` found; None where it has gone, or may not be read."""
     try:
-        return OpenProbe(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - under another root, a pipe may have that name
+            return None
+        return OpenProbe(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError:
         return None
 
@@ -166,7 +171,7 @@ def find_probe(pid: int) -> Path | None:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         return None
-    for name in names:
+    for name in names[:_MOST_FILES]:
         try:
             if os.readlink(f"{folder}/{name}") == _LINK:  # noqa: PTH115 - cheaper, for processes with many files
                 return Path(folder, name)
