@@ -233,5 +233,7 @@ class _Start:
         self.call = call
         try:
             return getattr(self._nvml, call)()
+        except UnicodeDecodeError as error:  # pynvml takes every text for UTF-8
+            return error.object.decode(errors="replace")
         except self._nvml.NVMLError:
             return None

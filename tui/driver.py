@@ -17,7 +17,7 @@ from textual.events import Resize
 from textual.geometry import Size
 
 if TYPE_CHECKING:
-    from .app import VramtopApp
+    from .fitting_app import FittingApp
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What ends the dashboard from outside; the keys of the same meaning never arrive as signals."""
@@ -33,12 +33,12 @@ class TerminalDriver(LinuxDriver):
     """Reads keys from standard input and draws on standard output, so that standard error may go to a file."""
 
     def __init__(
-        self, app: "VramtopApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+        self, app: "FittingApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._out = _Patient(sys.__stdout__ or sys.__stderr__)
         self._file = cast("Any", self._out)
-        self._app: VramtopApp = app
+        self._app: FittingApp = app
         self._raw: Any = None
         """The terminal's settings while the dashboard has it."""
         self._hung_up = select.poll()

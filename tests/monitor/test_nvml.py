@@ -522,8 +522,14 @@ def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_is(driver, source, fake_
         text.value = b"NVIDIA \x1b]0;t\x07H100\xff80GB"
         return 0
 
+    def version(fake, function, text, size):
+        text.value = b"580\xff"
+        return 0
+
     monkeypatch.setattr(type(driver), "_nvmlDeviceGetName", name)
+    monkeypatch.setattr(type(driver), "_nvmlSystemGetDriverVersion", version)
     assert read_one(source).name == "NVIDIA H100\ufffd80GB"
+    assert source.read().source.driver_version == "580\ufffd"
 
 
 def test_what_runs_under_mps_is_said(driver, source, fake_gpu, fake_process, tmp_path):

@@ -31,7 +31,7 @@ ODD = Oddity(
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_an_oddity_is_wrapped_to_the_terminal_and_keeps_its_size_together(width: int) -> None:
-    lines = list(odd_lines([ODD], Terminal(colour=False, ascii_only=True, width=width)))
+    lines = list(odd_lines([ODD], Terminal(colours="none", ascii_only=True, width=width)))
     assert all(len(line) <= width and line.isascii() for line in lines)
     assert lines[0].startswith("     ! 2 data loader workers")
     assert sum(line.startswith("     ! ") for line in lines) == 1

@@ -105,7 +105,8 @@ class DashboardScreen(Screen[None]):
             self._say_matches()
             legend = self.query_one(Legend)
             legend.display = plan.legend
-            legend.show(legend_line(self.size.width - 2))
+            if plan.legend:
+                legend.show(legend_line(self.size.width - 2))
             if self._no_ending != self.app.no_ending:
                 self._no_ending = self.app.no_ending
                 self.refresh_bindings()
