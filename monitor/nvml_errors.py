@@ -10,6 +10,7 @@ from vramtop.estimator.errors import CannotTellError
 from .snapshot import Fault
 
 KERNEL_VERSION = Path("/proc/driver/nvidia/version")
+OWN_MAPS = Path("/proc/self/maps")
 
 UNSUPPORTED = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"})
 """The answer will be the same next time."""
@@ -131,9 +132,19 @@ def _library_version(nvml: Any) -> str | None:
     try:
         version = str(nvml.nvmlSystemGetNVMLVersion())
     except nvml.NVMLError:
-        return None
+        return _mapped_version()
     cuda, _, driver = version.partition(".")
     return driver if "." in driver and len(cuda) <= 2 else version
+
+
+def _mapped_version() -> str | None:
+    """The version in the name of the file that this process has loaded: ``libnvidia-ml.so.550.54.15``."""
+    try:
+        text = OWN_MAPS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)\b", text)
+    return match[1] if match else None
 
 
 def _kernel_version() -> str | None:

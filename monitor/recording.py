@@ -34,7 +34,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Header(msgspec.Struct):
-    vramtop_recording: Annotated[int, msgspec.Meta(ge=1)]
+    vramtop_recording: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 class RecordingWriter:
@@ -51,7 +51,8 @@ class RecordingWriter:
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._path = path
         self._encoder = msgspec.json.Encoder()
-        self._begun = False
+        self._written = 0
+        self._failed = False
         try:
             self._file = path.open("wb" if overwrite else "xb")
         except FileExistsError:
@@ -67,15 +68,17 @@ class RecordingWriter:
             VramtopError: the file cannot be written any more (a full disk).
         """
         lines: list[Any] = [snapshot]
-        if not self._begun:
+        if not self._written:
             lines.insert(0, {"vramtop_recording": VERSION, "source": snapshot.source, "time": snapshot.time})
-            self._begun = True
         try:
             for line in lines:
                 self._gzip.write(self._encoder.encode(line) + b"\n")
             self._gzip.flush()  # Z_SYNC_FLUSH: what was written so far can be read
         except OSError as error:
-            raise VramtopError(f"{self._path}: the recording cannot go on: {error.strerror}") from None
+            self._failed = True
+            kept = f"the {self._written} snapshots before can be played" if self._written else "nothing was written"
+            raise VramtopError(f"{self._path}: the recording ends here: {error.strerror}; {kept}") from None
+        self._written += 1
 
     def close(self) -> None:
         """Finish the file.
@@ -89,6 +92,8 @@ class RecordingWriter:
             finally:
                 self._file.close()
         except OSError as error:
+            if self._failed:  # and has been said
+                return
             raise VramtopError(f"{self._path}: the recording's end cannot be written: {error.strerror}") from None
 
     def __enter__(self) -> "RecordingWriter":

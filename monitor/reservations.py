@@ -6,37 +6,42 @@ or its time is up, it is void. What the process and those that it started alread
 
 import contextlib
 import fcntl
+import itertools
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from vramtop.estimator.errors import CannotTellError
 
 from .origins import ancestors_of
 from .runs import is_running
-from .snapshot import GpuReading, Place, ProcessKey, Snapshot
+from .snapshot import Count, GpuReading, Place, ProcessKey, Seconds, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
 _LONGEST_BYTES = 2**16
+_MOST_PROMISES = 1000
+"""Anybody may fill the folder; these are looked at every second."""
 _PATIENCE_SECONDS = 10.0
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """A promise."""
 
-    pid: int
-    start_time: float
+    pid: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    start_time: Seconds
     """Unix seconds; with the pid it identifies the process that the promise belongs to."""
     job: str
     """Its name, for people."""
-    gpus: dict[str, int]
+    gpus: dict[str, Count]
     """Bytes by the uuid of a GPU or MIG device, or by the GPU's index where it has none."""
-    until: float | None = None
+    until: Seconds | None = None
     """Unix seconds; None: as long as the process lives."""
 
 
@@ -102,7 +107,7 @@ class Reservations:
     def promises(self) -> tuple[Reservation, ...]:
         """Those that hold; one's own that are void are removed. None where there is no such folder."""
         try:
-            files = sorted(self.folder.glob("*.json"))
+            files = sorted(itertools.islice(self.folder.glob("*.json"), _MOST_PROMISES))
         except OSError:
             return ()
         found = []

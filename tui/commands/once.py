@@ -157,8 +157,10 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
 def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
     source = board.snapshot.source
     count = len(board.gpus)
-    facts = [f"driver {source.driver_version}", f"CUDA {source.cuda_version}", f"{count} GPU{'s' * (count != 1)}"]
-    yield terminal.text(f"{source.host or os.uname().nodename} · " + " · ".join(facts))
+    facts = [source.host or os.uname().nodename]
+    facts += [f"driver {source.driver_version}"] if source.driver_version else []
+    facts += [f"CUDA {source.cuda_version}"] if source.cuda_version else []
+    yield terminal.text(" · ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
     shown = board.shown
     rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(row) for row in shown)]
     rows = [tuple(terminal.text(cell) for cell in row) for row in rows]

@@ -62,6 +62,8 @@ class DashboardScreen(Screen[None]):
         self._panels: list[GpuPanel] = []
         self._chosen: tuple[GpuKey, int] | None = None
         """The GPU or MIG device that the user has chosen, and its position; None: the one that needs a look."""
+        self._taken = 0
+        """Lines of the head, the filter and the footer."""
         self._endings: Endings | None = None
         self._no_ending: str | None = None
 
@@ -94,8 +96,7 @@ class DashboardScreen(Screen[None]):
         """Show these figures."""
         with self.app.batch_update():
             feed = self.app.feed
-            taken = self._show_head(board, feed)
-            plan = self._plan(board, self.size.height - taken)
+            plan = self._plan(board, self.size.height - self._show_head(board, feed))
             self._show_gpus(board, plan, feed)
             self.query_one(PendingList).show_pending(
                 board.pending, width=self.size.width - 2, height=plan.pending_height, now=board.snapshot.time
@@ -104,18 +105,18 @@ class DashboardScreen(Screen[None]):
             self._say_matches()
             legend = self.query_one(Legend)
             legend.display = plan.legend
-            legend.show(legend_line(self.size.width - 2))
+            if plan.legend:
+                legend.show(legend_line(self.size.width - 2))
             if self._no_ending != self.app.no_ending:
                 self._no_ending = self.app.no_ending
                 self.refresh_bindings()
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
-        board = self.app.board
-        if board and self.app.feed.age_seconds is not None:
-            self.show_board(board)
-        else:
-            self._show_head(board, self.app.feed)
+        board, taken = self.app.board, self._taken
+        if (self.app.feed.age_seconds is None and self._show_head(board, self.app.feed) == taken) or board is None:
+            return
+        self.show_board(board)
 
     @on(Resize)
     @on(ScreenResume)
@@ -286,7 +287,8 @@ class DashboardScreen(Screen[None]):
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width - 2))
-        return 3 + len(warnings) + bool(self.query_one("#filter").display)
+        self._taken = 3 + len(warnings) + bool(self.query_one("#filter").display)
+        return self._taken
 
     def _plan(self, board: Board, height: int) -> Arrangement:
         return arrange(
@@ -349,7 +351,8 @@ class DashboardScreen(Screen[None]):
         return worst.index(min(worst)) if worst else 0
 
     def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:
-        if not gpu.reading.read_at:  # never read: its figures are n/a, not old
+        reading = gpu.reading
+        if not reading.read_at or (reading.used_bytes is None and not reading.mig):  # its figures are n/a, not old
             return None
-        age = board.snapshot.time - gpu.reading.read_at + (feed.age_seconds or 0.0)
-        return age if age > STALE_INTERVALS * feed.interval else None
+        age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
+        return age if reading.is_old or age > STALE_INTERVALS * feed.interval else None
