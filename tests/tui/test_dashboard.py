@@ -380,7 +380,9 @@ async def test_footer_is_whole_at_80_columns(open_app, make_snapshot, make_gpu, 
     app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        assert screen_lines(app)[-1].startswith("Enter Open f Fit a Attach t Step / Filter s Sort k Kill r Rec ? Help q Quit")
+        assert screen_lines(app)[-1].startswith(
+            "Enter Open f Fit a Attach t Step / Filter s Sort k Kill r Rec ? Help q Quit"
+        )
 
 
 async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
