@@ -46,17 +46,23 @@ def save_job(job: Job, path: Path, *, over: bool = False) -> None:
     """
     place = expanded(str(path))
     beside = place.with_name(f".{place.name}.{os.getpid()}")
+    made: Path | None = None
     try:
         if over and place.exists():
+            made = beside
             beside.write_text(_edited(place, job) or job_text(job), encoding="utf-8")
+            beside.chmod(place.stat().st_mode & 0o777)
             beside.replace(place.resolve())
         else:
             with place.open("x", encoding="utf-8") as file:
+                made = place
                 file.write(job_text(job))
     except FileExistsError:
         raise InputError(f"{path} is there already") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
+        if made is not None:  # half of it
+            made.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written: {reason}") from None
 
 

@@ -213,11 +213,16 @@ def _launcher_name(launch: Launch) -> str:
 
 
 def _is_ours(pid: int) -> bool:
-    """The process runs under this very user: another user's interpreter must never be run, least of all by root."""
+    """The process was started by this very user: another user's interpreter must never be run, least of all by root.
+
+    All of its user ids count: a setuid program has its owner's, and command line and folder of whoever started it.
+    """
     try:
-        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
+    uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
+    return set(uids) == {str(os.geteuid())}
 
 
 def still_there(pid: int, start_time: float) -> None:

@@ -12,7 +12,9 @@ FRAMEWORKS = (
     *("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel"),
     *("litgpt", "torchtitan"),
 )
-_PACKAGES = re.compile(r"(/\S*?/(?:site|dist)-packages)/([^/\s]+)")
+_PACKAGES = ("site-packages", "dist-packages")
+_MOST_MAPS = 2**22
+"""Of the list of what a process has mapped: it is as long as the process makes it."""
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -73,10 +75,19 @@ def _beside(interpreter: Path | None) -> Iterator[Path]:
 def _loaded_from(pid: int) -> Iterable[tuple[str, str]]:
     """Package folders with the packages whose libraries are loaded from them."""
     try:
-        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+        with Path(f"/proc/{pid}/maps").open("rb") as file:
+            maps = file.read(_MOST_MAPS).decode("utf-8", errors="replace")
     except OSError:
         return ()
-    return tuple(dict.fromkeys((match[1], match[2]) for match in _PACKAGES.finditer(maps)))
+    found: dict[tuple[str, str], None] = {}
+    for line in maps.splitlines():
+        _, slash, path = line.partition("/")
+        for kind in _PACKAGES:
+            folder, mark, package = f"{slash}{path}".partition(f"/{kind}/")
+            if mark:
+                found[f"{folder}/{kind}", package.partition("/")[0]] = None
+                break
+    return tuple(found)
 
 
 def _under(root: Path | None, path: Path) -> Path:

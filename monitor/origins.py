@@ -75,7 +75,8 @@ def _is_orphan(pid: int) -> bool:
 
 def _stat(pid: int) -> list[str]:
     """The fields of proc(5)'s ``stat`` from the third on; empty for a process that is gone."""
-    return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields if len(fields) > 4 and _NUMBER.fullmatch(fields[1]) else []
 
 
 def _environ(pid: int) -> dict[str, str] | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .processes import namespace_pids
+from .snapshot import LATEST
 
 _MAGIC = b"VRAMTOP1"
 _HEADER = struct.Struct("<8sQII")
@@ -17,6 +19,8 @@ _USUAL_BYTES = 4096
 """Header and figures of a process with a dozen devices."""
 _LINK = "/memfd:vramtop-probe (deleted)"
 _TRIES = 5
+_MOST_FILES = 20_000
+"""Open files of a process that are looked at: it may have a million, at 4 microseconds each."""
 STALE_SECONDS = 5.0
 """A sample that is older tells of a process that is stopped, or hangs."""
 
@@ -152,7 +156,9 @@ class OpenProbe:
 def open_probe(path: Path) -> OpenProbe | None:
     """Open what ``find_probe`` found; None where it has gone, or may not be read."""
     try:
-        return OpenProbe(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - under another root, a pipe may have that name
+            return None
+        return OpenProbe(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError:
         return None
 
@@ -164,7 +170,7 @@ def find_probe(pid: int) -> Path | None:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError:
         return None
-    for name in names:
+    for name in names[:_MOST_FILES]:
         try:
             if os.readlink(f"{folder}/{name}") == _LINK:  # noqa: PTH115 - cheaper, for processes with many files
                 return Path(folder, name)
@@ -180,11 +186,11 @@ def _sample(figures: bytes, facts: bytes) -> ProbeSample | None:
         data = {**json.loads(facts), **json.loads(figures)}
         steps = data.get("steps") or {}
         return ProbeSample(
-            pid=int(data["pid"]),
+            pid=_whole(data["pid"]),
             time=_seconds(data["time"]) or 0.0,
             torch=_version(data.get("torch")),
             devices=tuple(_counters(device) for device in data.get("devices", ())),
-            steps=int(steps.get("count") or 0),
+            steps=_number(steps.get("count")) or 0,
             step_began=_seconds(steps.get("began")),
             step_ended=_seconds(steps.get("ended")),
             step_seconds=_seconds(steps.get("seconds")),
@@ -201,7 +207,7 @@ def _counters(device: Mapping[str, Any]) -> DeviceCounters:
     names = ("allocated_bytes", "reserved_bytes", "active_bytes", "allocated_peak_bytes", "reserved_peak_bytes")
     counted = {name: _number(device.get(name)) for name in (*names, "retries", "out_of_memory")}
     return DeviceCounters(
-        index=int(device["index"]),
+        index=_whole(device["index"]),
         uuid=str(device["uuid"]) if device.get("uuid") else None,
         out_of_memory_time=_seconds(device.get("out_of_memory_time")),
         **counted,
@@ -212,8 +218,15 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 
+def _whole(value: Any) -> int:
+    number = _number(value)
+    if number is None:
+        raise ValueError("not a number that counts")
+    return number
+
+
 def _seconds(value: Any) -> float | None:
-    return float(value) if type(value) in (int, float) and 0 <= value < 2**63 else None
+    return float(value) if type(value) in (int, float) and 0 <= value <= LATEST else None
 
 
 def _version(value: Any) -> str | None:

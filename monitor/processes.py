@@ -243,4 +243,4 @@ def namespace_pids(pid: int) -> tuple[int, ...]:
     except OSError:
         return ()
     found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
-    return tuple(map(int, found))
+    return tuple(int(number) for number in found if len(number) < 11 and number.isdecimal())

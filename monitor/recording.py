@@ -4,21 +4,22 @@
 a recorder that was killed leaves all but its last moment.
 """
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from gzip import GzipFile
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
 from vramtop.estimator.errors import InputError, VramtopError
 from vramtop.estimator.foreign import open_file
-from vramtop.estimator.job import Job
 
 from . import snapshot as snapshots
+from .ranges import NAMES
 from .snapshot import Fault, Snapshot
 from .trusted import trusted
 
@@ -36,7 +37,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Header(msgspec.Struct):
-    vramtop_recording: Annotated[int, msgspec.Meta(ge=1)]
+    vramtop_recording: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 class RecordingWriter:
@@ -53,7 +54,8 @@ class RecordingWriter:
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._path = path
         self._encoder = msgspec.json.Encoder()
-        self._begun = False
+        self._written = 0
+        self._failed = False
         try:
             self._file = path.open("wb" if overwrite else "xb")
         except FileExistsError:
@@ -69,15 +71,17 @@ class RecordingWriter:
             VramtopError: the file cannot be written any more (a full disk).
         """
         lines: list[Any] = [snapshot]
-        if not self._begun:
+        if not self._written:
             lines.insert(0, {"vramtop_recording": VERSION, "source": snapshot.source, "time": snapshot.time})
-            self._begun = True
         try:
             for line in lines:
                 self._gzip.write(self._encoder.encode(line) + b"\n")
             self._gzip.flush()  # Z_SYNC_FLUSH: what was written so far can be read
         except OSError as error:
-            raise VramtopError(f"{self._path}: the recording cannot go on: {error.strerror}") from None
+            self._failed = True
+            kept = f"the {self._written} snapshots before can be played" if self._written else "nothing was written"
+            raise VramtopError(f"{self._path}: the recording ends here: {error.strerror}; {kept}") from None
+        self._written += 1
 
     def close(self) -> None:
         """Finish the file.
@@ -91,6 +95,8 @@ class RecordingWriter:
             finally:
                 self._file.close()
         except OSError as error:
+            if self._failed:  # and has been said
+                return
             raise VramtopError(f"{self._path}: the recording's end cannot be written: {error.strerror}") from None
 
     def __enter__(self) -> "RecordingWriter":
@@ -113,7 +119,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """
     lines = _lines(path)
     _check_header(path, next(lines, None))
-    vars(snapshots)["Job"] = Job  # msgspec looks fields' types up there, where only type checkers import this one
+    vars(snapshots).update(NAMES)
     decoder = msgspec.json.Decoder(Snapshot)
     last: Snapshot | None = None
     cut = False
@@ -155,26 +161,49 @@ def _check_header(path: Path, line: bytes | None) -> None:
 
 
 def _lines(path: Path) -> Iterator[bytes | None]:
-    """The whole lines of a gzip file; a last None when it does not end where its writer ended it.
+    """The whole lines of a gzip file; a last None when it does not end where its writer ended it."""
+    rest = b""
+    try:
+        with open_file(path) as file:
+            for piece in _pieces(file):
+                if piece is None:
+                    yield None
+                    return
+                *whole, rest = (rest + piece).split(b"\n")
+                yield from whole
+                if len(rest) > _LONGEST_LINE:
+                    yield None
+                    return
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if rest:
+        yield None
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes | None]:
+    """What is packed in a gzip file; a last None when it is cut or damaged.
 
     The gzip module is not used for this: where a file is cut, it may keep back lines that could still be read.
     """
     unpack = zlib.decompressobj(wbits=31)  # gzip
-    rest = b""
-    try:
-        with open_file(path) as file:
-            while not unpack.eof and (packed := file.read(_CHUNK)):
-                while packed and not unpack.eof:
-                    *whole, rest = (rest + unpack.decompress(packed, _UNPACKED)).split(b"\n")
-                    packed = unpack.unconsumed_tail
-                    yield from whole
-                    if len(rest) > _LONGEST_LINE:
-                        yield None
-                        return
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except zlib.error:
+    while not unpack.eof and (packed := file.read(_CHUNK)):
+        while packed and not unpack.eof:
+            before = unpack.copy()
+            try:
+                yield unpack.decompress(packed, _UNPACKED)
+            except zlib.error:
+                yield _until_damage(before, packed)
+                yield None
+                return
+            packed = unpack.unconsumed_tail
+    if not unpack.eof:
         yield None
-        return
-    if rest or not unpack.eof:
-        yield None
+
+
+def _until_damage(unpack: Any, packed: bytes) -> bytes:
+    """What comes before the damage, which zlib keeps back when it is given all at once."""
+    found = bytearray()
+    with contextlib.suppress(zlib.error):
+        for at in range(len(packed)):
+            found += unpack.decompress(packed[at : at + 1])
+    return bytes(found)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from .recording import read_recording
-from .snapshot import GpuProcess, GpuReading, ProcessCounters, Snapshot
+from .snapshot import LATEST, GpuProcess, GpuReading, ProcessCounters, Snapshot
 from .source import EndOfRecording
 
 _SHORTEST_GAP = 0.1
@@ -15,6 +15,9 @@ _SHORTEST_GAP = 0.1
 
 _SLACK = 0.05
 """Seconds by which a snapshot may come early: played and recorded at one pace, the two would else miss each other."""
+
+_MOST_PASSED = 200
+"""Snapshots passed over in one reading: where times stand still, or run backwards, all of them are due at once."""
 
 
 class ReplaySource:
@@ -82,7 +85,9 @@ class ReplaySource:
             return self._begin(self._now())
         due: Snapshot | None = None
         until = self._first_time + self._played_seconds()
-        while self._next is not None and self._next.time <= until:
+        for _ in range(_MOST_PASSED):
+            if self._next is None or self._next.time > until:
+                break
             due = self._take(self._next)
         if due is not None:
             return self._as_now(due)
@@ -128,7 +133,7 @@ def shifted(snapshot: Snapshot, seconds: float) -> Snapshot:
         return snapshot
     return replace(
         snapshot,
-        time=snapshot.time + seconds,
+        time=_to(snapshot.time, seconds),
         gpus=tuple(_shifted_gpu(gpu, seconds) for gpu in snapshot.gpus),
         watched=tuple(
             replace(job, pids=tuple((pid, _moved(start, seconds)) for pid, start in job.pids))
@@ -147,7 +152,7 @@ def shifted(snapshot: Snapshot, seconds: float) -> Snapshot:
 
 def _shifted_gpu(gpu: GpuReading, seconds: float) -> GpuReading:
     processes = gpu.processes and tuple(_shifted_process(process, seconds) for process in gpu.processes)
-    read_at = gpu.read_at + seconds if gpu.read_at else gpu.read_at  # 0: never read
+    read_at = _to(gpu.read_at, seconds) if gpu.read_at else gpu.read_at  # 0: never read
     return replace(gpu, processes=processes, read_at=read_at)
 
 
@@ -159,11 +164,15 @@ def _shifted_process(process: GpuProcess, seconds: float) -> GpuProcess:
 def _shifted_counters(counters: ProcessCounters, seconds: float) -> ProcessCounters:
     return replace(
         counters,
-        time=counters.time + seconds,
+        time=_to(counters.time, seconds),
         out_of_memory_time=_moved(counters.out_of_memory_time, seconds),
         ended=_moved(counters.ended, seconds),
     )
 
 
 def _moved(time: float | None, seconds: float) -> float | None:
-    return None if time is None else time + seconds
+    return None if time is None else _to(time, seconds)
+
+
+def _to(time: float, seconds: float) -> float:
+    return min(max(0.0, time + seconds), LATEST)

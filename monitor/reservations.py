@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from vramtop.estimator.errors import CannotTellError
 
@@ -23,10 +24,15 @@ from .runs import is_running
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from msgspec import Meta
+
+    from .ranges import Count, Seconds
     from .snapshot import GpuReading, Place, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
 _LONGEST_BYTES = 2**16
+_MOST_PROMISES = 1000
+"""Anybody may fill the folder; these are looked at every second."""
 _PATIENCE_SECONDS = 10.0
 
 
@@ -34,14 +40,14 @@ _PATIENCE_SECONDS = 10.0
 class Reservation:
     """A promise."""
 
-    pid: int
-    start_time: float
+    pid: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    start_time: Seconds
     """Unix seconds; with the pid it identifies the process that the promise belongs to."""
     job: str
     """Its name, for people."""
-    gpus: dict[str, int]
+    gpus: dict[str, Count]
     """Bytes by the uuid of a GPU or MIG device, or by the GPU's index where it has none."""
-    until: float | None = None
+    until: Seconds | None = None
     """Unix seconds; None: as long as the process lives."""
 
 
@@ -109,7 +115,7 @@ class Reservations:
     def promises(self) -> tuple[Reservation, ...]:
         """Those that hold; one's own that are void are removed. None where there is no such folder."""
         try:
-            files = sorted(self.folder.glob("*.json"))
+            files = sorted(itertools.islice(self.folder.glob("*.json"), _MOST_PROMISES))
         except OSError:
             return ()
         found = []
@@ -197,6 +203,10 @@ def _name(reservation: Reservation) -> str:
 def _read(file: Path) -> Reservation | None:
     """A promise, unless somebody else made it for a process that is not theirs."""
     import msgspec  # not before there is a promise
+
+    from .ranges import NAMES
+
+    globals().update(NAMES)
 
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

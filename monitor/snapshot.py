@@ -3,14 +3,23 @@
 A figure that could not be read is None, and a ``Fault`` beside it says why. All sizes are bytes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from __future__ import annotations
 
-if TYPE_CHECKING:  # see recording, which decodes it
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+if TYPE_CHECKING:  # see ranges
+    from collections.abc import Sequence
+
+    from msgspec import Meta
+
     from vramtop.estimator.job import Job
 
-ProcessKey = tuple[int, float | None]
+    from .ranges import Count, Degrees, Seconds, Watts
+
+LATEST = 253_402_300_799
+"""Unix seconds of the last moment that a calendar has (the year 9999)."""
+ProcessKey = tuple[int, "Seconds | None"]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 """Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
@@ -20,6 +29,8 @@ Place = int | tuple[int, int]
 
 NO_ANSWER = "NO_ANSWER"
 """Code of the fault that a driver's call has not come back; the figures of a reading that has it are from before."""
+HOST_MEMORY = "HOST_MEMORY"
+"""Code of the fault that a GPU has no memory of its own: the figures are the host's."""
 NO_DRIVER = "NO_DRIVER"
 """Code of the fault that this machine's GPUs cannot be seen at all."""
 
@@ -40,24 +51,24 @@ class Fault:
 class ProcessCounters:
     """What a training process that runs with the probe says of itself and of one GPU; sizes as torch counts them."""
 
-    time: float
+    time: Seconds
     """Unix seconds when it said so."""
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    active_bytes: int | None = None
-    allocated_peak_bytes: int | None = None
-    reserved_peak_bytes: int | None = None
-    retries: int | None = None
+    allocated_bytes: Count | None = None
+    reserved_bytes: Count | None = None
+    active_bytes: Count | None = None
+    allocated_peak_bytes: Count | None = None
+    reserved_peak_bytes: Count | None = None
+    retries: Count | None = None
     """How often the cache was flushed because an allocation failed."""
-    out_of_memory: int | None = None
+    out_of_memory: Count | None = None
     """How often an allocation failed for good."""
-    out_of_memory_time: float | None = None
+    out_of_memory_time: Seconds | None = None
     """Unix seconds of the last of them, to a second."""
-    steps: int | None = None
+    steps: Count | None = None
     """Training steps that have ended; None: it does not tell its steps."""
-    step_seconds: float | None = None
+    step_seconds: Seconds | None = None
     """How long the last step took."""
-    ended: float | None = None
+    ended: Seconds | None = None
     """Unix seconds when its interpreter came to its end; None: it has not, or was killed."""
     error: str | None = None
     """The kind of exception that ended it, such as ``OutOfMemoryError``."""
@@ -67,10 +78,10 @@ class ProcessCounters:
 class GpuProcess:
     """One process on one GPU."""
 
-    pid: int
-    start_time: float | None
+    pid: Count
+    start_time: Seconds | None
     """Unix seconds; with the pid it identifies the process. None: not visible from here (another container, gone)."""
-    used_bytes: int | None
+    used_bytes: Count | None
     """What NVML says the process holds on this GPU: CUDA context, allocator cache and all."""
     kinds: tuple[ProcessKind, ...]
     user: str | None = None
@@ -80,17 +91,17 @@ class GpuProcess:
     """Command line in one line, without control characters."""
     note: str | None = None
     """Why something is not known, or what is odd, in a few words: ``no such process here``, ``zombie``."""
-    peak_bytes: int | None = None
+    peak_bytes: Count | None = None
     """The most that it ever held on this GPU, as the driver accounts it; None: accounting is off."""
-    parent: int | None = None
+    parent: Count | None = None
     """Its parent's pid."""
-    cpu_seconds: float | None = None
+    cpu_seconds: Seconds | None = None
     """Processor time that it has used so far: one that does nothing does not use any."""
     counters: ProcessCounters | None = None
     """What it says of itself; None: it runs without the probe."""
-    gpu_instance: int | None = None
+    gpu_instance: Count | None = None
     """Of a GPU in MIG mode, the instance that it runs in; None: not in MIG mode, or not known."""
-    compute_instance: int | None = None
+    compute_instance: Count | None = None
     """Of that GPU instance, the compute instance that it runs in; None likewise."""
 
     @property
@@ -107,10 +118,10 @@ class GpuProcess:
 class LastWords:
     """What a process with the probe said last, given once, in the first snapshot in which it is on no GPU any more."""
 
-    gpu: int
+    gpu: Count
     """Index of the GPU that it was on."""
-    pid: int
-    start_time: float | None
+    pid: Count
+    start_time: Seconds | None
     counters: ProcessCounters
 
 
@@ -122,14 +133,14 @@ class MigReading:
     """
 
     uuid: str
-    gpu_instance: int
-    compute_instance: int
+    gpu_instance: Count
+    compute_instance: Count
     profile: str | None = None
     """Such as ``1g.10gb``."""
-    total_bytes: int | None = None
-    used_bytes: int | None = None
-    free_bytes: int | None = None
-    reserved_bytes: int | None = None
+    total_bytes: Count | None = None
+    used_bytes: Count | None = None
+    free_bytes: Count | None = None
+    reserved_bytes: Count | None = None
     """Taken by the driver, as of a whole GPU; None where only memory info v1 is to be had."""
 
 
@@ -143,28 +154,28 @@ HistoryKey = tuple[GpuKey, int, float | None]
 class GpuReading:
     """One GPU at one moment. ``total = reserved + used + free`` where all four are known."""
 
-    index: int
+    index: Count
     uuid: str | None
     name: str | None
-    total_bytes: int | None = None
-    reserved_bytes: int | None = None
+    total_bytes: Count | None = None
+    reserved_bytes: Count | None = None
     """Taken by driver and firmware; no job can have it. None where only memory info v1 is to be had."""
-    used_bytes: int | None = None
+    used_bytes: Count | None = None
     """Without ``reserved_bytes`` (v2); where that is None, the driver's part is inside (v1)."""
-    free_bytes: int | None = None
+    free_bytes: Count | None = None
     """What a new job can have."""
-    utilisation_percent: int | None = None
-    temperature_c: int | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
+    utilisation_percent: Count | None = None
+    temperature_c: Degrees | None = None
+    power_w: Watts | None = None
+    power_limit_w: Watts | None = None
     compute_mode: ComputeMode | None = None
     """None: not known."""
-    processes: tuple[GpuProcess, ...] | None = None
+    processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=10_000)] | None = None
     """One row per pid, largest first. None: the list could not be read."""
-    mig: tuple[MigReading, ...] | None = None
+    mig: Annotated[tuple[MigReading, ...], Meta(max_length=64)] | None = None
     """The MIG devices: in MIG mode no program can use the GPU as a whole. None: MIG mode is off, or not known."""
-    faults: tuple[Fault, ...] = ()
-    read_at: float = 0.0
+    faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
+    read_at: Seconds = 0.0
     """Unix seconds when the memory figures were read: an old reading keeps its old time."""
 
     @property
@@ -191,6 +202,11 @@ class GpuReading:
     def order(self) -> tuple[int, ...]:
         """Sorts as people count: a GPU comes before its MIG devices."""
         return (self.index,)
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """It has no memory of its own: total and free are the host's."""
+        return any(fault.code == HOST_MEMORY for fault in self.faults)
 
     @property
     def attributed_bytes(self) -> int | None:
@@ -247,7 +263,7 @@ class Source:
 class WatchedJob:
     """A job known to run in certain processes, so that they are held against its budget."""
 
-    job: "Job"
+    job: Job
     pids: tuple[ProcessKey, ...]
     """Its ranks on this machine."""
 
@@ -256,17 +272,17 @@ class WatchedJob:
 class Snapshot:
     """All GPUs at one moment."""
 
-    time: float
+    time: Seconds
     """Unix seconds."""
     source: Source
-    gpus: tuple[GpuReading, ...]
-    faults: tuple[Fault, ...] = ()
+    gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=256)]
+    faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
     """Of the machine as a whole: no driver, no permission."""
-    last_words: tuple[LastWords, ...] = ()
+    last_words: Annotated[tuple[LastWords, ...], Meta(max_length=10_000)] = ()
     """Of the processes that have gone since the snapshot before."""
-    watched: tuple[WatchedJob, ...] = ()
+    watched: Annotated[tuple[WatchedJob, ...], Meta(max_length=1000)] = ()
     """Jobs that were known when a recording was made; a live source leaves this empty."""
-    pending: "tuple[Job, ...]" = ()
+    pending: Annotated[tuple[Job, ...], Meta(max_length=1000)] = ()
     """Jobs that were waiting when a recording was made, in order; a live source leaves this empty."""
 
     def processes(self) -> Sequence[tuple[GpuReading, GpuProcess]]:

@@ -15,9 +15,13 @@ from typing import Any, Generic, TypeVar
 from platformdirs import user_data_dir
 
 from vramtop.estimator.errors import CannotTellError
+from vramtop.estimator.foreign import read_file
 
 _PATIENCE_SECONDS = 2.0
 """How long another dashboard may hold the file: it takes milliseconds, unless its disk hangs."""
+
+_MOST_BYTES = 2**23
+"""200 jobs, or 500 runs, are far less; what is more is not ours."""
 
 Content = TypeVar("Content")
 
@@ -32,8 +36,15 @@ class _DamagedError(CannotTellError):
 
 
 def data_file(name: str) -> Path:
-    """A file of this name where the user's data belongs (``$XDG_DATA_HOME/vramtop``)."""
-    return Path(user_data_dir("vramtop")) / name
+    """A file of this name where the user's data belongs (``$XDG_DATA_HOME/vramtop``).
+
+    Raises:
+        CannotTellError: that is nowhere.
+    """
+    folder = Path(user_data_dir("vramtop"))
+    if not folder.is_absolute():  # no home is known (a container's user), or XDG_DATA_HOME is half a path
+        raise CannotTellError(f"{name} is kept nowhere: {folder} is no full path; set HOME or XDG_DATA_HOME.")
+    return folder / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,7 @@ class UserFile(Generic[Content]):
         """
         file = self._file
         try:
-            data = file.read_bytes()
+            data = read_file(file, _MOST_BYTES)
         except FileNotFoundError:
             return self.empty()
         except OSError as error:
@@ -96,7 +107,8 @@ class UserFile(Generic[Content]):
                 _write(file, {"version": self.version, "content": change(content)})
         except OSError as error:
             reason = error.strerror or str(error)
-            raise CannotTellError(f"{file}, with {self.holds}, cannot be written: {reason}.") from None
+            before = f"{said} " if said else ""
+            raise CannotTellError(f"{before}{file}, with {self.holds}, cannot be written: {reason}.") from None
         return said
 
     @property

@@ -18,10 +18,9 @@ from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.terminate import refusal
 
 from .app_messages import BoardUpdated, SourceFailed
-from .appearance import Appearance
-from .driver import TerminalDriver
+from .capabilities import Colours
 from .fit_events import FitEvents, Signal, desktop_sequence
-from .frugal_app import FrugalApp
+from .fitting_app import FittingApp
 from .header_text import STALE_INTERVALS, Feed
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
@@ -30,7 +29,6 @@ from .terminal import clean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from textual.filter import LineFilter
     from textual.screen import Screen
     from textual.theme import Theme
 
@@ -51,7 +49,7 @@ _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
 
 
-class VramtopApp(FrugalApp):
+class VramtopApp(FittingApp):
     """The dashboard and all that opens from it.
 
     Args:
@@ -100,12 +98,10 @@ class VramtopApp(FrugalApp):
         read_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(driver_class=TerminalDriver)
+        super().__init__(colours=colours, ascii_only=ascii_only)
         self.watchlist = watchlist
         self.board: Board | None = None
         """The newest figures; None until the first reading."""
-        self.appearance = Appearance(colours, ascii_only=ascii_only)
-        self.no_color = self.appearance.colourless
         self.python = python
         """The interpreter that the user named for jobs."""
         self._read_only = read_only
@@ -129,11 +125,6 @@ class VramtopApp(FrugalApp):
             self._sampler = source.sampler
         else:
             self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
-
-    @property
-    def ascii_only(self) -> bool:
-        """Only ASCII characters are drawn."""
-        return self.appearance.ascii.enabled
 
     @property
     def feed(self) -> Feed:
@@ -160,16 +151,10 @@ class VramtopApp(FrugalApp):
         """The dashboard."""
         return DashboardScreen()
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's own, and ours after them."""
-        return self.appearance.filters(super().get_line_filters())
-
     def on_mount(self) -> None:
         """Start reading."""
         self.call_after_refresh(_end_start)
-        self.appearance.colours.dark = self.current_theme.dark
         self.theme_changed_signal.subscribe(self, self._redraw)
-        self.app_resume_signal.subscribe(self, lambda _: self._repaint())
         self.set_interval(1.0, self._tick)
         if self._head_start:
             self._catch_up(self._head_start)
@@ -296,11 +281,6 @@ class VramtopApp(FrugalApp):
             self.notify(f"recording to {path}", markup=False)
         self._tick()
 
-    def action_toggle_ascii(self) -> None:
-        """Draw with ASCII characters only, or with all."""
-        self.appearance.ascii.enabled = not self.ascii_only
-        self._repaint()
-
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the command palette offers."""
         yield SystemCommand("Fit check", "Would a job fit on these GPUs?", self.action_fit_check)
@@ -414,19 +394,12 @@ class VramtopApp(FrugalApp):
     def _tick(self) -> None:
         if not self.is_running:  # the screens are being taken down
             return
+        self.mind_size()
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()
 
-    def _repaint(self) -> None:
-        """Draw every cell again."""
-        for screen in self.screen_stack:
-            for widget in screen.walk_children(with_self=True):
-                widget.notify_style_update()
-                widget.refresh()
-
-    def _redraw(self, theme: Theme) -> None:
-        self.appearance.colours.dark = theme.dark
+    def _redraw(self, _: Theme) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen):
                 screen.redraw()

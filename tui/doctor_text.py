@@ -107,7 +107,8 @@ def _gpu(gpu: GpuFacts) -> Iterator[tuple[str, str]]:
         told = f"tells {', '.join(map(_spaced, able))}" if able else None
         yield "", _joined([told, *map(_spaced, other)])
     if gpu.processes is not None:
-        words = f"{gpu.processes} processes: {gpu.processes_seen} seen from here, {gpu.processes_of_others} of others"
+        noun = "process" if gpu.processes == 1 else "processes"
+        words = f"{gpu.processes} {noun}: {gpu.processes_seen} seen from here, {gpu.processes_of_others} of others"
         yield "", words
     if gpu.slowest_call:
         yield "", f"slowest call {gpu.slowest_call}, {(gpu.slowest_seconds or 0) * 1000:.1f} ms"
@@ -127,7 +128,7 @@ def _terminal(shown: TerminalFacts) -> Iterator[tuple[str, str]]:
     ends = {"input": shown.input_is_terminal, "output": shown.output_is_terminal}
     pipes = [f"{end} is no terminal" for end, there in ends.items() if not there]
     within = f"within {', '.join(shown.within)}" if shown.within else None
-    colours = "no colours" if shown.colours == "none" else f"colours: {shown.colours}"
+    colours = {"none": "no colours", "true": "true colour"}.get(shown.colours, f"{shown.colours} colours")
     parts = [f"TERM={shown.term or '(not set)'}", size, shown.encoding, colours, within, *pipes]
     yield "terminal", _joined([*parts, "ASCII only" if shown.ascii_only else None])
 

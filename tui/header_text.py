@@ -120,7 +120,7 @@ def _planning(board: Board) -> list[Content]:
     faults = board.snapshot.faults
     lines = [] if faults else _alarm("no GPU is seen here", 80)
     if board.snapshot.source.kind == "nvml":
-        words = " f checks whether a job fits a card that you choose; vramtop --demo plays a recording"
+        words = " f checks a job against a chosen card; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
     return lines
 

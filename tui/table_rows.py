@@ -245,10 +245,10 @@ def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
     return (elapsed is None, -(elapsed or 0))
 
 
-_ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str, ...]]] = {
+_ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...], ...]]] = {
     "STATUS": _by_status,
     "VRAM": lambda row: (-_used(row),),
-    "GPU": lambda row: row.gpu.order,
+    "GPU": lambda row: (row.gpu.order,),
     "DIFF": _by_difference,
     "PID": lambda row: (row.row.process.pid if row.row else 0,),
     "UP": _by_elapsed,

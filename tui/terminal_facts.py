@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from vramtop.monitor.doctor.findings import Finding
 from vramtop.monitor.doctor.system import SystemFacts
 
+from .capabilities import Colours, colours, is_dumb
 from .terminal import Terminal
 
 _LEAST_COLUMNS, _LEAST_LINES = 80, 24
@@ -23,8 +24,10 @@ class TerminalFacts:
     columns: int | None
     lines: int | None
     encoding: str
-    colours: str
-    """What can be shown, by the environment: ``true colour``, ``256``, ``16``, ``none``."""
+    colours: Colours
+    """What can be shown, by the environment."""
+    dumb: bool
+    """It cannot move a cursor, or nobody knows which it is."""
     ascii_only: bool
     """What vramtop makes of it."""
     within: tuple[str, ...]
@@ -45,7 +48,8 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Te
         columns=columns,
         lines=lines,
         encoding=sys.stdout.encoding or "ascii",
-        colours=_colours(environ),
+        colours=colours(environ),
+        dumb=is_dumb(environ),
         ascii_only=terminal.ascii_only,
         within=system.session,
         term=system.environment.get("TERM"),
@@ -54,21 +58,13 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Te
 
 def terminal_findings(facts: TerminalFacts) -> Iterator[Finding]:
     """What keeps the dashboard from opening or from looking as it is meant."""
-    if facts.term == "dumb":
-        yield Finding(severity="note", sentence="TERM=dumb: the dashboard does not open here; vramtop --once does")
+    if facts.dumb:
+        sentence = f"TERM={facts.term or ''}: the dashboard does not open in such a terminal; vramtop --once prints"
+        yield Finding(severity="note", sentence=sentence)
     if facts.ascii_only:
-        sentence = f"the terminal's encoding is {facts.encoding}, or --ascii was given: only ASCII is drawn"
+        sentence = "only ASCII is drawn: the locale or the encoding is not UTF-8, or --ascii was given"
         yield Finding(severity="note", sentence=sentence)
     small = (facts.columns or _LEAST_COLUMNS) < _LEAST_COLUMNS or (facts.lines or _LEAST_LINES) < _LEAST_LINES
     if small:
         sentence = f"the terminal has {facts.columns}x{facts.lines} cells; the dashboard is made for 80x24 and more"
         yield Finding(severity="note", sentence=sentence)
-
-
-def _colours(environ: Mapping[str, str]) -> str:
-    term = environ.get("TERM", "")
-    if environ.get("NO_COLOR") or term in ("", "dumb"):
-        return "none"
-    if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
-        return "true colour"
-    return "256" if "256color" in term else "16"

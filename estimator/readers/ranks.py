@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .accelerate_env import environment_layer
 from .launchers import Launch, deepspeed_ranks
-from .settings import Layer, Setting, Settings, as_int
+from .settings import Layer, Setting, Settings, as_int, digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +78,11 @@ def _torchrun_world(options: Layer, environ: Mapping[str, str]) -> World:
         visible = visible_gpus(environ)
         here = as_int(visible)
         per_node = visible or per_node
-    nodes = str(options["nnodes"].value).rpartition(":")[2] if "nnodes" in options else "1"
-    if here is None or not nodes.isdigit() or int(nodes) < 1:
+    nodes = digits(str(options["nnodes"].value).rpartition(":")[2]) if "nnodes" in options else 1
+    if here is None or not nodes:
         return World(ranks=None)
-    origin = per_node.origin if nodes == "1" else f"{per_node.origin} times {options['nnodes'].origin}"
-    return World(ranks=Setting(value=here * int(nodes), origin=origin, written=per_node.written), here=here)
+    origin = per_node.origin if nodes == 1 else f"{per_node.origin} times {options['nnodes'].origin}"
+    return World(ranks=Setting(value=here * nodes, origin=origin, written=per_node.written), here=here)
 
 
 def _deepspeed_world(options: Layer, environ: Mapping[str, str]) -> World:
@@ -111,12 +111,12 @@ def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
 
 def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
     """What LLaMA-Factory and ms-swift are told by the environment: how many processes torchrun is to start."""
-    per_node, nodes = environ.get("NPROC_PER_NODE", ""), environ.get("NNODES") or "1"
-    if not per_node.isdigit() or not nodes.isdigit():
+    per_node, nodes = digits(environ.get("NPROC_PER_NODE", "")), digits(environ.get("NNODES") or "1")
+    if per_node is None or nodes is None:
         return {}
-    several = " times NNODES" if nodes != "1" else ""
+    several = " times NNODES" if nodes != 1 else ""
     origin = f"NPROC_PER_NODE{several} in the environment"
     return {
-        "num_processes": Setting(value=int(per_node) * int(nodes), origin=origin),
-        "num_machines": Setting(value=int(nodes), origin=origin),
+        "num_processes": Setting(value=per_node * nodes, origin=origin),
+        "num_machines": Setting(value=nodes, origin=origin),
     }

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .settings import Setting
+from .settings import Setting, digits
 
 _MISSING = object()
 _MOST_STEPS = 100_000
@@ -259,7 +259,8 @@ def _usual_default(keywords: Mapping[str | None, ast.expr]) -> Any:
 
 def _number(value: Any) -> Any:
     """Options are strings on the command line."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    known = digits(value) if isinstance(value, str) else None
+    return value if known is None else known
 
 
 def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:

@@ -67,7 +67,12 @@ def as_int(setting: Setting | None) -> int | None:
         number = float(str(setting.value)) if setting and not isinstance(setting.value, bool) else 0.0
     except ValueError:
         return None
-    return int(number) if 1 <= number < 2**63 and number == int(number) else None
+    return int(number) if 1 <= number < 2**31 and number == int(number) else None
+
+
+def digits(text: str) -> int | None:
+    """A number in plain digits, as a launcher takes one; None: it is none, or as long as none is."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def as_word(setting: Setting | None) -> str | None:

@@ -10,7 +10,7 @@ from .deepspeed import deepspeed_layer
 from .evidence import STATES, Notes
 from .place import Place
 from .ranks import World
-from .settings import Setting, Settings, as_bool, as_int, as_word
+from .settings import Setting, Settings, as_bool, as_int, as_word, digits
 
 UNKNOWN_STAGE = "unknown"
 """In place of a ZeRO stage whose file cannot be read."""
@@ -198,7 +198,7 @@ def _fsdp1(fsdp: Settings, version: Setting, sources: Sources, data: int | None,
         strategy = reshard
     strategy = strategy or Setting(value="full_shard", origin="FSDP's default sharding strategy", written=False)
     word = as_word(strategy) or ""
-    if word.isdigit() and 1 <= int(word) <= len(_FSDP1_NAMES):
+    if 1 <= (digits(word) or 0) <= len(_FSDP1_NAMES):
         word = _FSDP1_NAMES[int(word) - 1].lower()
     if word == "no_shard":
         notes.put("parallel.strategy", "ddp", f"{strategy.origin} (NO_SHARD)")

@@ -59,7 +59,11 @@ def read_trainer(
     read_run(arguments, notes)
     config = known_config(notes.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
-    if running is not None and (config is None or _is_another(running.value, config)):
+    if (
+        running is not None
+        and isinstance(running.value, Mapping)
+        and (config is None or _is_another(running.value, config))
+    ):
         config = running.value
         notes.put("model.config", config, running.origin.removesuffix(": running_model_config"))
     lora = read_lora(arguments, usual_targets(config), notes)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from .settings import Setting
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def version_tuple(text: str | None) -> tuple[int, ...] | None:

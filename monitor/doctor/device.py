@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..nvml_ask import Asker, DeviceLostError, RefusedError
-from ..nvml_device import MemoryFigures, implausible
+from ..nvml_memory import MemoryFigures, implausible
 from ..processes import ProcessDirectory, one_line
 
 Tell = Callable[[dict[str, Any]], None]

@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import re
 import select
 import signal
 import threading
@@ -95,23 +96,26 @@ class DriverChild:
 
     def facts(self, seconds: float) -> DriverFacts:
         """What it has told when it ended, or after so many seconds; it is killed then."""
-        heard = _Heard()
-        end = time.monotonic() + seconds
-        data = b""
-        taken = 0
-        timely = False
+        heard, timely = _Heard(), False
+        try:
+            timely = self._listen(heard, time.monotonic() + seconds)
+        finally:
+            died = self._end()
+        return heard.facts(_crash(died) if timely else None, seconds=seconds)
+
+    def _listen(self, heard: "_Heard", end: float) -> bool:
+        """Take in what it tells until it ends (true), or time is up."""
+        data, taken = b"", 0
         while (left := end - time.monotonic()) > 0 and taken < _LONGEST:
             ready, _, _ = select.select([self._read], [], [], left)
             new = os.read(self._read, 65536) if ready else b""
             if not new:
-                timely = bool(ready)
-                break
+                return bool(ready)
             taken += len(new)
             *lines, data = (data + new).split(b"\n")
             for line in lines:
                 heard.take(msgspec.json.decode(line))
-        died = self._end()
-        return heard.facts(_crash(died) if timely else None, seconds=seconds)
+        return False
 
     def _end(self) -> int:
         """Kill what still runs; how the child itself ended: its exit code, or a signal below 0."""
@@ -256,5 +260,5 @@ def _kernel_module() -> str | None:
         text = KERNEL_VERSION.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    line = next((line for line in text.splitlines() if line.startswith("NVRM version:")), "")
-    return " ".join(line.removeprefix("NVRM version:").partition(" Release Build")[0].split()[:9]) or None
+    found = re.search(r"^NVRM version:\s*(.*?\d+\.\d+(?:\.\d+)?)", text, re.MULTILINE)
+    return " ".join(found[1].split()) if found else None

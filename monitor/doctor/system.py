@@ -17,7 +17,9 @@ _SHAPE = re.compile(r"[A-Za-z0-9._+,:=@-]{1,60}")
 """What the settings that are shown look like; anything else is only said to be set."""
 _SHOWN = (
     *("LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "VTE_VERSION"),
-    *("NO_COLOR", "FORCE_COLOR", "CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+    *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TEXTUAL_COLOR_SYSTEM"),
+    *("PYTHONUTF8", "PYTHONIOENCODING"),
+    *("CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     "NVIDIA_DRIVER_CAPABILITIES",
 )
 _ONLY_SET = (

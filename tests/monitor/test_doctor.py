@@ -174,6 +174,25 @@ def test_a_driver_that_does_not_start_is_one_sentence(driver, make_page, code, w
     assert words in said(make_page(ask()), "error")
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+            "NVIDIA UNIX x86_64 Kernel Module 535.104.05",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22-I3)",
+            "NVIDIA UNIX Open Kernel Module for x86_64 580.95.05",
+        ),
+    ],
+)
+def test_the_kernel_module_is_told_by_kind_and_version(driver, tmp_path, monkeypatch, line, shown):
+    (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc 12.2.0\n")
+    monkeypatch.setattr("vramtop.monitor.doctor.driver.KERNEL_VERSION", tmp_path / "version")
+    assert ask().kernel_module == shown
+
+
 def test_no_gpu_is_said(driver, make_page):
     assert said(make_page(ask()), "error") == "the NVIDIA driver lists no GPU"
 

@@ -15,10 +15,11 @@ from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.head_start import HeadStart
-from vramtop.monitor.snapshot import NO_DRIVER, Fault, Snapshot, WatchedJob
+from vramtop.monitor.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
 from vramtop.tui.app_messages import SourceFailed
+from vramtop.tui.screens.help import HelpScreen
 from vramtop.tui.widgets.gpu_panel import GpuPanel
 from vramtop.tui.widgets.gpu_rows import GpuRows
 from vramtop.tui.widgets.process_table import ProcessTable
@@ -234,6 +235,37 @@ async def test_gpu_whose_own_reading_is_old_says_so(open_app, make_snapshot, mak
         assert "! 1 min old" in titles[1]
 
 
+async def test_a_gpu_on_which_the_driver_hangs_says_so_and_the_others_go_on(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 12 s; its figures are old"
+    hangs = Fault(field=None, code=NO_ANSWER, message=words)
+    old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
+    app = open_app([make_snapshot([make_gpu(0, [make_process(7, 30)]), old])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert f"GPU 1: {words}" in text
+        assert " ! 12 s old  · 51.0 of 80.0 GiB" in text
+        assert "old" not in next(line for line in screen_lines(app) if "31.0 of 80.0 GiB" in line)
+        await pilot.press("question_mark")
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, HelpScreen)
+
+
+async def test_a_fault_that_appears_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        app.source_for_test.hang.clear()  # no figures come any more that would draw all of it anew
+        await pilot.pause(0.2)
+        app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
+        await pilot.pause()
+        assert app.screen.max_scroll_y == 0
+        assert "Quit" in screen_lines(app)[-1]
+        app.source_for_test.hang.set()
+
+
 async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     source = app.source_for_test
@@ -291,7 +323,7 @@ async def test_without_a_driver_the_dashboard_is_for_planning(open_app, make_sna
         await settle(pilot)
         text = screen_text(app)
         assert " ".join(why.split()) in " ".join(text.split())  # in full, over two lines
-        assert "PLANNING  f checks whether a job fits a card that you choose" in text
+        assert "PLANNING  f checks a job against a chosen card; --demo plays a recording" in text
         assert "0 GPUs" in text
         await pilot.press("f")
         await pilot.pause(0.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.watch import Watchlist
 
 from ..capabilities import COLOUR_SYSTEMS, colours, is_dumb
+from ..own_fault import sentence
 from ..terminal import clean, look
 
 if TYPE_CHECKING:
@@ -87,7 +89,10 @@ def run(options: argparse.Namespace) -> int:
         read_only=options.read_only,
     )
     kept.say = app.say
+    threading.excepthook = lambda failed: app.say(sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
+    if app.own_fault is not None:
+        raise app.own_fault
     return app.return_code or 0
 
 

@@ -63,11 +63,15 @@ class DashboardScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._headed: tuple[Board | None, Feed] | None = None
+        """What the lines at the top say."""
         self._panels: list[GpuPanel] = []
         self._chosen: tuple[GpuKey, int] | None = None
         """The GPU or MIG device that the user has chosen, and its position; None: the one that needs a look."""
         self._drawn: tuple[Board, Size] | None = None
         """What was drawn last, and on how much room."""
+        self._taken = 0
+        """Lines of the head, the filter and the footer."""
         self._endings: Endings | None = None
         self._no_ending: str | None = None
 
@@ -109,8 +113,7 @@ class DashboardScreen(Screen[None]):
         self._drawn = board, self._room
         with self.app.batch_update():
             feed = self.app.feed
-            taken = self._show_head(board, feed)
-            plan = self._plan(board, self._room.height - taken)
+            plan = self._plan(board, self._room.height - self._show_head(board, feed))
             self._show_gpus(board, plan, feed)
             self.query_one(PendingList).show_pending(
                 board.pending, width=self._room.width - 2, height=plan.pending_height, now=board.snapshot.time
@@ -119,18 +122,20 @@ class DashboardScreen(Screen[None]):
             self._say_matches()
             legend = self.query_one(Legend)
             legend.display = plan.legend
-            legend.show(legend_line(self._room.width - 2))
+            if plan.legend:
+                legend.show(legend_line(self._room.width - 2))
             if self._no_ending != self.app.no_ending:
                 self._no_ending = self.app.no_ending
                 self.refresh_bindings()
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
-        board = self.app.board
-        if board and self.app.feed.age_seconds is not None:
-            self.show_board(board)
-        else:
-            self._show_head(board, self.app.feed)
+        board, feed, taken = self.app.board, self.app.feed, self._taken
+        if self._headed is not None and self._headed[0] is board and self._headed[1] == feed:
+            return
+        if (feed.age_seconds is None and self._show_head(board, feed) == taken) or board is None:
+            return
+        self.show_board(board)
 
     @on(Resize)
     @on(ScreenResume)
@@ -295,6 +300,7 @@ class DashboardScreen(Screen[None]):
 
     def _show_head(self, board: Board | None, feed: Feed) -> int:
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
+        self._headed = board, feed
         width = self._room.width
         self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
         warnings = notices(board, feed, width - 2)
@@ -305,7 +311,8 @@ class DashboardScreen(Screen[None]):
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width - 2))
-        return 3 + len(warnings) + bool(self.query_one("#filter").display)
+        self._taken = 3 + len(warnings) + bool(self.query_one("#filter").display)
+        return self._taken
 
     def _plan(self, board: Board, height: int) -> Arrangement:
         return arrange(
@@ -368,7 +375,8 @@ class DashboardScreen(Screen[None]):
         return worst.index(min(worst)) if worst else 0
 
     def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:
-        if not gpu.reading.read_at:  # never read: its figures are n/a, not old
+        reading = gpu.reading
+        if not reading.read_at or (reading.used_bytes is None and not reading.mig):  # its figures are n/a, not old
             return None
-        age = board.snapshot.time - gpu.reading.read_at + (feed.age_seconds or 0.0)
-        return age if age > STALE_INTERVALS * feed.interval else None
+        age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
+        return age if reading.is_old or age > STALE_INTERVALS * feed.interval else None

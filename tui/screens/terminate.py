@@ -143,7 +143,8 @@ class TerminateScreen(ModalScreen[bool]):
         scroll = self.query_one(VerticalScroll)
         scroll.styles.max_height = max(3, self.size.height - _BELOW)
         width = (self.query_one("#box").content_size.width or 60) - 1
-        self.query_one("#question", Lines).show(question(self._row, self._board, ending, width), layout=True)
+        asked = question(self._row, self._board, ending, width=width, age=self.app.feed.age_seconds)
+        self.query_one("#question", Lines).show(asked, layout=True)
         self.query_one("#standing", Lines).show(standing(ending, self._refused), layout=True)
         self._said = ending.ended
         alive = not ending.ended and self._refused is None

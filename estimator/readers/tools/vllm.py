@@ -80,7 +80,7 @@ def _sizes(settings: Settings, config: Mapping[str, Any], notes: Notes) -> None:
         return
     try:
         notes.put("inference.gpu_memory_utilization", float(share.value), share.origin)
-    except ValueError:
+    except (TypeError, ValueError):
         notes.warn(f"{share.origin}: {share.value!r} is not a share of the card; 0.9 is counted.")
 
 
@@ -137,5 +137,5 @@ def _count(setting: Setting | None) -> int | None:
         return as_int(setting)
     try:
         return int(float(text[:-1]) * unit)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -134,6 +134,18 @@ async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, s
     assert process.poll() is None
 
 
+async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
+    now = [100.0]
+    app = open_app([seen(start())], clock=lambda: now[0])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        await pilot.pause(0.3)
+        now[0] += 600
+        await ask(pilot)
+        assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
+
+
 async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen, start):
     ranks = [seen(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
