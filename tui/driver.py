@@ -12,9 +12,10 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Resize
 from textual.geometry import Size
+
+from .quiet_input import QuietInput
 
 if TYPE_CHECKING:
     from .fitting_app import FittingApp
@@ -29,7 +30,7 @@ _PRINT_QUERIES = ("linux", "vt", "cons", "sun")
 """How terminals are named that show the tail of a question they do not know on the screen."""
 
 
-class TerminalDriver(LinuxDriver):
+class TerminalDriver(QuietInput):
     """Reads keys from standard input and draws on standard output, so that standard error may go to a file."""
 
     def __init__(
@@ -76,6 +77,11 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         with contextlib.suppress(termios.error):
             self._raw = termios.tcgetattr(self.fileno)
+
+    def stop_application_mode(self) -> None:
+        """As Textual does; under screen and mosh, which have no other screen to go back to, nothing is left on it."""
+        self.write("\x1b[0m\x1b[H\x1b[2J")
+        super().stop_application_mode()
 
     def _sigcont_application(self, *_: object) -> None:
         """Go on: after Ctrl-Z from the beginning, after a SIGSTOP, which nobody can prepare for, with what is there."""
