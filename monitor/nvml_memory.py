@@ -9,6 +9,7 @@ from vramtop.estimator.sizes import format_gib
 from .host_memory import host_room, host_total_bytes
 from .nvml_ask import Asker, RefusedError
 from .nvml_errors import field_fault
+from .nvml_processes import ADDRESSABLE_BYTES
 from .snapshot import HOST_MEMORY, Fault, GpuProcess
 
 _FIELDS = {
@@ -142,11 +143,11 @@ def implausible(memory: MemoryFigures) -> str | None:
     """
     total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
     parts = used + free + (memory.reserved or 0)
-    if total > 0 and used <= total and free <= total and abs(parts - total) <= total // 20:
+    if 0 < total <= ADDRESSABLE_BYTES and used <= total and free <= total and abs(parts - total) <= total // 20:
         return None
     return (
-        f"the driver's memory figures are implausible, as they do not add up ({format_gib(total)} GiB in all, "
-        f"{format_gib(used)} used, {format_gib(free)} free)"
+        f"the driver's memory figures are implausible ({format_gib(total)} GiB in all, {format_gib(used)} used, "
+        f"{format_gib(free)} free)"
     )
 
 
