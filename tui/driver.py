@@ -12,9 +12,10 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Resize
 from textual.geometry import Size
+
+from .quiet_input import QuietInput
 
 if TYPE_CHECKING:
     from .fitting_app import FittingApp
@@ -29,7 +30,7 @@ _PRINT_QUERIES = ("linux", "vt", "cons", "sun")
 """How terminals are named that show the tail of a question they do not know on the screen."""
 
 
-class TerminalDriver(LinuxDriver):
+class TerminalDriver(QuietInput):
     """Reads keys from standard input and draws on standard output, so that standard error may go to a file."""
 
     def __init__(

@@ -59,6 +59,8 @@ class DashboardScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._headed: tuple[Board | None, Feed] | None = None
+        """What the lines at the top say."""
         self._panels: list[GpuPanel] = []
         self._chosen: tuple[GpuKey, int] | None = None
         """The GPU or MIG device that the user has chosen, and its position; None: the one that needs a look."""
@@ -113,8 +115,10 @@ class DashboardScreen(Screen[None]):
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
-        board, taken = self.app.board, self._taken
-        if (self.app.feed.age_seconds is None and self._show_head(board, self.app.feed) == taken) or board is None:
+        board, feed, taken = self.app.board, self.app.feed, self._taken
+        if self._headed is not None and self._headed[0] is board and self._headed[1] == feed:
+            return
+        if (feed.age_seconds is None and self._show_head(board, feed) == taken) or board is None:
             return
         self.show_board(board)
 
@@ -277,6 +281,7 @@ class DashboardScreen(Screen[None]):
 
     def _show_head(self, board: Board | None, feed: Feed) -> int:
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
+        self._headed = board, feed
         width = self.size.width
         self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
         warnings = notices(board, feed, width - 2)

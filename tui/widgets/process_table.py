@@ -93,6 +93,8 @@ class ProcessTable(ScrollView, can_focus=True):
         self._painted: dict[int, Strip] = {}
         """What was drawn last, by line of the widget."""
         self._header: Strip | None = None
+        self._grounds: dict[bool, Style] = {}
+        """Of rows without the cursor and with it."""
 
     @property
     def row_count(self) -> int:
@@ -225,7 +227,7 @@ class ProcessTable(ScrollView, can_focus=True):
             return self._header
         at = y - _HEADER_LINES + self.scroll_offset.y
         if at >= len(self._rows):
-            return Strip.blank(self.size.width, self.rich_style)
+            return Strip.blank(self.size.width, self._ground(at_cursor=False))
         row = self._rows[at]
         cells, at_cursor = row.cells, at == self.cursor_row
         line = self._lines.get(row.key)
@@ -238,7 +240,7 @@ class ProcessTable(ScrollView, can_focus=True):
         return self._full_line([Segment(text, self.get_component_rich_style("processes--header"))])
 
     def _draw_row(self, cells: dict[ColumnName, CellText], *, at_cursor: bool) -> Strip:
-        ground = self.get_component_rich_style("processes--cursor") if at_cursor else self.rich_style
+        ground = self._ground(at_cursor=at_cursor)
         dark = self.app.current_theme.dark
         line: list[tuple[str, str]] = []
         for column in self._columns:
@@ -249,6 +251,11 @@ class ProcessTable(ScrollView, can_focus=True):
             else:
                 line.append((text, cell.style))
         return self._full_line([Segment(text, ground + Style.parse(style)) for text, style in line])
+
+    def _ground(self, *, at_cursor: bool) -> Style:
+        if not self._grounds:
+            self._grounds = {False: self.rich_style, True: self.get_component_rich_style("processes--cursor")}
+        return self._grounds[at_cursor]
 
     def _full_line(self, segments: list[Segment]) -> Strip:
         strip = Strip(segments)
@@ -276,4 +283,5 @@ class ProcessTable(ScrollView, can_focus=True):
     def _forget(self) -> None:
         self._lines.clear()
         self._painted.clear()
+        self._grounds.clear()
         self._header = None
