@@ -78,6 +78,8 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
         return msgspec.convert(data, Job)
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {_explain(str(error), data)}") from None
+    except UnicodeEncodeError:  # half a character, which JSON and YAML can spell
+        raise InputError(f"{where}: a value is no text") from None
 
 
 def job_to_mapping(job: Job) -> dict[str, Any]:
@@ -105,7 +107,7 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     """
     try:
         return _with_tables(job, changes)
-    except (msgspec.ValidationError, KeyError):  # said below by what is wrong, where
+    except (msgspec.ValidationError, KeyError, UnicodeEncodeError):  # said below by what is wrong, where
         tables = job_to_mapping(job)
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")

@@ -34,7 +34,7 @@ _DEVICE = {
     "RESET_REQUIRED": "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset)",
     "NO_PERMISSION": "this user may not open this GPU",
     "NOT_LISTED": "the driver no longer lists this GPU",
-    "UNKNOWN": "the driver cannot reach this GPU and does not say why (UNKNOWN); it is asked again",
+    "UNKNOWN": "the driver cannot reach this GPU (UNKNOWN); the kernel log (dmesg) may say why",
     "ASLEEP": "this GPU sleeps to save power; it is not asked, as that would wake it",
 }
 _FIELD = {
@@ -73,7 +73,9 @@ def no_driver(nvml: Any, error: Any, *, was_open: bool = False) -> NoDriverError
     code = code_of(nvml, error)
     if code == "LIB_RM_VERSION_MISMATCH":
         return NoDriverError(_mismatch(_library_version(nvml), _kernel_version(), was_open=was_open))
-    return NoDriverError(_NO_DRIVER.get(code, f"the NVIDIA driver could not be started: {code}"))
+    return NoDriverError(
+        _NO_DRIVER.get(code, f"the NVIDIA driver could not be started ({code}); the kernel log (dmesg) may say why")
+    )
 
 
 def hanging(call: str, seconds: float) -> NoDriverError:

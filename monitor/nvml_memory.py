@@ -10,7 +10,7 @@ from vramtop.estimator.sizes import format_gib
 from .host_memory import host_room, host_total_bytes
 from .nvml_ask import Asker, RefusedError
 from .nvml_errors import field_fault
-from .snapshot import Fault, GpuProcess
+from .snapshot import HOST_MEMORY, Fault, GpuProcess
 
 _FIELDS = {
     "total_bytes": "its total memory",
@@ -123,13 +123,13 @@ class NvmlMemory:
 def held_of_host(memory: MemoryFigures, processes: tuple[GpuProcess, ...] | None) -> Answer:
     """Shared memory with what is used of it: the sum over the processes, where it is known in full."""
     message = "this GPU shares the host's memory: total and free are the host's, used is what its processes hold"
-    shared = Fault(field="reserved_bytes", code="HOST_MEMORY", message=message)
+    shared = Fault(field="reserved_bytes", code=HOST_MEMORY, message=message)
     sizes = [process.used_bytes for process in processes or ()]
     known = [size for size in sizes if size is not None]
     if processes is not None and len(known) == len(sizes):
         return replace(memory, used=sum(known)), (shared,)
     message = "not all of its processes' memory is known, which would be all that is used of it"
-    return memory, (shared, Fault(field="used_bytes", code="HOST_MEMORY", message=message))
+    return memory, (shared, Fault(field="used_bytes", code=HOST_MEMORY, message=message))
 
 
 def implausible(memory: MemoryFigures) -> str | None:

@@ -4,13 +4,14 @@
 a recorder that was killed leaves all but its last moment.
 """
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from gzip import GzipFile
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -157,26 +158,49 @@ def _check_header(path: Path, line: bytes | None) -> None:
 
 
 def _lines(path: Path) -> Iterator[bytes | None]:
-    """The whole lines of a gzip file; a last None when it does not end where its writer ended it.
+    """The whole lines of a gzip file; a last None when it does not end where its writer ended it."""
+    rest = b""
+    try:
+        with open_file(path) as file:
+            for piece in _pieces(file):
+                if piece is None:
+                    yield None
+                    return
+                *whole, rest = (rest + piece).split(b"\n")
+                yield from whole
+                if len(rest) > _LONGEST_LINE:
+                    yield None
+                    return
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if rest:
+        yield None
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes | None]:
+    """What is packed in a gzip file; a last None when it is cut or damaged.
 
     The gzip module is not used for this: where a file is cut, it may keep back lines that could still be read.
     """
     unpack = zlib.decompressobj(wbits=31)  # gzip
-    rest = b""
-    try:
-        with open_file(path) as file:
-            while not unpack.eof and (packed := file.read(_CHUNK)):
-                while packed and not unpack.eof:
-                    *whole, rest = (rest + unpack.decompress(packed, _UNPACKED)).split(b"\n")
-                    packed = unpack.unconsumed_tail
-                    yield from whole
-                    if len(rest) > _LONGEST_LINE:
-                        yield None
-                        return
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except zlib.error:
+    while not unpack.eof and (packed := file.read(_CHUNK)):
+        while packed and not unpack.eof:
+            before = unpack.copy()
+            try:
+                yield unpack.decompress(packed, _UNPACKED)
+            except zlib.error:
+                yield _until_damage(before, packed)
+                yield None
+                return
+            packed = unpack.unconsumed_tail
+    if not unpack.eof:
         yield None
-        return
-    if rest or not unpack.eof:
-        yield None
+
+
+def _until_damage(unpack: Any, packed: bytes) -> bytes:
+    """What comes before the damage, which zlib keeps back when it is given all at once."""
+    found = bytearray()
+    with contextlib.suppress(zlib.error):
+        for at in range(len(packed)):
+            found += unpack.decompress(packed[at : at + 1])
+    return bytes(found)

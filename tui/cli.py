@@ -37,10 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return finish(error.exit_code)
     except KeyboardInterrupt:
         return 130
-    except OSError as error:
-        if error.filename is not None:  # a file's own trouble is said where the file is known
-            raise
-        return not_written(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a user gets a sentence
+        if isinstance(error, OSError) and error.filename is None:  # a file has a name, a stream has none
+            return not_written(error)
+        from .own_fault import tell
+
+        return finish(tell(error))
 
 
 def _main(words: list[str]) -> int:

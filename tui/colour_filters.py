@@ -75,7 +75,7 @@ class ReadableFilter(LineFilter):
         behind = around if style.bgcolor is None else style.bgcolor
         ground = plain if behind.is_default else self._shown(behind)
         if self._colours == "16":
-            return self._of_16(style, ground, plain)
+            return self._of_16(style, ground, plain, TEXT_CONTRAST if text else DRAWN_CONTRAST)
         if style.color is None or _is_named(style.color):
             return style
         if not text and style.bgcolor is not None and style.bgcolor != around:
@@ -89,7 +89,7 @@ class ReadableFilter(LineFilter):
     def _shown(self, colour: RichColor) -> Rgb:
         return self._sixteen[colour.number or 0] if colour.type == ColorType.STANDARD else _rgb(colour)
 
-    def _of_16(self, style: Style, ground: Rgb, plain: Rgb) -> Style:
+    def _of_16(self, style: Style, ground: Rgb, plain: Rgb, least: float) -> Style:
         """The style in 16 colours; what the theme leaves to the terminal stays so."""
         number = (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else of_16(ground)
         under = None
@@ -99,7 +99,7 @@ class ReadableFilter(LineFilter):
             number = style.bgcolor.number
         if style.color is None or _is_named(style.color):
             return style + Style.from_color(None, under)
-        text = text_of_16(_rgb(style.color), number, self._sixteen)
+        text = text_of_16(_rgb(style.color), number, self._sixteen, least)
         return style + Style.from_color(RichColor.from_ansi(text), under)
 
 

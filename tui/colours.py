@@ -87,20 +87,21 @@ def of_16(colour: Rgb) -> int:
 
 
 @lru_cache(maxsize=1024)
-def text_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...]) -> int:
+def text_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float = TEXT_CONTRAST) -> int:
     """The text's number among 16 colours on one of them: of its hue where that reads, else black or white.
 
     Args:
         colour: as it is meant.
         ground: number of the ground.
         colours: what the 16 look like.
+        least: the contrast that it must have.
     """
     number = of_16(colour)
     if number == 0:
         number = 7 if luminance(colour) > 0.05 and ground == 0 else 0
     wanted = (number, number + 8) if number else (0,)
     best = sorted((0, 15), key=lambda each: -contrast(colours[each], colours[ground]))
-    reads = (each for each in (*wanted, *best) if contrast(colours[each], colours[ground]) >= TEXT_CONTRAST)
+    reads = (each for each in (*wanted, *best) if contrast(colours[each], colours[ground]) >= least)
     return next(reads, best[0])
 
 

@@ -78,6 +78,11 @@ class TerminalDriver(QuietInput):
         with contextlib.suppress(termios.error):
             self._raw = termios.tcgetattr(self.fileno)
 
+    def stop_application_mode(self) -> None:
+        """As Textual does; under screen and mosh, which have no other screen to go back to, nothing is left on it."""
+        self.write("\x1b[0m\x1b[H\x1b[2J")
+        super().stop_application_mode()
+
     def _sigcont_application(self, *_: object) -> None:
         """Go on: after Ctrl-Z from the beginning, after a SIGSTOP, which nobody can prepare for, with what is there."""
         if not self._auto_restart:

@@ -1,5 +1,6 @@
 """An app that fits its terminal: its colours, its characters, its size, and what becomes of it."""
 
+import os
 from collections.abc import Sequence
 
 from textual import on
@@ -7,6 +8,7 @@ from textual.events import Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.theme import Theme
+from textual.worker import WorkerFailed
 
 from .appearance import Appearance
 from .capabilities import Colours
@@ -27,6 +29,8 @@ class FittingApp(FrugalApp):
         super().__init__(driver_class=TerminalDriver)
         self.appearance = Appearance(colours, ascii_only=ascii_only)
         self.no_color = self.appearance.colourless
+        self.own_fault: Exception | None = None
+        """What ended the app and should not have."""
 
     @property
     def ascii_only(self) -> bool:
@@ -69,6 +73,16 @@ class FittingApp(FrugalApp):
             else:
                 self.pop_screen()
                 self.call_after_refresh(self.refresh_bindings)  # or the footer is drawn as for the sentence
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End, and leave the sentence to who started the app: Textual would print pages of source code."""
+        if self._exception is None:
+            self._exception = error
+            self._exception_event.set()
+        worked = error.error if isinstance(error, WorkerFailed) else error
+        self.own_fault = self.own_fault or (worked if isinstance(worked, Exception) else error)
+        self._return_code = os.EX_SOFTWARE
+        self._close_messages_no_wait()
 
     def _take_theme(self, theme: Theme) -> None:
         self.appearance.colours.dark = theme.dark

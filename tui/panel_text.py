@@ -111,6 +111,8 @@ def _name(reading: GpuReading) -> Content:
     if isinstance(reading, MigDevice):  # its end is cut first
         name, _, _ = name.rpartition(" MIG")
         name = f"MIG {clean(reading.device.profile or 'device')} of {name}"
+    if reading.shares_host_memory:
+        name = f"{name} (host's memory)"
     return Content.assemble((f"{reading.label} ", "bold"), name)
 
 

@@ -27,6 +27,8 @@ class Terminal:
     colours: Colours
     ascii_only: bool
     width: int
+    endless: bool = False
+    """It is no terminal, so rows of a table may be of any length."""
 
     def text(self, text: str) -> str:
         """The text as this terminal can show it; what it could take for a command is left out."""
@@ -112,6 +114,7 @@ def look(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> Ter
         colours=_colours() if wants_colour(tty=tty) else "none",
         ascii_only=ascii_only or not encoding.startswith("utf"),
         width=max(60, min(width, 160)),
+        endless=not stream.isatty(),
     )
 
 

@@ -5,6 +5,7 @@ read as text: nothing is unpickled, imported or executed.
 """
 
 import ast
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -70,8 +71,7 @@ def _tensorboard(program: Program, settings: Settings) -> Iterator[Written]:
     if program.pid is None:
         return
     name = f"events.out.tfevents.*.{program.pid}.*"
-    paths = _since(program, program.place.path(folder), f"**/{name}") if folder else _found_below(program, name)
-    for path in paths:
+    for path in _found_below(program, program.place.path(folder) if folder else program.place.cwd, name):
         data = _bytes(path)
         arguments = _json_after(data, b"args/text_summary")
         if arguments is not None:
@@ -82,10 +82,13 @@ def _tensorboard(program: Program, settings: Settings) -> Iterator[Written]:
             yield Written(table=table, source=f"TensorBoard's {path.name}, model_config")
 
 
-def _found_below(program: Program, name: str) -> list[Path]:
-    """A run's files where the script alone knows its output folder: ``FOLDER/runs/DATE_HOST`` below its own folder."""
+def _found_below(program: Program, top: Path, name: str) -> list[Path]:
+    """A run's files below a folder: ``runs/DATE_HOST`` in its output folder, which the script alone may know.
+
+    The folder is one that the program names: it may be as large as a disk.
+    """
     found: list[Path] = []
-    folders, seen = [(program.place.cwd, 0)], 0
+    folders, seen = [(top, 0)], 0
     while folders and seen < _MOST_ENTRIES:
         folder, depth = folders.pop(0)
         found += _since(program, folder, name)
@@ -155,7 +158,7 @@ def _literal(text: str) -> dict[str, Any] | None:
 def _since(program: Program, folder: Path, pattern: str) -> list[Path]:
     """Files written since the program started, in the order of their names."""
     try:
-        paths = sorted(folder.glob(pattern))
+        paths = sorted(itertools.islice(folder.glob(pattern), _MOST_ENTRIES))
         begun = (program.started or 0.0) - _SLACK_SECONDS
         return [path for path in paths if path.stat().st_mtime >= begun]
     except OSError:

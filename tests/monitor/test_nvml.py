@@ -336,7 +336,7 @@ def test_closing_shuts_nvml_down_once(driver, source, fake_gpu):
     [
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "kernel module is not loaded"),
         (pynvml.NVML_ERROR_NO_PERMISSION, "may not open the NVIDIA devices"),
-        (pynvml.NVML_ERROR_UNKNOWN, r"could not be started: UNKNOWN"),
+        (pynvml.NVML_ERROR_UNKNOWN, r"could not be started \(UNKNOWN\); the kernel log"),
     ],
 )
 def test_each_failure_to_start_has_its_sentence(driver, source, code, sentence):

@@ -244,14 +244,14 @@ def test_once_has_a_line_for_each_device_and_json_an_array(
     monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([snapshot]))
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in [*lines[2:6], next(line for line in lines[6:] if "98 %" in line)]] == [
-        ["0", "NVIDIA", "H100", "80GB", "HBM3", "24.0", "80.0", "56.5", "n/a", "412", "W", "63", "C"],
-        ["0:3:0", "MIG", "1c.3g.40gb", "11.0", "40.0", "29.0", "n/a", "-", "-"],
-        ["0:3:1", "MIG", "2c.3g.40gb,", "memory", "of", "0:3:0", "-", "-", "-", "n/a", "-", "-"],
-        ["0:9", "MIG", "1g.20gb", "12.0", "20.0", "8.0", "n/a", "-", "-"],
-        ["1", "NVIDIA", "H100", "80GB", "HBM3", "1.0", "80.0", "78.5", "98", "%", "412", "W", "63", "C"],
+    assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
+        "GPU 0 NVIDIA H100 80GB HBM3 24.0 of 80.0 GiB used 56.5 free util n/a 412 W 63 C",
+        "GPU 0:3:0 MIG 1c.3g.40gb 11.0 of 40.0 GiB used 29.0 free",
+        "GPU 0:3:1 MIG 2c.3g.40gb, memory of 0:3:0",
+        "GPU 0:9 MIG 1g.20gb 12.0 of 20.0 GiB used 8.0 free",
+        "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB used 78.5 free util 98 % 412 W 63 C",
     ]
-    assert any(line.split()[:4] == ["2", "ana", "0:3:1", "2.0"] for line in lines)
+    assert any(" ".join(line.split()).startswith("pid 2 ana GPU 0:3:1 2.0 GiB") for line in lines)
     assert main(["--once", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["gpus"]
     assert second["mig"] is None

@@ -59,7 +59,7 @@ def test_once_says_what_is_odd_below_its_gpu(
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(number for number, line in enumerate(lines) if "data loader worker of process 101" in line)
-    assert lines[at - 1].startswith("  1  NVIDIA H100")
+    assert lines[at - 1].startswith("GPU 1  NVIDIA H100")
     assert lines[at].startswith(
         "     ! 1 data loader worker of process 101 (process 102) holds a CUDA context: 0.5 GiB"
     )

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.board import GpuRow, ProcessRow
-from vramtop.monitor.snapshot import Fault, GpuProcess, GpuReading, WatchedJob
+from vramtop.monitor.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.gpu_bars import held_cells
 from vramtop.tui.header_text import Feed, header_line, summary_line
@@ -143,6 +143,9 @@ def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(mak
     gpu = make_gpu(0, [process], used_bytes=20 * GIB, free_bytes=40 * GIB, reserved_bytes=None)
     cells = held_cells(make_row(gpu), 40)
     assert [sum(cell.char == char for cell in cells) for char in "█░ "] == [10, 10, 20]
+    assert "(host's memory)" not in drawn(make_row(gpu))[0]
+    shares = Fault(field="reserved_bytes", code=HOST_MEMORY, message="this GPU shares the host's memory")
+    assert "(host's memory)" in drawn(make_row(replace(gpu, faults=(shares,))))[0]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
 from ..capabilities import COLOUR_SYSTEMS, colours, is_dumb
+from ..own_fault import sentence
 from ..terminal import clean, look
 
 
@@ -81,7 +83,10 @@ def run(options: argparse.Namespace) -> int:
         read_only=options.read_only,
     )
     kept.say = app.say
+    threading.excepthook = lambda failed: app.say(sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
+    if app.own_fault is not None:
+        raise app.own_fault
     return app.return_code or 0
 
 
