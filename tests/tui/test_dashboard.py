@@ -640,3 +640,13 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
         await pilot.pause()
         assert "util" in "".join(written)
         assert "Fit" in "".join(written)
+
+
+async def test_tab_stops_at_no_panel(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for _ in range(3):
+            await pilot.press("tab")
+            assert not isinstance(app.focused, GpuPanel)
+        assert len(app.screen.query(GpuPanel)) == 3
