@@ -18,6 +18,7 @@ from platformdirs import user_data_dir
 
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.foreign import read_file
+from vramtop.estimator.paths import is_file
 
 _PATIENCE_SECONDS = 2.0
 """How long another dashboard may hold the file: it takes milliseconds, unless its disk hangs."""
@@ -96,6 +97,8 @@ class UserFile(Generic[Content]):
         """
         file, said = self._file, None
         try:
+            if os.path.lexists(file) and not is_file(file):
+                self.read()  # says what it is, before anything is put beside it
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _locked(file.with_suffix(".lock")):
                 try:
