@@ -2,8 +2,10 @@
 # make test    install what the tests need, run all of them
 # make check   lint, types, import contracts
 # make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
-# make bench   how fast the command is, beside accelerate's estimator, and whether its targets are met
+# make bench   what the command and the dashboard cost, beside their peers, and whether the targets are met
+#              (ARGS='--only monitors' for a part of it, --help for more)
 # make bench-probe  what the probe costs the program that it watches (CPU only; some two minutes)
+# make soak    whether memory stays flat: two simulated days, and 20 minutes of the command itself (an hour in all)
 # make explanations  how often the true cause of a divergence is found, in simulation
 # make picture draw the pictures in docs/ anew, from the demo recording
 # make demo    make the demo recording anew
@@ -13,10 +15,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
 
-.PHONY: run test check lint types imports accuracy explanations bench bench-probe picture demo clean
+.PHONY: run test check lint types imports accuracy explanations bench bench-probe soak picture demo clean
 
 run: $(VENV)/installed
-	$(BIN)/vramtop $(ARGS)
+	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
 
 test: $(VENV)/installed-for-tests
 	$(BIN)/python -m pytest $(ARGS)
@@ -39,11 +41,14 @@ accuracy: $(VENV)/installed-for-tests
 explanations: $(VENV)/installed-for-tests
 	$(BIN)/python tests/accuracy/explanations.py $(ARGS)
 
-bench: $(VENV)/installed-for-tests
+bench: $(VENV)/installed-for-tests $(VENV)/peers/installed
 	$(BIN)/python tests/bench/bench.py $(ARGS)
 
 bench-probe: $(VENV)/installed-for-tests
 	$(BIN)/python tests/bench/probe_cost.py $(ARGS)
+
+soak: $(VENV)/installed-for-tests
+	$(BIN)/python tests/bench/soak.py $(ARGS)
 
 picture: $(VENV)/installed-for-tests
 	$(BIN)/python docs/make_pictures.py
@@ -64,6 +69,12 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-for-tests: pyproject.toml tests/constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint tests/constraints.txt --editable '.[torch,dev]'
 	touch $@ $(VENV)/installed
+
+# Other monitors, for the bench: in an environment of their own, as they want other versions of what vramtop needs.
+$(VENV)/peers/installed: tests/bench/peers.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/peers
+	$(VENV)/peers/bin/python -m pip install --quiet --requirement tests/bench/peers.txt || echo "no peers: the bench goes on without"
+	touch $@
 
 # The folders under their installed names, for tools that look for sources rather than import.
 $(TYPING):

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from .nvml_hands import Hand, shut_down
+from .nvml_readers import FIRST_PATIENCE_SECONDS
 from .snapshot import GpuReading, MigReading
 
 Sureness = Literal["certain", "likely", "unsure"]
@@ -158,7 +160,15 @@ def numbered_elsewhere(root: Path | None, *, here: Path = Path("/")) -> bool:
 
 
 def nvml_mig_parent(uuid: str) -> str | None:
-    """The uuid of the GPU that a MIG device is a part of, by asking the driver; None: it does not know the device."""
+    """The uuid of the GPU that a MIG device is a part of, by asking the driver; None: it does not know, or hangs."""
+    hand = Hand()
+    hand.begin(lambda: _mig_parent(uuid))
+    hand.end()
+    parent: str | None = hand.take() if hand.wait(FIRST_PATIENCE_SECONDS) else None
+    return parent
+
+
+def _mig_parent(uuid: str) -> str | None:
     import pynvml
 
     try:
@@ -173,7 +183,7 @@ def nvml_mig_parent(uuid: str) -> str | None:
     else:
         return parent
     finally:
-        pynvml.nvmlShutdown()
+        shut_down(pynvml)
 
 
 def _device_files(root: Path) -> frozenset[str]:

@@ -21,6 +21,13 @@ _MIG_JOINS_NOTHING = "is for jobs of one rank: a program sees one MIG device and
 """CUDA enumerates a single compute instance, and no whole GPU along with one (NVIDIA MIG User Guide, CUDA Device
 Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
 
+_OUT_OF_USE = {
+    "GPU_IS_LOST": "no longer answers",
+    "RESET_REQUIRED": "must be reset before it can be used again",
+    "NOT_LISTED": "is no longer listed by the driver",
+    "NO_PERMISSION": "may not be opened by this user",
+}
+"""Faults with which no program can be started on a GPU."""
 BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
@@ -42,6 +49,8 @@ class Room:
     closed: str | None = None
     """Why no program can be started there at all, whatever is free: ``is in exclusive-process mode and in use``."""
 
+    unread: str | None = None
+    """Why it is not known what is free; None: it is known, or nobody says why."""
     reserved_bytes: int = 0
     """What the driver keeps of the total, which CUDA does not count in it; 0 where that is not known."""
     mig: MigReading | None = None
@@ -150,6 +159,7 @@ class Fit:
                     "available_bytes": gpu.room.available_bytes,
                     "verdict": gpu.verdict,
                     "closed": gpu.room.closed,
+                    "unread": gpu.room.unread,
                     **({"mig": _mig_json(gpu.room.mig)} if gpu.room.mig else {}),
                 }
                 for gpu in self.gpus
@@ -254,6 +264,7 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             name=gpu.name,
             total_bytes=gpu.total_bytes,
             free_bytes=None if gpu.is_old else gpu.free_bytes,
+            unread=gpu.reason("free_bytes") if gpu.is_old or gpu.free_bytes is None else None,
             reserved_bytes=gpu.reserved_bytes or 0,
             closed=closed,
         )
@@ -279,6 +290,9 @@ def _mig_json(device: MigReading) -> dict[str, Any]:
 
 
 def _closed(gpu: GpuReading) -> str | None:
+    for fault in gpu.faults:
+        if fault.field is None and fault.code in _OUT_OF_USE:
+            return _OUT_OF_USE[fault.code]
     if gpu.compute_mode == "prohibited":
         return "takes no compute programs (compute mode prohibited)"
     held = any(kind != "graphics" for process in gpu.processes or () for kind in process.kinds)
@@ -333,4 +347,5 @@ def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuV
                 return f"needs {each}; {worst.room.label} {worst.room.closed}"
             return f"needs {each}; {worst.room.label} is short of {format_gib(worst.short_bytes)} GiB"
         case "unknown":
-            return f"needs {each}; how much {where} can give is not known"
+            unread = next((v.room.unread for v in chosen if v.verdict == "unknown" and v.room.unread), None)
+            return f"needs {each}; how much {where} can give is not known" + (f": {unread}" if unread else "")

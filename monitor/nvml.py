@@ -9,7 +9,7 @@ from .counters import ProbeDirectory
 from .gpu_sleep import driver_addresses
 from .nvml_device import NvmlDevice
 from .nvml_errors import OF_MACHINE, code_of, hanging, no_driver
-from .nvml_hands import Hand
+from .nvml_hands import Hand, shut_down
 from .nvml_readers import FIRST_PATIENCE_SECONDS, PATIENCE_SECONDS, Readers
 from .snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
 
@@ -102,7 +102,7 @@ class NvmlSource:
         self._devices, self._gone, self._before = [], [], []
         if nvml is not None and not self._held_up and self._starting is None:
             hand = Hand()
-            hand.begin(lambda: _shut_down(nvml))
+            hand.begin(lambda: shut_down(nvml))
             hand.end()
             if not hand.wait(_SHUTDOWN_SECONDS):
                 self._held_up.append(hand)
@@ -225,7 +225,7 @@ class _Start:
             self.call = "nvmlDeviceGetCount"
             return source, nvml.nvmlDeviceGetCount()
         except nvml.NVMLError:
-            _shut_down(nvml)
+            shut_down(nvml)
             raise
 
     def _version(self, call: str) -> Any:
@@ -233,12 +233,7 @@ class _Start:
         self.call = call
         try:
             return getattr(self._nvml, call)()
+        except UnicodeDecodeError as error:  # pynvml takes every text for UTF-8
+            return error.object.decode(errors="replace")
         except self._nvml.NVMLError:
             return None
-
-
-def _shut_down(nvml: Any) -> None:
-    try:
-        nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        return  # it was not running any more, which is what is wanted

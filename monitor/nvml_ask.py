@@ -93,6 +93,8 @@ class Asker:
         self.under_way = call
         try:
             return function(*args)
+        except UnicodeDecodeError as error:  # pynvml takes every text for UTF-8
+            return error.object.decode(errors="replace")
         except self._nvml.NVMLError as error:
             code = code_of(self._nvml, error)
             if code in OF_MACHINE:

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from vramtop.estimator.sizes import format_gib
-
 from .gpu_sleep import may_sleep, sleeps
-from .host_memory import host_room, host_total_bytes
 from .nvml_ask import Asker, DeviceLostError, RefusedError
 from .nvml_errors import UNSUPPORTED, device_fault, field_fault
+from .nvml_memory import NvmlMemory, held_of_host
 from .nvml_mig import NvmlMig
 from .nvml_processes import process_rows
 from .processes import ProcessFacts, one_line
@@ -21,30 +19,11 @@ LOST_AGAIN_SECONDS = 5.0
 PID_LIMIT = 2**22
 """No pid on Linux is larger; the list is garbled when one is (drivers 535.43 to 535.86 mixed up its layout)."""
 
-_MEMORY = {
-    "total_bytes": "its total memory",
-    "reserved_bytes": "its reserved memory",
-    "used_bytes": "its used memory",
-    "free_bytes": "its free memory",
-}
 _TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
-_MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 _MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
 """By NVML's number; 1 is one thread at a time, which CUDA has taken for one process since version 8."""
 MODE_AGAIN_SECONDS = 30.0
 _LISTS: tuple[tuple[ProcessKind, str], ...] = (("compute", "Compute"), ("graphics", "Graphics"), ("mps", "MPSCompute"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryFigures:
-    """Memory info in bytes; what is not known is None."""
-
-    total: int | None = None
-    reserved: int | None = None
-    used: int | None = None
-    free: int | None = None
-    shared: bool = False
-    """Total and free are the host's."""
 
 
 class NvmlDevice:
@@ -76,10 +55,8 @@ class NvmlDevice:
         self._may_sleep = False
         self._may_sleep_at = 0.0
         """When to look for it again: only an administrator changes it."""
-        self._read_at = 0.0
+        self._memory = NvmlMemory(nvml, self._asker, now=now)
         self._faults: list[Fault] = []
-        self._knows_v2 = False
-        """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
         self._mode: ComputeMode | None = None
         self._mode_at = 0.0
         """When to ask for it again: only an administrator changes it."""
@@ -109,6 +86,7 @@ class NvmlDevice:
             self._name = self._text("nvmlDeviceGetName")
             self._accounts = self._accounting_is_on()
             self._mode_at = 0.0
+            self._memory.connect(self._handle, self._name)
             self._mig.connect(self._handle)
             self._address = self._pci_address() or self._address
         except (RefusedError, DeviceLostError) as error:
@@ -137,7 +115,9 @@ class NvmlDevice:
     def missing(self, code: str = "NOT_LISTED") -> GpuReading:
         """The device's row without figures, and why: the driver's word, or that it does not list the device."""
         fault = device_fault(code)
-        return GpuReading(index=self.index, uuid=self.uuid, name=self._name, faults=(fault,), read_at=self._read_at)
+        return GpuReading(
+            index=self.index, uuid=self.uuid, name=self._name, faults=(fault,), read_at=self._memory.read_at
+        )
 
     def _text(self, call: str) -> str | None:
         """A name that not every device has."""
@@ -181,18 +161,19 @@ class NvmlDevice:
         self._faults = []
         mig, mig_faults = self._mig.read()
         self._faults += mig_faults
-        memory = self._memory(shared=mig is None)
+        memory, memory_faults = self._memory.read(whole=mig is None)
         utilisation = self._ask("utilisation_percent", "its utilisation", ("nvmlDeviceGetUtilizationRates",))
         temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
         power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
         limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
         if any(device.used_bytes is not None for device in mig or ()):
-            self._read_at = self._now()  # its own memory may be refused
+            self._memory.read_at = self._now()  # its own memory may be refused
         instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
         processes = self._processes(memory.total, describe, instances)
-        if not memory.shared:
-            memory = self._at_least(_sum_of(processes), memory)
-        used = self._held_by(processes) if memory.shared else memory.used
+        if memory.shared:
+            memory, memory_faults = held_of_host(memory, processes)
+        elif memory.used is not None and _sum_of(processes) > memory.used:
+            memory, memory_faults = self._memory.read_again(_sum_of(processes))
         if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
             mig, _ = self._mig.read()  # processes have grown since
         return GpuReading(
@@ -201,7 +182,7 @@ class NvmlDevice:
             name=self._name,
             total_bytes=memory.total,
             reserved_bytes=memory.reserved,
-            used_bytes=used,
+            used_bytes=memory.used,
             free_bytes=memory.free,
             utilisation_percent=None if utilisation is None else int(utilisation.gpu),
             temperature_c=temperature,
@@ -210,79 +191,9 @@ class NvmlDevice:
             compute_mode=self._compute_mode(),
             processes=processes,
             mig=mig,
-            faults=tuple(self._faults),
-            read_at=self._read_at,
+            faults=(*memory_faults, *self._faults),
+            read_at=self._memory.read_at,
         )
-
-    def _at_least(self, attributed: int, memory: MemoryFigures) -> MemoryFigures:
-        """The memory figures; those of now when processes have grown since, so that they hold no more than is used."""
-        if memory.used is None or attributed <= memory.used:
-            return memory
-        self._faults = [fault for fault in self._faults if fault.field not in _MEMORY]
-        memory = self._memory(shared=False)
-        if memory.used is not None and attributed > memory.used:
-            message = (
-                f"the processes' figures add up to {format_gib(attributed)} GiB, more than the "
-                f"{format_gib(memory.used)} GiB that the driver counts as used"
-            )
-            self._faults.append(Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
-        return memory
-
-    def _memory(self, *, shared: bool) -> MemoryFigures:
-        """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``.
-
-        Args:
-            shared: the host's memory is taken where the GPU has none of its own.
-        """
-        reserved_fault: Fault | None = None
-        try:
-            info = self._asker.ask("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
-            figures = MemoryFigures(total=info.total, reserved=info.reserved, used=info.used, free=info.free)
-            self._knows_v2 = True
-        except RefusedError as refused:
-            if self._knows_v2:  # once it worked, a failure is a passing one
-                return self._no_memory(refused.code)
-            if refused.code == "NOT_SUPPORTED":
-                return self._host_memory() if shared else self._no_memory(refused.code)
-            try:
-                info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)
-            except RefusedError as refused_v1:
-                unified = shared and refused_v1.code == "NOT_SUPPORTED"
-                return self._host_memory() if unified else self._no_memory(refused_v1.code)
-            figures = MemoryFigures(total=info.total, used=info.used, free=info.free)
-            message = "this driver counts its reserved part as used memory (memory info v1)"
-            reserved_fault = Fault(field="reserved_bytes", code=refused.code, message=message)
-        self._read_at = self._now()
-        odd = implausible(figures)
-        if odd is not None:
-            unified = shared and _looks_shared(figures)
-            return self._host_memory() if unified else self._no_memory("IMPLAUSIBLE", odd)
-        if reserved_fault is not None:
-            self._faults.append(reserved_fault)
-        return _adding_up(figures)
-
-    def _host_memory(self) -> MemoryFigures:
-        """Of a GPU that has no memory of its own, such as GB10 and Jetson."""
-        message = "this GPU shares the host's memory: total and free are the host's, used is what its processes hold"
-        self._faults.append(Fault(field="reserved_bytes", code="HOST_MEMORY", message=message))
-        self._read_at = self._now()
-        return MemoryFigures(total=host_total_bytes(), free=host_room().available_bytes, shared=True)
-
-    def _held_by(self, processes: tuple[GpuProcess, ...] | None) -> int | None:
-        """Their sum; None and a fault when it is not known in full."""
-        sizes = [process.used_bytes for process in processes or ()]
-        known = [size for size in sizes if size is not None]
-        if processes is not None and len(known) == len(sizes):
-            return sum(known)
-        message = "not all of its processes' memory is known, which would be all that is used of it"
-        self._faults.append(Fault(field="used_bytes", code="HOST_MEMORY", message=message))
-        return None
-
-    def _no_memory(self, code: str, message: str | None = None) -> MemoryFigures:
-        for field, what in _MEMORY.items():
-            fault = field_fault(field, code, what=what)
-            self._faults.append(fault if message is None else Fault(field=field, code=code, message=message))
-        return MemoryFigures()
 
     def _processes(
         self,
@@ -336,41 +247,10 @@ class NvmlDevice:
             return None
 
 
-def implausible(memory: MemoryFigures) -> str | None:
-    """Why these figures cannot be a card's own memory, or None.
-
-    GPUs that share the host's memory may answer with a total of 0, or with figures that do not add up (a GB10 said
-    119.7 GiB in all, 6.4 used, 7.4 free).
-    """
-    total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
-    parts = used + free + (memory.reserved or 0)
-    if total > 0 and used <= total and free <= total and abs(parts - total) <= total // 20:
-        return None
-    return (
-        f"the driver's memory figures are implausible, as they do not add up ({format_gib(total)} GiB in all, "
-        f"{format_gib(used)} used, {format_gib(free)} free)"
-    )
-
-
-def _adding_up(memory: MemoryFigures) -> MemoryFigures:
-    """What is neither used nor free is nobody's to have: reserved (v2), or used as ``nvidia-smi`` counts it (v1)."""
-    total, free = memory.total or 0, memory.free or 0
-    if memory.reserved is None:
-        return replace(memory, used=total - free)
-    free = min(free, total - (memory.used or 0))
-    return replace(memory, free=free, reserved=total - free - (memory.used or 0))
-
-
 def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
     """Of all of them, or of those in one GPU instance."""
     mine = (process for process in processes or () if instance in (None, process.gpu_instance))
     return sum(process.used_bytes or 0 for process in mine)
-
-
-def _looks_shared(memory: MemoryFigures) -> bool:
-    """Whether implausible figures are those of a GPU without memory of its own: no total, or about the host's."""
-    host = host_total_bytes()
-    return not memory.total or abs(memory.total - host) <= host // 20
 
 
 def _pids_are_pids(processes: list[Any]) -> bool:

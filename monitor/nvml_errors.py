@@ -10,6 +10,7 @@ from vramtop.estimator.errors import CannotTellError
 from .snapshot import Fault
 
 KERNEL_VERSION = Path("/proc/driver/nvidia/version")
+OWN_MAPS = Path("/proc/self/maps")
 
 UNSUPPORTED = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"})
 """The answer will be the same next time."""
@@ -33,7 +34,7 @@ _DEVICE = {
     "RESET_REQUIRED": "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset)",
     "NO_PERMISSION": "this user may not open this GPU",
     "NOT_LISTED": "the driver no longer lists this GPU",
-    "UNKNOWN": "the driver cannot reach this GPU and does not say why (UNKNOWN); it is asked again",
+    "UNKNOWN": "the driver cannot reach this GPU (UNKNOWN); the kernel log (dmesg) may say why",
     "ASLEEP": "this GPU sleeps to save power; it is not asked, as that would wake it",
 }
 _FIELD = {
@@ -72,7 +73,9 @@ def no_driver(nvml: Any, error: Any, *, was_open: bool = False) -> NoDriverError
     code = code_of(nvml, error)
     if code == "LIB_RM_VERSION_MISMATCH":
         return NoDriverError(_mismatch(_library_version(nvml), _kernel_version(), was_open=was_open))
-    return NoDriverError(_NO_DRIVER.get(code, f"the NVIDIA driver could not be started: {code}"))
+    return NoDriverError(
+        _NO_DRIVER.get(code, f"the NVIDIA driver could not be started ({code}); the kernel log (dmesg) may say why")
+    )
 
 
 def hanging(call: str, seconds: float) -> NoDriverError:
@@ -131,9 +134,19 @@ def _library_version(nvml: Any) -> str | None:
     try:
         version = str(nvml.nvmlSystemGetNVMLVersion())
     except nvml.NVMLError:
-        return None
+        return _mapped_version()
     cuda, _, driver = version.partition(".")
     return driver if "." in driver and len(cuda) <= 2 else version
+
+
+def _mapped_version() -> str | None:
+    """The version in the name of the file that this process has loaded: ``libnvidia-ml.so.550.54.15``."""
+    try:
+        text = OWN_MAPS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)\b", text)
+    return match[1] if match else None
 
 
 def _kernel_version() -> str | None:

@@ -59,3 +59,15 @@ class Hand:
             except BaseException as error:  # noqa: BLE001 - raised again on the thread that takes the answer
                 self._failure = error
             self._idle.set()
+
+
+def shut_down(nvml: Any) -> None:
+    """Shut NVML down; no call of it may be under way.
+
+    Args:
+        nvml: the ``pynvml`` module.
+    """
+    try:
+        nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        return  # it was not running any more, which is what is wanted

@@ -141,6 +141,8 @@ class NvmlMig:
                 if refused.code not in _EMPTY_SLOT:
                     self._refused = refused.code
         self._slots = tuple(slots)
+        if not slots:
+            self._mode_at = 0.0  # perhaps it was switched off
 
     def _slot(self, number: int) -> _Slot:
         call = self._asker.call

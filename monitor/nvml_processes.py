@@ -25,6 +25,13 @@ class _Listed:
     part: int | None = None
     """Its compute instance."""
 
+    def take(self, kind: ProcessKind, size: int | None) -> None:
+        """One more entry of it; some drivers say 0 in a container for all processes."""
+        if kind not in self.kinds:
+            self.kinds = (*self.kinds, kind)
+        size = size or None
+        self.size = size if self.size is None else max(self.size, size or 0)
+
 
 def process_rows(
     lists: Mapping[ProcessKind, Sequence[Any]],
@@ -45,33 +52,33 @@ def process_rows(
         instances: the device's GPU instances with their memory, in MIG mode; an entry that names another number is in
             none of them.
     """
-    places: dict[int, dict[int | None, _Listed]] = {}
+    found: dict[tuple[int, int | None], _Listed] = {}
     for kind, entries in lists.items():
         for entry in entries:
-            instance = getattr(entry, "gpuInstanceId", None) if instances else None
-            instance = instance if instances and instance in instances else None
-            by_place = places.setdefault(entry.pid, {})
-            if instance is None and by_place:  # a list that does not tell instances
-                instance = next(iter(by_place))
-            elif None in by_place:
-                by_place[instance] = by_place.pop(None)
-            _take(by_place.setdefault(instance, _Listed()), kind, entry, inside=instance is not None)
+            instance = entry.gpuInstanceId if instances and entry.gpuInstanceId in instances else None
+            listed = found.get((entry.pid, instance))
+            if listed is None:
+                listed = found[entry.pid, instance] = _Listed()
+            listed.take(kind, entry.usedGpuMemory)
+            if instance is not None and listed.part is None and entry.computeInstanceId != _NO_INSTANCE:
+                listed.part = entry.computeInstanceId
+    if instances:
+        _join(found)
     rows = [
         _row(pid, listed, (instances or {}).get(instance) or total_bytes, describe(pid), instance)
-        for pid, by_place in places.items()
-        for instance, listed in by_place.items()
+        for (pid, instance), listed in found.items()
     ]
     rows.sort(key=lambda row: (row.used_bytes is None, -(row.used_bytes or 0), row.pid))
     return tuple(rows)
 
 
-def _take(listed: _Listed, kind: ProcessKind, entry: Any, *, inside: bool) -> None:
-    size = entry.usedGpuMemory or None  # some drivers say 0 in a container for all processes
-    if kind not in listed.kinds:
-        listed.kinds = (*listed.kinds, kind)
-    if inside and listed.part is None and (part := getattr(entry, "computeInstanceId", None)) != _NO_INSTANCE:
-        listed.part = part
-    listed.size = size if listed.size is None else max(listed.size, size or 0)
+def _join(found: dict[tuple[int, int | None], _Listed]) -> None:
+    """Entries of a list that does not tell instances are of the same process in the instance that another one tells."""
+    homes = {pid: instance for pid, instance in found if instance is not None}
+    for pid, instance in [(pid, homes[pid]) for pid, none in found if none is None and pid in homes]:
+        untold = found.pop((pid, None))
+        for kind in untold.kinds:
+            found[pid, instance].take(kind, untold.size)
 
 
 def _row(pid: int, listed: _Listed, total_bytes: int | None, facts: ProcessFacts, instance: int | None) -> GpuProcess:

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import psutil
 
+from .plain_text import visible
+
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: window titles, links
     r"|[\x1b\x9b]\[?[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
 )
 _LONGEST = 2000
 """Characters of a command line that are kept: some programs carry whole scripts in theirs."""
+_MOST_SIGNS = 20 * _LONGEST
+"""Characters that are looked at, with those that are left out."""
 
 STATE_EVERY = 5
 """Ticks after which a process is looked at closely again: a zombie keeps its pid and all else."""
@@ -22,6 +26,7 @@ STATE_EVERY = 5
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 GONE = "not visible from here"
+HIDDEN = "its /proc may not be read"
 ENDED = "ended, its memory is still held"
 ZOMBIE = "zombie: ended, not yet reaped"
 
@@ -104,12 +109,20 @@ class ProcessDirectory:
             return known.answer()
         sight = _sight(pid)
         if sight is None or inode is None:
-            return ProcessFacts(note=GONE) if known is None else replace(known.facts, note=ENDED)
+            return self._unseen(pid) if known is None else replace(known.facts, note=ENDED)
         facts = _still_true(known, inode, sight) or self._read(pid)
         if facts is None or _inode(pid) != inode:
             return ProcessFacts(note=GONE)  # it ended, or its pid was reused, while it was read
         known = self._known[pid] = _Known(inode, sight, _as_seen(facts, sight))
         return known.answer()
+
+    def _unseen(self, pid: int) -> ProcessFacts:
+        """A process of which there is nothing to read; that of another user may at least be seen to be there."""
+        try:
+            owner = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as in _inode
+        except OSError:
+            return ProcessFacts(note=GONE)
+        return ProcessFacts(user=self._user(owner), note=HIDDEN)
 
     def _read(self, pid: int) -> ProcessFacts | None:
         try:
@@ -136,6 +149,7 @@ class ProcessDirectory:
 
 def one_line(text: str) -> str | None:
     """Text of a stranger made safe for a terminal: escape sequences and control characters out; None when empty."""
+    text = visible(text[:_MOST_SIGNS])
     if not text.isprintable():
         text = "".join(char if char.isprintable() else " " for char in _ESCAPES.sub("", text))
     text = " ".join(text.split())

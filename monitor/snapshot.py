@@ -28,6 +28,8 @@ Place = int | tuple[int, int]
 
 NO_ANSWER = "NO_ANSWER"
 """Code of the fault that a driver's call has not come back; the figures of a reading that has it are from before."""
+HOST_MEMORY = "HOST_MEMORY"
+"""Code of the fault that a GPU has no memory of its own: the figures are the host's."""
 NO_DRIVER = "NO_DRIVER"
 """Code of the fault that this machine's GPUs cannot be seen at all."""
 
@@ -199,6 +201,11 @@ class GpuReading:
     def order(self) -> tuple[int, ...]:
         """Sorts as people count: a GPU comes before its MIG devices."""
         return (self.index,)
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """It has no memory of its own: total and free are the host's."""
+        return any(fault.code == HOST_MEMORY for fault in self.faults)
 
     @property
     def attributed_bytes(self) -> int | None:

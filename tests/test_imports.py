@@ -31,6 +31,10 @@ ONCE = """
 from vramtop.tui.cli import main
 assert main(["--once"]) in (0, 3)
 """
+DOCTOR = """
+from vramtop.tui.cli import main
+assert main(["doctor"]) in (0, 3)
+"""
 ESTIMATE = """
 from vramtop.tui.cli import main
 assert main(["estimate", "gpt2", "--method", "formula"]) == 0
@@ -54,8 +58,9 @@ def loaded(program: str) -> set[str]:
         (CLOSED_FORM, (*HEAVY, "textual", "rich", "psutil", "pynvml", "yaml")),
         (ONCE, (*HEAVY, "textual", "rich", "yaml")),
         (ESTIMATE, (*HEAVY, "textual", "rich", "yaml")),
+        (DOCTOR, (*HEAVY, "textual", "rich", "yaml")),
     ],
-    ids=["dashboard", "closed form", "once", "estimate"],
+    ids=["dashboard", "closed form", "once", "estimate", "doctor"],
 )
 def test_what_is_slow_to_import_stays_out(program: str, never: tuple[str, ...]) -> None:
     assert loaded(program).isdisjoint(never)

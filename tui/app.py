@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
 from textual.geometry import Offset
 from textual.screen import Screen
 from textual.theme import Theme
@@ -24,10 +23,10 @@ from vramtop.monitor.terminate import refusal
 from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
-from .driver import TerminalDriver
+from .capabilities import Colours
 from .fit_events import FitEvents, Signal, desktop_sequence
+from .fitting_app import FittingApp
 from .header_text import STALE_INTERVALS, Feed
-from .line_filters import AsciiFilter, InertFilter
 from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
@@ -44,7 +43,7 @@ _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
 
 
-class VramtopApp(App[None]):
+class VramtopApp(FittingApp):
     """The dashboard and all that opens from it.
 
     Args:
@@ -52,6 +51,7 @@ class VramtopApp(App[None]):
         watchlist: knows the jobs, and turns snapshots into boards.
         interval: seconds between readings.
         ascii_only: draw with ASCII characters only.
+        colours: how many the terminal has.
         banner: one line that says what sets this run apart, such as a recording being played.
         pid: a process to attach to at once.
         estimate: a quick estimate that takes no screen long; the closed form as of anywhere when left out.
@@ -80,6 +80,7 @@ class VramtopApp(App[None]):
         *,
         interval: float = 1.0,
         ascii_only: bool = False,
+        colours: Colours = "true",
         banner: str | None = None,
         pid: int | None = None,
         estimate: "Estimate | None" = None,
@@ -91,12 +92,10 @@ class VramtopApp(App[None]):
         read_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(driver_class=TerminalDriver)
+        super().__init__(colours=colours, ascii_only=ascii_only)
         self.watchlist = watchlist
         self.board: Board | None = None
         """The newest figures; None until the first reading."""
-        self._inert = InertFilter()
-        self._ascii = AsciiFilter(ascii_only)
         self.python = python
         """The interpreter that the user named for jobs."""
         self._read_only = read_only
@@ -116,11 +115,6 @@ class VramtopApp(App[None]):
         self._attached: dict[ProcessKey, Attachment] = {}
         """What was read of processes that are followed: of one that has ended nothing more can be read."""
         self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
-
-    @property
-    def ascii_only(self) -> bool:
-        """Only ASCII characters are drawn."""
-        return self._ascii.enabled
 
     @property
     def feed(self) -> Feed:
@@ -147,14 +141,9 @@ class VramtopApp(App[None]):
         """The dashboard."""
         return DashboardScreen()
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's own, and ours after them."""
-        return [*super().get_line_filters(), self._inert, *([self._ascii] if self._ascii.enabled else [])]
-
     def on_mount(self) -> None:
         """Start reading."""
         self.theme_changed_signal.subscribe(self, self._redraw)
-        self.app_resume_signal.subscribe(self, lambda _: self._repaint())
         self.set_interval(1.0, self._tick)
         self._sampler.start()
         for sentence in self._complaints:
@@ -278,11 +267,6 @@ class VramtopApp(App[None]):
             self.notify(f"recording to {path}", markup=False)
         self._tick()
 
-    def action_toggle_ascii(self) -> None:
-        """Draw with ASCII characters only, or with all."""
-        self._ascii.enabled = not self._ascii.enabled
-        self._repaint()
-
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the command palette offers."""
         yield SystemCommand("Fit check", "Would a job fit on these GPUs?", self.action_fit_check)
@@ -292,13 +276,7 @@ class VramtopApp(App[None]):
         yield SystemCommand("ASCII", "Draw with ASCII characters only, or with all", self.action_toggle_ascii)
         yield SystemCommand("Help", "Keys, and how to read the bars", self.action_help)
         if isinstance(screen, DashboardScreen):
-            yield SystemCommand("Step", "Memory over one training step, by component", screen.action_step)
-            yield SystemCommand("Preflight", "Is all there that a job that waits needs?", screen.action_preflight)
-            yield SystemCommand("Sort", "Sort the processes by the next column", screen.action_sort)
-            yield SystemCommand("Dismiss", "An ended run, or a job that waits", screen.action_take_away)
-            if self.no_ending is None:
-                yield SystemCommand("Kill", "End the process under the cursor; asks first", screen.action_terminate)
-            yield SystemCommand("Filter", "Show only some of the processes", screen.action_filter)
+            yield from screen.commands()
         yield from super().get_system_commands(screen)
 
     def _open_fit_check(self, job: Job | None) -> None:
@@ -385,16 +363,10 @@ class VramtopApp(App[None]):
     def _tick(self) -> None:
         if not self.is_running:  # the screens are being taken down
             return
+        self.mind_size()
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()
-
-    def _repaint(self) -> None:
-        """Draw every cell again."""
-        for screen in self.screen_stack:
-            for widget in screen.walk_children(with_self=True):
-                widget.notify_style_update()
-                widget.refresh()
 
     def _redraw(self, _: Theme) -> None:
         for screen in self.screen_stack:

@@ -63,7 +63,7 @@ def process_content(rows: Sequence[ProcessRow]) -> Content:
 
 def warnings_content(attachment: Attachment) -> Content:
     """What could not be seen or understood."""
-    return Content("\n").join(Content.assemble(("! ", "bold #f59e0b"), clean(text)) for text in attachment.warnings)
+    return Content("\n").join(Content.assemble(("! ", "bold #c96c04"), clean(text)) for text in attachment.warnings)
 
 
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:

@@ -18,6 +18,7 @@ _COMMANDS = {
     "attach": "read a running training process and hold it against its budget",
     "run": "start a command unchanged, with a probe in its Python processes that import torch",
     "record": "record the GPUs to a file that --replay plays",
+    "doctor": "one page about this machine for a bug report (exit code 3: the driver does not answer)",
 }
 
 _WITH_VALUE = ("--replay", "--pid", "--job", "--interval", "--python", "--signal-fit", "--on-fit")
@@ -36,10 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return finish(error.exit_code)
     except KeyboardInterrupt:
         return 130
-    except OSError as error:
-        if error.filename is not None:  # a file's own trouble is said where the file is known
-            raise
-        return not_written(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a user gets a sentence
+        if isinstance(error, OSError) and error.filename is None:  # a file has a name, a stream has none
+            return not_written(error)
+        from .own_fault import tell
+
+        return finish(tell(error))
 
 
 def _main(words: list[str]) -> int:
@@ -173,6 +176,10 @@ def _record_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", type=_seconds, default=1.0, metavar="SECONDS", help="time between readings")
 
 
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Names of people and hosts, command lines and secrets are left out."
+
+
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "vramtop run -- COMMAND [ARGUMENT ...]"
 
@@ -204,7 +211,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     # a command's own default would overwrite what was said before the command
     flag, path = (False, None) if parser.prog == "vramtop" else (argparse.SUPPRESS, argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", default=flag, help="print JSON")
-    parser.add_argument("--ascii", action="store_true", default=flag, help="ASCII characters only")
+    ascii_default = None if parser.prog == "vramtop" else argparse.SUPPRESS
+    words = "ASCII characters only, or all; as the locale has it when left out"
+    parser.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=ascii_default, help=words)
     words = "interpreter with torch and transformers, for exact counts"
     parser.add_argument("--python", metavar="PATH", default=path, help=words)
 

@@ -12,12 +12,13 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Resize
 from textual.geometry import Size
 
+from .quiet_input import QuietInput
+
 if TYPE_CHECKING:
-    from .app import VramtopApp
+    from .fitting_app import FittingApp
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What ends the dashboard from outside; the keys of the same meaning never arrive as signals."""
@@ -29,16 +30,16 @@ _PRINT_QUERIES = ("linux", "vt", "cons", "sun")
 """How terminals are named that show the tail of a question they do not know on the screen."""
 
 
-class TerminalDriver(LinuxDriver):
+class TerminalDriver(QuietInput):
     """Reads keys from standard input and draws on standard output, so that standard error may go to a file."""
 
     def __init__(
-        self, app: "VramtopApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+        self, app: "FittingApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._out = _Patient(sys.__stdout__ or sys.__stderr__)
         self._file = cast("Any", self._out)
-        self._app: VramtopApp = app
+        self._app: FittingApp = app
         self._raw: Any = None
         """The terminal's settings while the dashboard has it."""
         self._hung_up = select.poll()
@@ -76,6 +77,11 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         with contextlib.suppress(termios.error):
             self._raw = termios.tcgetattr(self.fileno)
+
+    def stop_application_mode(self) -> None:
+        """As Textual does; under screen and mosh, which have no other screen to go back to, nothing is left on it."""
+        self.write("\x1b[0m\x1b[H\x1b[2J")
+        super().stop_application_mode()
 
     def _sigcont_application(self, *_: object) -> None:
         """Go on: after Ctrl-Z from the beginning, after a SIGSTOP, which nobody can prepare for, with what is there."""

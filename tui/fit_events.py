@@ -18,7 +18,7 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """The control sequence that has a terminal show a desktop notification, over SSH as well.
 
     OSC 777 where VTE, urxvt or foot is known to listen, else OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal);
-    inside tmux, which must allow it (``allow-passthrough``), wrapped for the terminal around it.
+    inside tmux, which must allow it (``allow-passthrough``), and GNU screen wrapped for the terminal around them.
     """
     words = clean(text).replace(";", ",")
     term = environ.get("TERM", "")
@@ -26,6 +26,8 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
     sequence = f"\x1b]777;notify;vramtop;{words}\x07" if listens_to_777 else f"\x1b]9;{words}\x07"
     if "TMUX" in environ:
         return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    if "STY" in environ:
+        return f"\x1bP{sequence}\x1b\\"
     return sequence
 
 

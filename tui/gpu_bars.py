@@ -6,16 +6,17 @@ from itertools import pairwise
 from textual.content import Content
 
 from vramtop.monitor.board import GpuRow, ProcessRow
+from vramtop.monitor.snapshot import GpuReading
 
 from .bars import Cell, Part, bar, component_parts, mark_range
 from .palette import STATUSES, darker
 
 PROCESS = "█"
-UNATTRIBUTED = Part(0, "▓", "#94a3b8")
-RESERVED = Part(0, "░", "#94a3b8")
-SLACK = Part(0, "·", "#94a3b8")
+UNATTRIBUTED = Part(0, "▓", "#788497")
+RESERVED = Part(0, "░", "#788497")
+SLACK = Part(0, "·", "#788497")
 """What the allocator keeps beyond the components."""
-NO_JOB = "#60a5fa"
+NO_JOB = "#4d85cb"
 _OWN_CELLS = 1.5
 """A process of fewer cells is drawn together with other small ones."""
 BUDGET_LINE = "┈"
@@ -35,9 +36,19 @@ def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
     small = sum(row.process.used_bytes or 0 for row in rows if row not in seen)
     parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(seen)]
     parts.append(Part(small, PROCESS, NO_JOB if len(seen) % 2 == 0 else darker(NO_JOB)))
-    parts.append(Part(reading.remaining_bytes or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour, keep=True))
-    parts.append(Part(reading.reserved_bytes or 0, RESERVED.char, RESERVED.colour, keep=True))
+    rest = reading.used_bytes if reading.processes is None else reading.remaining_bytes
+    parts.append(Part(rest or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour, keep=True))
+    parts.append(Part(_out_of_reach(reading), RESERVED.char, RESERVED.colour, keep=True))
     return _with_seams(bar(parts, scale_bytes=total, width=width))
+
+
+def _out_of_reach(reading: GpuReading) -> int:
+    """What no job can have: the driver's part, or what the rest of the machine holds of memory that is shared."""
+    if reading.reserved_bytes is not None:
+        return reading.reserved_bytes
+    if reading.total_bytes is None or reading.used_bytes is None or reading.free_bytes is None:
+        return 0
+    return max(0, reading.total_bytes - reading.used_bytes - reading.free_bytes)
 
 
 def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:

@@ -89,7 +89,7 @@ def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
     if board and not banner and board.snapshot.source.kind != "nvml":
         banner = "a recording, not this machine now"
     if banner:
-        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #38bdf8"), f" {clean(banner)}"))
+        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {clean(banner)}"))
     if feed.failure:
         lines += _alarm(feed.failure, width)
     elif board is None:
@@ -115,7 +115,7 @@ def _planning(board: Board) -> list[Content]:
     faults = board.snapshot.faults
     lines = [] if faults else _alarm("no GPU is seen here", 80)
     if board.snapshot.source.kind == "nvml":
-        words = " f checks whether a job fits a card that you choose; vramtop --demo plays a recording"
+        words = " f checks a job against a chosen card; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
     return lines
 

@@ -7,6 +7,8 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
+from vramtop.monitor.plain_text import INVISIBLE
+
 from .palette import ASCII_SIGNS
 
 _LINES = {
@@ -39,9 +41,9 @@ def to_ascii(text: str) -> str:
 @lru_cache(maxsize=4096)
 def to_inert(text: str) -> str:
     """The text without what a terminal could take for a command or a change of direction, as wide as before."""
-    if text.isprintable():
+    if text.isprintable() and (text.isascii() or not INVISIBLE.search(text)):
         return text
-    return set_cell_size("".join(sign for sign in text if sign.isprintable()), cell_len(text))
+    return set_cell_size("".join(sign for sign in INVISIBLE.sub("", text) if sign.isprintable()), cell_len(text))
 
 
 class InertFilter(LineFilter):

@@ -15,17 +15,10 @@ _HELD_INTERVALS = 3
 """A reading stands for so many usual intervals when none follows; after that nobody knows."""
 
 
-def graph_rows(
-    history: Readings,
-    *,
-    width: int,
-    height: int,
-    top_bytes: int,
-    span_seconds: float,
-    now: float,
-    colour: str | None = None,
-) -> list[list[Cell]]:
-    """Draw the graph; the newest column is at the right.
+def graph_levels(
+    history: Readings, *, width: int, height: int, top_bytes: int, span_seconds: float, now: float
+) -> tuple[int, ...]:
+    """How high each column of the graph reaches, in eighths of a row; the newest is at the right.
 
     Each column shows the most that was seen in its stretch of time. A stretch that only holds readings of None, or
     none at all, stays empty.
@@ -37,13 +30,16 @@ def graph_rows(
         top_bytes: what the full height stands for; what is above is cut.
         span_seconds: what the full width stands for.
         now: Unix seconds at the right edge.
-        colour: of the graph itself.
     """
     if width <= 0 or height <= 0 or top_bytes <= 0:
-        return []
+        return ()
+    full = height * (len(EIGHTHS) - 1)
+    return tuple(level_of(size, full, top_bytes) for size in column_sizes(history, width, span_seconds, now))
+
+
+def level_rows(levels: Sequence[int], height: int, colour: str | None) -> list[list[Cell]]:
+    """The graph as cells in a colour, from the top row down."""
     steps = len(EIGHTHS) - 1
-    sizes = column_sizes(history, width, span_seconds, now)
-    levels = [level_of(size, height * steps, top_bytes) for size in sizes]
     rows = []
     for floor in range((height - 1) * steps, -1, -steps):
         filled = (min(steps, max(0, level - floor)) for level in levels)

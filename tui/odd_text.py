@@ -6,7 +6,7 @@ from vramtop.monitor.oddity import Oddity
 
 from .terminal import Terminal
 
-ODD_COLOUR = "#f59e0b"
+ODD_COLOUR = "#c96c04"
 
 
 def odd_lines(odd: Iterable[Oddity], terminal: Terminal, *, indent: str = "     ") -> Iterator[str]:

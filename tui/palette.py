@@ -16,48 +16,51 @@ class Mark:
     letter: str
     word: str
     colour: str
-    """A hexadecimal RGB colour that reads on dark and on light ground."""
+    """A hexadecimal RGB colour that stands out from dark and from light ground, and on which ``INK`` reads."""
 
+
+INK = "#0b1220"
+"""Of letters that stand on one of these colours."""
 
 COMPONENTS: dict[ComponentName, Mark] = {
-    "weights": Mark("W", "weights", "#3b82f6"),
-    "gradients": Mark("G", "gradients", "#14b8a6"),
-    "optimizer": Mark("O", "optimizer", "#8b5cf6"),
-    "activations": Mark("A", "activations", "#f59e0b"),
-    "logits": Mark("L", "logits and loss", "#ec4899"),
-    "temporary": Mark("T", "temporary", "#94a3b8"),
-    "communication": Mark("M", "communication", "#22c55e"),
-    "context": Mark("C", "CUDA context", "#64748b"),
+    "weights": Mark("W", "weights", "#3a80f3"),
+    "gradients": Mark("G", "gradients", "#0e9385"),
+    "optimizer": Mark("O", "optimizer", "#9269f6"),
+    "activations": Mark("A", "activations", "#c96c04"),
+    "logits": Mark("L", "logits and loss", "#e44593"),
+    "temporary": Mark("T", "temporary", "#87827f"),
+    "communication": Mark("M", "communication", "#189746"),
+    "context": Mark("C", "CUDA context", "#788497"),
 }
 
 STATUSES: dict[Status, Mark] = {
-    "loading": Mark("…", "loading", "#94a3b8"),
-    "warming_up": Mark("…", "warming up", "#94a3b8"),
-    "on_budget": Mark("✓", "on budget", "#22c55e"),
+    "loading": Mark("…", "loading", "#788497"),
+    "warming_up": Mark("…", "warming up", "#788497"),
+    "on_budget": Mark("✓", "on budget", "#189746"),
     "over": Mark("▲", "OVER", "#ef4444"),
-    "under": Mark("▼", "UNDER", "#f59e0b"),
+    "under": Mark("▼", "UNDER", "#c96c04"),
     "growing": Mark("↗", "GROWING", "#ef4444"),
-    "ended": Mark("■", "ended", "#94a3b8"),
+    "ended": Mark("■", "ended", "#788497"),
     "out_of_memory": Mark("✗", "OUT OF MEMORY", "#ef4444"),
-    "unknown": Mark("?", "unknown", "#94a3b8"),
+    "unknown": Mark("?", "unknown", "#788497"),
 }
 
 VERDICTS: dict[Verdict, Mark] = {
-    "fits": Mark("✓", "FITS", "#22c55e"),
-    "tight": Mark("!", "TIGHT", "#f59e0b"),
+    "fits": Mark("✓", "FITS", "#189746"),
+    "tight": Mark("!", "TIGHT", "#c96c04"),
     "does_not_fit": Mark("✗", "DOES NOT FIT", "#ef4444"),
-    "unknown": Mark("?", "CANNOT TELL", "#94a3b8"),
+    "unknown": Mark("?", "CANNOT TELL", "#788497"),
 }
 
 CHECKS: dict[CheckStatus, Mark] = {
-    "pass": Mark("✓", "pass", "#22c55e"),
-    "warning": Mark("!", "warning", "#f59e0b"),
+    "pass": Mark("✓", "pass", "#189746"),
+    "warning": Mark("!", "warning", "#c96c04"),
     "failure": Mark("✗", "FAILURE", "#ef4444"),
-    "skipped": Mark("·", "skipped", "#94a3b8"),
+    "skipped": Mark("·", "skipped", "#788497"),
 }
-CHECK_UNKNOWN = Mark("?", "unknown", "#f59e0b")
+CHECK_UNKNOWN = Mark("?", "unknown", "#c96c04")
 """A check that could not be made."""
-CHECK_RUNNING = Mark("…", "running", "#94a3b8")
+CHECK_RUNNING = Mark("…", "running", "#788497")
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
 """For terminals without UTF-8 (``--ascii``)."""

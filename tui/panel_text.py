@@ -4,6 +4,7 @@ Pure: a row of the board and a size in, lines out. The widgets only put them on 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from textual.content import Content
 
@@ -14,7 +15,7 @@ from vramtop.monitor.snapshot import GpuReading
 
 from .bars import Cell
 from .gpu_bars import BUDGET_LINE, NO_JOB, bar_content, budget_cells, held_cells
-from .memory_graph import Readings, graph_rows
+from .memory_graph import Readings, graph_levels, level_rows
 from .palette import STATUSES, darker, rest_words
 from .terminal import clean
 from .words import (
@@ -101,7 +102,8 @@ def used_words(reading: GpuReading) -> str:
         words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB"
         return f"{words}, the same as of {reading.shares}"
     share = 100 * reading.used_bytes / reading.total_bytes
-    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %)"
+    shared = ", shared" if isinstance(reading, MigDevice) and reading.shared else ""
+    return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %){shared}"
 
 
 def _name(reading: GpuReading) -> Content:
@@ -109,6 +111,8 @@ def _name(reading: GpuReading) -> Content:
     if isinstance(reading, MigDevice):  # its end is cut first
         name, _, _ = name.rpartition(" MIG")
         name = f"MIG {clean(reading.device.profile or 'device')} of {name}"
+    if reading.shares_host_memory:
+        name = f"{name} (host's memory)"
     return Content.assemble((f"{reading.label} ", "bold"), name)
 
 
@@ -165,7 +169,11 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
     if gpu.reading.mig is not None:
         count = len(gpu.reading.mig)
         reason = gpu.reading.reason("mig")
-        words = f"in MIG mode: programs run in its {count} devices" if count else "in MIG mode, without devices"
+        words = (
+            f"in MIG mode: programs run in its {count} device{'s' * (count > 1)}"
+            if count
+            else "in MIG mode, without devices"
+        )
         words = f"{words}; {clean(reason)}" if reason else words
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     if gpu.expected_bytes is None:
@@ -174,7 +182,8 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
         if problem:
             words = f"n/a: {clean(problem)}"
         elif gpu.reading.processes is None:
-            words = "n/a: its processes are not known"
+            refused = (fault.message for fault in gpu.reading.faults if fault.field == "processes")
+            words = f"n/a: {clean(next(refused, 'its processes are not known'))}"
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
     peaks = {row.budget.peak.phase for row in gpu.budgeted if row.budget}
@@ -193,26 +202,45 @@ def _graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) 
     span = graph_span(history, now)
     row = worst(gpu.rows)
     colour = STATUSES[row.comparison.status].colour if row and row.comparison else NO_JOB
-    rows = graph_rows(
-        history,
-        width=shape.bar_width,
-        height=shape.graph_height,
-        top_bytes=top,
-        span_seconds=span,
-        now=now,
-        colour=darker(colour),
-    )
-    expected = _expected_of_all(gpu)
-    if expected is not None:
-        _draw_budget(rows, expected, top)
     seen = max((size for _, size in history if size is not None), default=None)
-    notes = [f"peak seen {format_gib(seen)}", f"{BUDGET_LINE * 2} expected {format_gib(expected)}"]
-    notes = [*(notes if expected is not None else notes[:1]), *[""] * len(rows)]
-    labels = [f"{span / 60:.0f} min", *[""] * len(rows)]
-    return [
+    levels = graph_levels(
+        history, width=shape.bar_width, height=shape.graph_height, top_bytes=top, span_seconds=span, now=now
+    )
+    return list(
+        _drawn_graph(
+            levels,
+            shape,
+            colour=darker(colour),
+            top_bytes=top,
+            expected_bytes=_expected_of_all(gpu),
+            seen_bytes=seen,
+            span_seconds=span,
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def _drawn_graph(
+    levels: tuple[int, ...],
+    shape: PanelShape,
+    *,
+    colour: str,
+    top_bytes: int,
+    expected_bytes: int | None,
+    seen_bytes: int | None,
+    span_seconds: float,
+) -> tuple[Content, ...]:
+    """The graph's lines: a column stands for several seconds, so they stay the same from one reading to the next."""
+    rows = level_rows(levels, shape.graph_height, colour)
+    if expected_bytes is not None:
+        _draw_budget(rows, expected_bytes, top_bytes)
+    notes = [f"peak seen {format_gib(seen_bytes)}", f"{BUDGET_LINE * 2} expected {format_gib(expected_bytes)}"]
+    notes = [*(notes if expected_bytes is not None else notes[:1]), *[""] * len(rows)]
+    labels = [f"{span_seconds / 60:.0f} min", *[""] * len(rows)]
+    return tuple(
         _line(label, bar_content(cells), Content.styled(note, MUTED), shape)
         for label, cells, note in zip(labels, rows, notes, strict=False)
-    ]
+    )
 
 
 def _expected_of_all(gpu: GpuRow) -> int | None:

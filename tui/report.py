@@ -87,10 +87,12 @@ def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) 
     size = f"{format_gib(room.available_bytes)} GiB available of {format_gib(room.total_bytes)}"
     verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
     yield terminal.text(f"{chosen}{_room_words(room)}: {size}: ") + verdict + short
+    if room.unread:
+        yield from terminal.wrapped(room.unread, indent="  ", further="  ")
     if room.total_bytes is None or room.free_bytes is None:
         return
-    held = Part(room.total_bytes - room.free_bytes, "#", "#64748b")
-    committed = Part(room.committed_bytes, "c", "#94a3b8")
+    held = Part(room.total_bytes - room.free_bytes, "#", "#788497")
+    committed = Part(room.committed_bytes, "c", "#788497")
     parts = [held, committed, *component_parts(budget.peak.components)]
     cells = bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".")
     taken = held.size_bytes + committed.size_bytes

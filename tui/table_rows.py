@@ -10,7 +10,7 @@ from typing import Literal
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.mig_devices import MigDevice
-from vramtop.monitor.snapshot import GpuReading
+from vramtop.monitor.snapshot import GpuKey, GpuReading
 
 from .palette import STATUSES, rest_words
 from .terminal import clean
@@ -19,6 +19,8 @@ from .words import WORST_FIRST, severity, shorten, signed_gib, span_words
 ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
 Tone = Literal["plain", "muted", "good", "over", "under"]
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
+RowKey = tuple[GpuKey, int | None, float | None]
+"""Key of the GPU or MIG device, pid and start time; pid None: what no process there accounts for."""
 
 SORT_KEYS: tuple[SortKey, ...] = ("STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER")
 _SHOWN_BYTES = 54_000_000
@@ -65,13 +67,21 @@ class CellText:
 class TableRow:
     """A line of the table; ``key`` stays the same for the same process on the same GPU."""
 
-    key: str
+    key: RowKey
     gpu: GpuReading
     row: ProcessRow | None
     """None: the memory that no process accounts for."""
-    cells: dict[ColumnName, CellText]
     rest_bytes: int | None = None
     """So much that is."""
+    ended: bool = False
+    """Its process has gone."""
+
+    @property
+    def cells(self) -> dict[ColumnName, CellText]:
+        """What it says; made anew each time, as most of hundreds of rows are out of sight."""
+        if self.row is None:
+            return _cells_of_rest(self.gpu, self.rest_bytes)
+        return _cells_of_ended(self.row) if self.ended else _cells(self.row)
 
 
 def columns_for(width: int, gap: int = 2, *, gpu_width: int = 3) -> list[Column]:
@@ -102,10 +112,13 @@ def table_rows(board: Board) -> list[TableRow]:
     """All processes of all GPUs, what is left over on each, and what has ended and was not dismissed yet."""
     rows = []
     for gpu in board.gpus:
-        rows += [_process(row) for row in gpu.rows]
+        rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows]
         rows += [left for each in (gpu, *gpu.devices) for left in _leftover(each)]
-    present = {row.key for row in rows}
-    return [*rows, *(row for ended in board.ended if (row := _ended(ended)).key not in present)]
+    ended = [TableRow(key=row.key, gpu=row.gpu, row=row, ended=True) for row in board.ended]
+    if ended:
+        present = {row.key for row in rows}
+        rows += [row for row in ended if row.key not in present]
+    return rows
 
 
 def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
@@ -117,10 +130,10 @@ def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
 def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
     """The rows sorted; what is not known comes last, and the larger of equals first."""
     order = _ORDERS[by]
-    return sorted(rows, key=lambda row: (row.row is None, *order(row), -_used(row), row.key))
+    return sorted(rows, key=lambda row: (row.row is None, *order(row), -_used(row), _place(row)))
 
 
-def _process(row: ProcessRow) -> TableRow:
+def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
     process, comparison = row.process, row.comparison
     budget = CellText("-", "muted") if row.budget is None else CellText(format_gib(row.budget.steady_device_bytes))
     command = clean(process.command or process.name or process.note or "n/a")
@@ -128,51 +141,53 @@ def _process(row: ProcessRow) -> TableRow:
         command = f"({clean(process.note)}) {command}"
     if row.job:
         command = f"{clean(row.job.label)}: {command}"
-    return TableRow(
-        key=f"{row.gpu.key}/{process.pid}/{process.start_time}",
-        gpu=row.gpu,
-        row=row,
-        cells={
-            "PID": CellText(str(process.pid)),
-            "USER": CellText(shorten(clean(process.user or "n/a"), 9)),
-            "GPU": CellText(row.gpu.label),
-            "VRAM GiB": CellText(format_gib(process.used_bytes)),
-            "BUDGET": budget,
-            "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), tone_of(row)),
-            "STATUS": _status(row),
-            "UP": CellText(span_words(row.elapsed_seconds)),
-            "COMMAND": CellText(command),
-        },
-    )
-
-
-def _ended(row: ProcessRow) -> TableRow:
-    was = _process(row)
-    gone: dict[ColumnName, str] = {"VRAM GiB": "-", "DIFF": "-"}
-    cells = {
-        name: CellText(gone.get(name, cell.text), cell.tone if name == "STATUS" else "muted")
-        for name, cell in was.cells.items()
+    return {
+        "PID": CellText(str(process.pid)),
+        "USER": CellText(_user(row)),
+        "GPU": CellText(row.gpu.label),
+        "VRAM GiB": CellText(format_gib(process.used_bytes)),
+        "BUDGET": budget,
+        "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), tone_of(row)),
+        "STATUS": _status(row),
+        "UP": CellText(span_words(row.elapsed_seconds)),
+        "COMMAND": CellText(command),
     }
-    return replace(was, cells=cells)
+
+
+def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
+    gone: dict[ColumnName, str] = {"VRAM GiB": "-", "DIFF": "-"}
+    return {
+        name: CellText(gone.get(name, cell.text), cell.tone if name == "STATUS" else "muted")
+        for name, cell in _cells(row).items()
+    }
 
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
     reading, size = gpu.reading, gpu.rest_bytes
     if isinstance(reading, MigDevice) and (reading.shares or reading.processes is None):
         return []  # another device's row says so, or its GPU's
+    if size is None:
+        worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
+    else:
+        worth_a_row = size >= _SHOWN_BYTES
+    return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)] if worth_a_row else []
+
+
+def _cells_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, CellText]:
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
-    elif size is None and (reason := reading.reason("unattributed_bytes")):
-        words = f"unattributed n/a: {reason}"
-    elif size is None or size < _SHOWN_BYTES:
-        return []
     else:
         words = f"{rest_words(reading)}: driver, display, other containers"
+        if size is None and (reason := reading.reason("unattributed_bytes")):
+            words = f"unattributed n/a: {reason}"
     texts: dict[ColumnName, str] = {
         "GPU": reading.label, "VRAM GiB": format_gib(size), "COMMAND": clean(words),
     }  # fmt: skip
-    cells = {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
-    return [TableRow(key=f"{reading.key}/rest", gpu=reading, row=None, cells=cells, rest_bytes=size)]
+    return {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
+
+
+def _user(row: ProcessRow) -> str:
+    return shorten(clean(row.process.user or "n/a"), 9)
 
 
 def tone_of(row: ProcessRow) -> Tone:
@@ -202,6 +217,11 @@ def _haystack(row: TableRow) -> str:
     return f"{cells} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
 
 
+def _place(row: TableRow) -> tuple[float, ...]:
+    _, pid, start = row.key
+    return (*row.gpu.order, pid or 0, start or 0.0)
+
+
 def _used(row: TableRow) -> int:
     size = row.row.process.used_bytes if row.row else row.rest_bytes
     return -1 if size is None else size
@@ -225,12 +245,12 @@ def _by_elapsed(row: TableRow) -> tuple[float | str, ...]:
     return (elapsed is None, -(elapsed or 0))
 
 
-_ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str, ...]]] = {
+_ORDERS: dict[SortKey, Callable[[TableRow], tuple[float | str | tuple[int, ...], ...]]] = {
     "STATUS": _by_status,
     "VRAM": lambda row: (-_used(row),),
-    "GPU": lambda row: row.gpu.order,
+    "GPU": lambda row: (row.gpu.order,),
     "DIFF": _by_difference,
     "PID": lambda row: (row.row.process.pid if row.row else 0,),
     "UP": _by_elapsed,
-    "USER": lambda row: (row.cells["USER"].text,),
+    "USER": lambda row: (_user(row.row) if row.row else "-",),
 }

@@ -9,17 +9,26 @@ from functools import lru_cache
 from textwrap import wrap
 from typing import TextIO
 
+from vramtop.monitor.plain_text import visible
+
 from .bars import Cell, runs
-from .palette import ASCII_SIGNS
+from .capabilities import Colours, colours, is_dumb, speaks_utf8, wants_colour
+from .colours import of_16, of_256, parse
+from .palette import ASCII_SIGNS, INK
+
+_NEED_WHITE = (1, 4, 5)
+"""Red, blue and magenta, on which black does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
     """What the output can show."""
 
-    colour: bool
+    colours: Colours
     ascii_only: bool
     width: int
+    endless: bool = False
+    """It is no terminal, so rows of a table may be of any length."""
 
     def text(self, text: str) -> str:
         """The text as this terminal can show it; what it could take for a command is left out."""
@@ -45,14 +54,17 @@ class Terminal:
         return [line.replace("\xa0", " ") for line in whole]
 
     def paint(self, text: str, colour: str | None, *, bold: bool = False) -> str:
-        """The text in a colour (``#rrggbb``) where there is colour."""
+        """The text in a colour (``#rrggbb``) where there is colour.
+
+        It is the nearest of the user's own eight: nobody else knows what reads on their ground.
+        """
         text = self.text(text)
-        if not self.colour or (colour is None and not bold):
+        if self.colours == "none" or (colour is None and not bold):
             return text
         codes = ["1"] if bold else []
-        if colour:
-            codes.append("38;2;" + ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5)))
-        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m"
+        if colour and (number := of_16(parse(colour))) not in (0, 7):
+            codes.append(str(30 + number))
+        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
 
     def bar(self, cells: Sequence[Cell]) -> str:
         """A drawn bar: coloured ground with the letters on it, or the letters alone."""
@@ -60,38 +72,83 @@ class Terminal:
 
     def _stretch(self, text: str, colour: str | None) -> str:
         text = self.text(text)
-        if not self.colour or colour is None:
+        if self.colours == "none" or colour is None:
             return text
-        ground = ";".join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))
-        return f"\x1b[30;48;2;{ground}m{text}\x1b[0m"
+        if self.colours == "16":
+            return (
+                f"\x1b[{'97' if of_16(parse(colour)) in (1, 4, 5) else '30'};{40 + of_16(parse(colour))}m{text}\x1b[0m"
+            )
+        return f"\x1b[{self._code(38, INK)};{self._code(48, colour)}m{text}\x1b[0m"
+
+    def _code(self, kind: int, colour: str) -> str:
+        if self.colours == "256":
+            return f"{kind};5;{16 if colour == INK else of_256(parse(colour))}"
+        return f"{kind};2;" + ";".join(map(str, parse(colour)))
 
 
 @lru_cache(maxsize=4096)
 def clean(text: str) -> str:
     """The text without what a terminal could take for a command, in one line."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " for char in visible(text))
 
 
-def look(stream: TextIO | None = None, *, ascii_only: bool = False) -> Terminal:
-    """What a stream can show: NO_COLOR, TERM=dumb, pipes and encodings without UTF-8 are respected."""
+def look(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> Terminal:
+    """What a stream can show: NO_COLOR, FORCE_COLOR, TERM, pipes and locales without UTF-8 are respected.
+
+    Args:
+        stream: standard output when left out.
+        ascii_only: what the user wants; None: as the locale has it.
+    """
     stream = stream or sys.stdout
-    tty = stream.isatty() and os.environ.get("TERM") != "dumb"
+    tty = stream.isatty() and not is_dumb()
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
     width = 100
     if tty:
         with contextlib.suppress(OSError):
             width = os.get_terminal_size(stream.fileno()).columns
+    if ascii_only is None:
+        ascii_only = not speaks_utf8()
     return Terminal(
-        colour=tty and not os.environ.get("NO_COLOR"),
+        colours=_colours() if wants_colour(tty=tty) else "none",
         ascii_only=ascii_only or not encoding.startswith("utf"),
         width=max(60, min(width, 160)),
+        endless=not stream.isatty(),
     )
+
+
+def _colours() -> Colours:
+    """As the terminal has them; where colour is forced and the terminal has none, the fewest."""
+    found = colours()
+    return "16" if found == "none" else found
 
 
 def table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     """Lines of a table: ``align`` has ``<`` or ``>`` for each column; columns are as wide as their widest cell."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(align))] if rows else []
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    sizes = [[_width(cell) for cell in row] for row in rows]
+    widths = [max(row[column] for row in sizes) for column in range(len(align))] if rows else []
+    lines = []
+    for row, taken in zip(rows, sizes, strict=True):
+        gaps = [" " * (width - size) for width, size in zip(widths, taken, strict=True)]
+        cells = (cell + gap if side == "<" else gap + cell for cell, gap, side in zip(row, gaps, align, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def cut(line: str, width: int) -> str:
+    """As much of the line as so many cells hold."""
+    if line.isascii():
+        return line[:width]
+    from rich.cells import set_cell_size
+
+    return line if _width(line) <= width else set_cell_size(line, width).rstrip()
+
+
+def _width(text: str) -> int:
+    """Cells that a text takes: Chinese letters take two each."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # costs as much as a tenth of the start
+
+    return cell_len(text)

@@ -19,15 +19,23 @@ _MOST_LINES = 4
 """Of a command line: the rest of the question must stay in sight at 80x24."""
 
 
-def question(row: ProcessRow, board: Board, ending: Ending, width: int) -> Content:
-    """Who the process is, what it holds, and what hangs on it: lines of at most ``width`` cells."""
+def question(row: ProcessRow, board: Board, ending: Ending, *, width: int, age: float | None = None) -> Content:
+    """Who the process is, what it holds, and what hangs on it.
+
+    Args:
+        row: the process, on the GPU where it was chosen.
+        board: the newest figures.
+        ending: of the process.
+        width: cells that a line may take.
+        age: seconds since those figures were read, where that is worth saying.
+    """
     process = ending.process
     user = clean(process.user or "n/a")
     entries = [
         ("pid", str(process.pid), ""),
         ("user", f"{user}{SEPARATOR}not you" if ending.foreign else user, "bold" if ending.foreign else ""),
         ("command", clean(process.command or process.name or "n/a"), ""),
-        ("holds", _held(row, board), ""),
+        ("holds", _held(row, board) + ("" if age is None else f" (as of {span_words(age)} ago)"), ""),
         ("started", _started(process), ""),
         ("job", _job(process, board), ""),
     ]

@@ -251,7 +251,7 @@ def _lines(limits: Limits, height: int, top: int, *, ascii_only: bool) -> dict[i
     """The rows of the limits, from the bottom, with the sign and the colour of each; what is available comes first."""
     found: dict[int, tuple[str, str]] = {}
     signs: Sequence[tuple[int | None, str, str]] = (
-        (limits.card_bytes, "-" if ascii_only else _CARD, "#94a3b8"),
+        (limits.card_bytes, "-" if ascii_only else _CARD, "#788497"),
         (limits.available_bytes, "=" if ascii_only else _LIMIT, "#ef4444"),
     )
     for size, sign, colour in signs:

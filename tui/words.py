@@ -21,7 +21,16 @@ WORST_FIRST: tuple[Status, ...] = (
 SEPARATOR = " · "
 MUTED = "$foreground 65%"
 FAINT = "$foreground 35%"
-ALARM = "bold #0b1220 on #f59e0b"
+ALARM = "bold #0b1220 on #c96c04"
+_GPU_FAULTS = {
+    "GPU_IS_LOST": "lost",
+    "RESET_REQUIRED": "reset required",
+    "NO_ANSWER": "hangs",
+    "NO_PERMISSION": "no permission",
+    "NOT_LISTED": "not listed",
+    "ASLEEP": "asleep",
+}
+"""What concerns a GPU as a whole, in a word."""
 _CALM = {"on_budget": "$text-success", "fits": "bold $text-success"}
 _BADGES = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
 
@@ -97,6 +106,9 @@ def severity(row: ProcessRow) -> int:
 
 def gpu_status(gpu: GpuRow) -> Content:
     """The GPU's state by its worst job: sign, word and difference, or why there is none."""
+    for fault in gpu.reading.faults:
+        if fault.field is None:
+            return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
     row = worst(gpu.rows)
     if row and row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)

@@ -11,6 +11,7 @@ from vramtop.estimator.gpus import Gpu
 from ..fit import Room, rooms_of
 from ..host_memory import HostRoom, host_room
 from ..nvml import NvmlSource
+from ..nvml_hands import shut_down
 from ..reservations import Reservations
 from ..snapshot import Snapshot
 
@@ -122,5 +123,5 @@ def compute_capabilities() -> Capabilities:
     except pynvml.NVMLError:
         return found
     finally:
-        pynvml.nvmlShutdown()
+        shut_down(pynvml)
     return found

@@ -1,7 +1,13 @@
-"""How fast the command is: whole processes, medians of several runs, beside accelerate's own estimator.
+"""How fast the command is, beside accelerate's own estimator, and what the dashboard costs, beside other monitors.
 
 Run by ``make bench``; exit code 1 where a target is missed. No network: the models' configurations are written to
-folders from the built-in ones. The figures are those of this machine at this moment; ratios within one run count.
+folders from the built-in ones. Whole processes, medians of several runs. The figures are those of this machine at this
+moment; ratios within one run count.
+
+The monitors are measured against the libnvidia-ml that the loader finds. ``--under 'COMMAND'`` measures them under a
+command that runs another one, so that several machines come in one table:
+
+    make bench ARGS="--only monitors --under 'env LD_LIBRARY_PATH=/one' --under 'env LD_LIBRARY_PATH=/other'"
 """
 
 import argparse
@@ -16,6 +22,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import growth
+import monitors
 
 from vramtop.estimator.job import ModelSpec
 from vramtop.estimator.models import resolve_model
@@ -42,12 +51,26 @@ class Measured:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each quick command; slow ones run half as often")
+    parser.add_argument("--only", choices=("estimates", "monitors", "growth"), help="leave the other parts out")
+    parser.add_argument("--under", action="append", default=[], help="a command that runs another one; repeatable")
+    monitors.add_options(parser)
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = list(measure(Path(folder), options.runs))
-    print(table(rows))
-    return 0 if all(row.met for row in rows) else 1
+    met = True
+    if options.only in (None, "estimates"):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = list(measure(Path(folder), options.runs))
+        print(table(rows))
+        met = all(row.met for row in rows)
+    if options.only in (None, "growth"):
+        steps = list(growth.steps())
+        print(growth.table(steps))
+        met &= growth.is_linear(steps)
+    if options.only in (None, "monitors"):
+        figures = monitors.measure_under(options.under, seconds=options.seconds, warm=options.warm, runs=options.runs)
+        targets = monitors.all_targets(figures)
+        print(monitors.table(figures), monitors.targets_table(targets), sep="\n\n")
+        met &= all(target.met for target in targets)
+    return 0 if met else 1
 
 
 def measure(folder: Path, runs: int) -> Iterator[Measured]:

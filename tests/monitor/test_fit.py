@@ -132,6 +132,17 @@ def test_a_gpu_that_takes_no_program_has_no_room(
     assert (found.to_json()["gpus"][0]["closed"] is None) == (words is None)
 
 
+def test_a_gpu_that_is_lost_takes_no_program(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_budget: Callable[..., Budget]
+) -> None:
+    lost = Fault(field=None, code="GPU_IS_LOST", message="the GPU no longer answers")
+    nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "processes"))
+    gone = replace(make_gpu(1), **nothing, faults=(lost,))  # type: ignore[arg-type]
+    found = fit(make_budget(), rooms_of(make_snapshot([gone]), {}))
+    assert (found.verdict, found.sentence) == ("does_not_fit", "needs 40.0 GiB; GPU 1 no longer answers")
+    assert fit(make_budget(), rooms_of(make_snapshot([make_gpu(0), gone]), {})).placement == (0,)
+
+
 def test_of_a_gpu_on_which_the_driver_hangs_nobody_knows_what_is_free(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_budget: Callable[..., Budget]
 ) -> None:
@@ -141,7 +152,10 @@ def test_of_a_gpu_on_which_the_driver_hangs_nobody_knows_what_is_free(
     assert (hanging.free_bytes, hanging.available_bytes) == (None, None)
     assert other.free_bytes is not None
     found = fit(make_budget(), (hanging,))
-    assert (found.verdict, found.sentence) == ("unknown", "needs 40.0 GiB; how much GPU 0 can give is not known")
+    assert found.verdict == "unknown"
+    assert found.sentence == "needs 40.0 GiB; how much GPU 0 can give is not known: the driver hangs on this GPU"
+    assert [gpu["unread"] for gpu in found.to_json()["gpus"]] == ["the driver hangs on this GPU"]
+    assert other.unread is None
     assert fit(make_budget(), (hanging, other)).placement == (1,)
 
 

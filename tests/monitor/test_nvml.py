@@ -1,19 +1,22 @@
 """NVML through pynvml's real calling code, against a scripted driver."""
 
 import os
+import shutil
+import subprocess
 
 import pynvml
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vramtop.monitor import nvml_device, nvml_errors
+from vramtop.monitor import nvml_errors, nvml_memory
 from vramtop.monitor.host_memory import HostRoom
 from vramtop.monitor.nvml import COUNT_AGAIN_SECONDS, NvmlSource
 from vramtop.monitor.nvml_ask import ASK_AGAIN_SECONDS
 from vramtop.monitor.nvml_device import LOST_AGAIN_SECONDS, MODE_AGAIN_SECONDS
 from vramtop.monitor.nvml_errors import NoDriverError
 
+SUCCESS = pynvml.NVML_SUCCESS
 GIB = 2**30
 ME = os.getpid()
 
@@ -81,13 +84,15 @@ def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_ar
 @pytest.fixture
 def host(monkeypatch):
     """A host with 128 GB of RAM, 30 GiB of them available."""
-    monkeypatch.setattr(nvml_device, "host_total_bytes", lambda: 128_501_256_192)
-    monkeypatch.setattr(nvml_device, "host_room", lambda: HostRoom(available_bytes=30 * GIB))
+    monkeypatch.setattr(nvml_memory, "host_total_bytes", lambda: 128_501_256_192)
+    monkeypatch.setattr(nvml_memory, "host_room", lambda: HostRoom(available_bytes=30 * GIB))
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
 def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver, source, host, fake_gpu, fake_process, old):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, 3 * GIB)])]
+    driver.gpus = [
+        fake_gpu(name="NVIDIA GB10", processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, 3 * GIB)])
+    ]
     driver.fail("nvmlDeviceGetMemoryInfo" if old else "nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     if old:
         driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
@@ -110,14 +115,25 @@ def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver, source, host, fak
     ids=["total 0", "a real GB10"],
 )
 def test_figures_of_a_gpu_that_shares_the_hosts_memory_are_the_hosts(driver, source, host, fake_gpu, memory):
-    driver.gpus = [fake_gpu(**memory)]
+    for name in ("NVIDIA GB10", "NVIDIA GB99"):  # one that the catalogue knows, and one that it does not
+        driver.gpus = [fake_gpu(name=name, **memory)]
+        gpu = read_one(source)
+        assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 0, 30 * GIB)
+        assert [fault.code for fault in gpu.faults] == ["HOST_MEMORY"]
+
+
+@pytest.mark.parametrize("code", [SUCCESS, pynvml.NVML_ERROR_NOT_SUPPORTED])
+def test_a_card_with_memory_of_its_own_never_has_the_hosts(driver, source, host, fake_gpu, code):
+    driver.gpus = [fake_gpu(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", code)
     gpu = read_one(source)
-    assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 0, 30 * GIB)
-    assert [fault.code for fault in gpu.faults] == ["HOST_MEMORY"]
+    assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is None
+    assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE" if code == SUCCESS else "NOT_SUPPORTED"}
 
 
 def test_what_is_used_of_shared_memory_is_unknown_where_a_process_is(driver, source, host, fake_gpu, fake_process):
-    driver.gpus = [fake_gpu(processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, None)])]
+    rows = [fake_process(ME, 20 * GIB), fake_process(4_000_000, None)]
+    driver.gpus = [fake_gpu(name="NVIDIA GB10", processes=rows)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
     assert gpu.used_bytes is None
@@ -126,7 +142,7 @@ def test_what_is_used_of_shared_memory_is_unknown_where_a_process_is(driver, sou
 
 
 def test_a_gpu_in_mig_mode_that_gives_no_memory_does_not_share_the_hosts(driver, source, host, fake_gpu, fake_mig):
-    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-0", 3)])]
+    driver.gpus = [fake_gpu(name="NVIDIA GB99", mig=[fake_mig("MIG-0", 3)])]
     driver.refuse_whole("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     gpu = read_one(source)
     assert gpu.total_bytes is None
@@ -320,7 +336,7 @@ def test_closing_shuts_nvml_down_once(driver, source, fake_gpu):
     [
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "kernel module is not loaded"),
         (pynvml.NVML_ERROR_NO_PERMISSION, "may not open the NVIDIA devices"),
-        (pynvml.NVML_ERROR_UNKNOWN, r"could not be started: UNKNOWN"),
+        (pynvml.NVML_ERROR_UNKNOWN, r"could not be started \(UNKNOWN\); the kernel log"),
     ],
 )
 def test_each_failure_to_start_has_its_sentence(driver, source, code, sentence):
@@ -337,6 +353,53 @@ def test_a_version_mismatch_names_both_versions_and_the_way_out(driver, source, 
     )
     monkeypatch.setattr(nvml_errors, "KERNEL_VERSION", loaded)
     driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):
+        source.open()
+
+
+KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug 19 01:15:15 UTC 2023\n"
+
+
+@pytest.fixture
+def mismatch(driver, monkeypatch, tmp_path):
+    """NVML cannot be initialised: the library is 580.65.06, the kernel module as given."""
+
+    def make(kernel):
+        (tmp_path / "version").write_text(KERNEL.format(kernel))
+        monkeypatch.setattr(nvml_errors, "KERNEL_VERSION", tmp_path / "version")
+        driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    return make
+
+
+def test_a_library_older_than_the_kernel_module_is_not_cured_by_a_reboot(mismatch, source):
+    mismatch("580.95.05")
+    with pytest.raises(NoDriverError, match=r"580\.65\.06, kernel module 580\.95\.05\); start the container again"):
+        source.open()
+
+
+def test_a_driver_updated_under_a_running_program_asks_for_a_new_start_of_it(mismatch, driver, source, fake_gpu):
+    """The library stays the one that this process has loaded."""
+    driver.gpus = [fake_gpu()]
+    source.open()
+    source.read()
+    driver.initialised = 0
+    mismatch("580.95.05")
+    sentence = r"updated while vramtop ran.* \(library 580\.65\.06, kernel module 580\.95\.05\); quit vramtop and start"
+    with pytest.raises(NoDriverError, match=sentence):
+        source.read()
+    source.close()
+    with pytest.raises(NoDriverError, match=sentence):
+        source.open()
+
+
+def test_a_library_without_a_version_is_known_by_its_file(mismatch, driver, source, tmp_path, monkeypatch):
+    (tmp_path / "maps").write_text(
+        "7f2c r-xp 08:01 42  /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.65.06 (deleted)\n"
+    )
+    monkeypatch.setattr(nvml_errors, "OWN_MAPS", tmp_path / "maps")
+    mismatch("575.57.08")
+    driver.fail("nvmlSystemGetNVMLVersion", pynvml.NVML_ERROR_UNINITIALIZED)
     with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):
         source.open()
 
@@ -450,3 +513,31 @@ def test_who_may_start_programs_is_read_and_looked_up_again(driver, source, cloc
     clock.time += MODE_AGAIN_SECONDS
     gpu = source.read().gpus[0]
     assert (gpu.compute_mode, gpu.faults) == (None, ())
+
+
+def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_is(driver, source, fake_gpu, monkeypatch):
+    driver.gpus = [fake_gpu()]
+
+    def name(fake, function, handle, text, size):
+        text.value = b"NVIDIA \x1b]0;t\x07H100\xff80GB"
+        return 0
+
+    def version(fake, function, text, size):
+        text.value = b"580\xff"
+        return 0
+
+    monkeypatch.setattr(type(driver), "_nvmlDeviceGetName", name)
+    monkeypatch.setattr(type(driver), "_nvmlSystemGetDriverVersion", version)
+    assert read_one(source).name == "NVIDIA H100\ufffd80GB"
+    assert source.read().source.driver_version == "580\ufffd"
+
+
+def test_what_runs_under_mps_is_said(driver, source, fake_gpu, fake_process, tmp_path):
+    program = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
+    with subprocess.Popen([program, "60"]) as server:
+        held = [fake_process(server.pid, GIB), fake_process(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
+        driver.gpus = [fake_gpu(processes=held)]
+        client, other = read_one(source).processes
+        server.kill()
+    assert (client.pid, client.used_bytes, client.note) == (ME, 2 * GIB, "runs under MPS")
+    assert other.note == "MPS server: may hold its clients' memory"

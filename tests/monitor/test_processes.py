@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vramtop.monitor.processes import ENDED, GONE, STATE_EVERY, ZOMBIE, ProcessDirectory, one_line
+from vramtop.monitor.processes import ENDED, GONE, HIDDEN, STATE_EVERY, ZOMBIE, ProcessDirectory, one_line
 
 NO_SUCH_PID = 2**22 - 1
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -158,12 +158,25 @@ def test_control_characters_of_a_process_do_not_get_through():
         ("torn \x1b", "torn"),
         ("bad \udcff byte", "bad byte"),
         ("größe=1", "größe=1"),
+        ("z" + "\u0301" * 200 + "algo", "z\u0301\u0301\u0301algo"),
+        ("हिन्दी 模型", "हिन्दी 模型"),
+        ("fill\u3164\u115f\uffa0er zero\u200bwidth\ufe0f\u034f", "filler zero width"),
+        ("tag\U000e0041 iso\u2066late\u2069", "tag iso late"),
         ("\x00\x07", None),
         ("", None),
     ],
 )
 def test_text_of_strangers_is_one_printable_line(text, shown):
     assert one_line(text) == shown
+
+
+def test_a_process_that_may_not_be_read_is_there_and_has_an_owner(monkeypatch, sleeper):
+    def refuse(path, flags):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "open", refuse)  # as /proc does that is mounted with hidepid=1
+    facts = ProcessDirectory().describe(sleeper.pid)
+    assert (facts.user, facts.note, facts.start_time) == (psutil.Process(sleeper.pid).username(), HIDDEN, None)
 
 
 def test_a_very_long_command_line_is_shortened():

@@ -4,16 +4,18 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.snapshot import NO_DRIVER, Fault, Snapshot, WatchedJob
+from vramtop.monitor.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
 from vramtop.tui.app_messages import SourceFailed
+from vramtop.tui.screens.help import HelpScreen
 from vramtop.tui.widgets.gpu_panel import GpuPanel
 from vramtop.tui.widgets.gpu_rows import GpuRows
 from vramtop.tui.widgets.process_table import ProcessTable
@@ -192,6 +194,37 @@ async def test_gpu_whose_own_reading_is_old_says_so(open_app, make_snapshot, mak
         assert "! 1 min old" in titles[1]
 
 
+async def test_a_gpu_on_which_the_driver_hangs_says_so_and_the_others_go_on(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 12 s; its figures are old"
+    hangs = Fault(field=None, code=NO_ANSWER, message=words)
+    old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
+    app = open_app([make_snapshot([make_gpu(0, [make_process(7, 30)]), old])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert f"GPU 1: {words}" in text
+        assert " ! 12 s old  · 51.0 of 80.0 GiB" in text
+        assert "old" not in next(line for line in screen_lines(app) if "31.0 of 80.0 GiB" in line)
+        await pilot.press("question_mark")
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, HelpScreen)
+
+
+async def test_a_fault_that_appears_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        app.source_for_test.hang.clear()  # no figures come any more that would draw all of it anew
+        await pilot.pause(0.2)
+        app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
+        await pilot.pause()
+        assert app.screen.max_scroll_y == 0
+        assert "Quit" in screen_lines(app)[-1]
+        app.source_for_test.hang.set()
+
+
 async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gpu):
     app = open_app([make_snapshot([make_gpu(0)])])
     source = app.source_for_test
@@ -249,7 +282,7 @@ async def test_without_a_driver_the_dashboard_is_for_planning(open_app, make_sna
         await settle(pilot)
         text = screen_text(app)
         assert " ".join(why.split()) in " ".join(text.split())  # in full, over two lines
-        assert "PLANNING  f checks whether a job fits a card that you choose" in text
+        assert "PLANNING  f checks a job against a chosen card; --demo plays a recording" in text
         assert "0 GPUs" in text
         await pilot.press("f")
         await pilot.pause(0.3)
@@ -271,7 +304,7 @@ async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu,
 async def test_hostile_names_never_reach_the_terminal_from_any_screen(
     open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
 ):
-    evil = "[red]\x1b[31mx[/]\x07"
+    evil = "[red]\x1b[31mx[/]\x07\u202e\u200b\u3164"
     monkeypatch.setitem(NEEDS, evil, 40.0)
     process = make_process(1, 30, command=evil, user=evil, note=evil)
     app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
@@ -280,7 +313,7 @@ async def test_hostile_names_never_reach_the_terminal_from_any_screen(
         for keys in ((), ("enter",), ("escape", "a"), ("escape", "f")):
             await pilot.press(*keys)
             await pilot.pause(0.3)
-            assert all(line.isprintable() for line in screen_lines(app)), keys
+            assert all(line.isprintable() and "\u3164" not in line for line in screen_lines(app)), keys
 
 
 async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
@@ -489,12 +522,12 @@ async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_sna
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         table = app.screen.query_one(ProcessTable)
-        dark = table.get_row_at(0)
+        dark = table.render_line(1)
         app.theme = "textual-light"
         await pilot.pause(0.2)
-        light = table.get_row_at(0)
-        assert [cell.text for cell in dark] == [cell.text for cell in light]
-        assert [cell.style for cell in dark] != [cell.style for cell in light]
+        light = table.render_line(1)
+        assert dark.text == light.text
+        assert [segment.style for segment in dark] != [segment.style for segment in light]
 
 
 async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_again(open_app, make_snapshot, make_gpu):
@@ -528,3 +561,31 @@ async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapsho
         await pilot.press("f", "end", "enter")
         await pilot.pause(0.3)
         assert app.screen.job.model.id is None
+
+
+async def test_only_cells_that_changed_are_sent_to_the_terminal(
+    open_app, make_snapshot, make_gpu, make_process, monkeypatch
+):
+    """A figure and the clock; the line that holds the figure alone has 120 cells."""
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    gpu = make_gpu(0, [make_process(1, 60)])
+    readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
+    app = open_app([make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings)], interval=1.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "util 51 %" in "".join(written)
+        written.clear()
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if written and "util 62 %" in screen_text(app):
+                break
+        assert "62" in "".join(written)
+        assert "util" not in "".join(written)
+        assert len("".join(written)) < 250
+        written.clear()
+        await pilot.press("ctrl+l")
+        await pilot.pause()
+        assert "util" in "".join(written)
+        assert "Fit" in "".join(written)

@@ -64,6 +64,7 @@ def test_a_command_that_fails_says_so(row: Callable[..., PendingRow]) -> None:
         ({"TERM": "rxvt-unicode"}, "\x1b]777;notify;vramtop;a, b c\x07"),
         ({"TERM": "xterm", "VTE_VERSION": "7600"}, "\x1b]777;notify;vramtop;a, b c\x07"),
         ({"TERM": "tmux-256color", "TMUX": "/tmp/x"}, "\x1bPtmux;\x1b\x1b]9;a, b c\x07\x1b\\"),  # noqa: S108
+        ({"TERM": "screen", "STY": "7.pts-0.box"}, "\x1bP\x1b]9;a, b c\x07\x1b\\"),
     ],
 )
 def test_desktop_notifications_by_terminal(environ: dict[str, str], sequence: str) -> None:

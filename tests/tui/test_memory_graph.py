@@ -5,14 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramtop.estimator.sizes import GIB
-from vramtop.tui.memory_graph import Readings, axis_labels, column_of, graph_rows
+from vramtop.tui.memory_graph import Readings, axis_labels, column_of, graph_levels, level_rows
 
 CARD = 80 * GIB
 
 
 def draw(history: Readings, *, width: int = 20, height: int = 10, **changes) -> list[str]:
     facts = {"top_bytes": CARD, "span_seconds": 20.0, "now": 19.0} | changes
-    return ["".join(cell.char for cell in row) for row in graph_rows(history, width=width, height=height, **facts)]
+    levels = graph_levels(history, width=width, height=height, **facts)
+    return ["".join(cell.char for cell in row) for row in level_rows(levels, height if levels else 0, None)]
 
 
 def steady(size_bytes: int | None, seconds: int = 20) -> list[tuple[float, int | None]]:

@@ -1,11 +1,15 @@
 """MIG devices on the dashboard, in the process table and in ``vramtop --once``: own rows, memory counted once."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from rich.cells import cell_len
 
@@ -16,9 +20,9 @@ from vramtop.monitor.snapshot import Fault, GpuReading, MigReading, Snapshot, Wa
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
 from vramtop.tui.cli import main
-from vramtop.tui.commands import once
+from vramtop.tui.commands import attach, once
 from vramtop.tui.row_text import names_width, row_line, row_titles
-from vramtop.tui.table_rows import matching, table_rows
+from vramtop.tui.table_rows import in_order, matching, table_rows
 from vramtop.tui.widgets.gpu_panel import GpuPanel
 from vramtop.tui.widgets.gpu_rows import GpuRows
 from vramtop.tui.widgets.process_table import ProcessTable
@@ -82,7 +86,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         await settle(pilot)
         lines = lines_of(app)
         assert all(cell_len(line) == size[0] for line in lines)
-        listed = [str(line.shown) for line in app.screen.query_one(GpuRows).query("Lines").results()]
+        listed = [line.plain for line in app.screen.query_one(GpuRows).lines]
         assert [line[1:].split("  ")[0].split("█")[0].split("'")[0].strip() for line in listed] == [
             "0",
             "0:3:0 1c.3g.40gb",
@@ -98,7 +102,7 @@ async def test_every_device_has_a_line_below_its_gpu(
         assert "12.0/20.0    8.0" in listed[3]
         assert "… warming up −6.0" in listed[3]  # its job's 12 of 18 GiB
         assert listed[3].startswith("▶")  # the one that has a job, not its GPU
-        opened = str(app.screen.query_one("#open", GpuPanel).shown)
+        opened = app.screen.query_one("#open", GpuPanel).shown.plain
         assert "0:9 MIG 1g.20gb of" in opened
         assert "12.0 of 20.0 GiB (60 %) · free 8.0" in opened
 
@@ -107,7 +111,7 @@ async def test_panels_stand_on_the_scale_of_the_device(open_app: Make, make_snap
     app = open_app([make_snapshot([mig_gpu()])])
     async with app.run_test(size=(120, 50)) as pilot:
         await settle(pilot)
-        panels = [str(panel.shown).splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
+        panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
         assert [lines[0].split("of H100")[0].split("H100")[0] for lines in panels] == [
             "┌─ 0 ",
             "┌─ 0:3:0 MIG 1c.3g.40gb ",
@@ -115,6 +119,8 @@ async def test_panels_stand_on_the_scale_of_the_device(open_app: Make, make_snap
             "┌─ 0:9 MIG 1g.20gb ",
         ]
         assert "in MIG mode: programs run in its 3 devices" in panels[0][2]
+        assert "11.0 of 40.0 GiB (28 %), shared · free 29.0" in panels[1][0]
+        assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
         assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
         held, budget = panels[3][1], panels[3][2]
         width = held.index("▏") - held.index("█")
@@ -143,7 +149,7 @@ async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
                 if app.board.snapshot.time == at:
                     break
             await pilot.pause(0.1)
-            return [str(line.shown)[:6].rstrip() for line in rows.query("Lines").results()]
+            return [line.plain[:6].rstrip() for line in rows.lines]
 
         assert await show(*whole.mig, at=2_000.5) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]
         assert await show(whole.mig[2], at=2_001.0) == [" 0", "▶0:9 1", " 1", " 2", " 3", " 4"]
@@ -169,6 +175,15 @@ def test_table_names_the_instance_and_its_rows_add_up(make_watchlist: Make, make
     assert len(matching(rows, "gpu0")) == 5
 
 
+def test_rows_sorted_by_gpu_stand_under_it_whatever_is_known(
+    make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
+) -> None:
+    gpu = make_mig_gpu(0, [make_process(7, 0), make_process(8, None, gpu_instance=0, compute_instance=0)])
+    zero = replace(gpu, mig=(replace(gpu.mig[0], gpu_instance=0), *gpu.mig[1:]))
+    rows = in_order(table_rows(make_watchlist().update(make_snapshot([zero, make_mig_gpu(1)]))), "GPU")
+    assert [row.cells["GPU"].text for row in rows] == ["0", "0:0", "0:0", "0:3:1", "0:9", "1:3:0", "1:9"]
+
+
 def test_one_pid_in_two_instances_is_two_rows(
     make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
 ) -> None:
@@ -184,7 +199,7 @@ async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snap
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         table = app.screen.query_one(ProcessTable)
-        places = {str(table.get_row_at(at)[1].text).strip() for at in range(table.row_count)}
+        places = {row.cells["GPU"].text for row in table.rows}
         assert {"10:3:0", "10:3:1", "10:9"} <= places
 
 
@@ -229,14 +244,14 @@ def test_once_has_a_line_for_each_device_and_json_an_array(
     monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([snapshot]))
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in [*lines[2:6], next(line for line in lines[6:] if "98 %" in line)]] == [
-        ["0", "NVIDIA", "H100", "80GB", "HBM3", "24.0", "80.0", "56.5", "n/a", "412", "W", "63", "C"],
-        ["0:3:0", "MIG", "1c.3g.40gb", "11.0", "40.0", "29.0", "n/a", "-", "-"],
-        ["0:3:1", "MIG", "2c.3g.40gb,", "memory", "of", "0:3:0", "-", "-", "-", "n/a", "-", "-"],
-        ["0:9", "MIG", "1g.20gb", "12.0", "20.0", "8.0", "n/a", "-", "-"],
-        ["1", "NVIDIA", "H100", "80GB", "HBM3", "1.0", "80.0", "78.5", "98", "%", "412", "W", "63", "C"],
+    assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
+        "GPU 0 NVIDIA H100 80GB HBM3 24.0 of 80.0 GiB used 56.5 free util n/a 412 W 63 C",
+        "GPU 0:3:0 MIG 1c.3g.40gb 11.0 of 40.0 GiB used 29.0 free",
+        "GPU 0:3:1 MIG 2c.3g.40gb, memory of 0:3:0",
+        "GPU 0:9 MIG 1g.20gb 12.0 of 20.0 GiB used 8.0 free",
+        "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB used 78.5 free util 98 % 412 W 63 C",
     ]
-    assert any(line.split()[:4] == ["2", "ana", "0:3:1", "2.0"] for line in lines)
+    assert any(" ".join(line.split()).startswith("pid 2 ana GPU 0:3:1 2.0 GiB") for line in lines)
     assert main(["--once", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["gpus"]
     assert second["mig"] is None
@@ -256,7 +271,7 @@ def test_once_has_a_line_for_each_device_and_json_an_array(
 
 
 def test_a_recording_keeps_what_the_devices_held(
-    tmp_path: Any, make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
+    tmp_path: Path, make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
 ) -> None:
     snapshot = make_snapshot([mig_gpu()])
     with RecordingWriter(tmp_path / "mig.rec") as writer:
@@ -266,3 +281,29 @@ def test_a_recording_keeps_what_the_devices_held(
     assert [row.reading for row in make_watchlist().update(again).shown[1:]] == [
         row.reading for row in make_watchlist().update(snapshot).shown[1:]
     ]
+
+
+def test_attach_says_the_instance_that_a_process_runs_in(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Make,
+    scripted_source: Make,
+    make_mig_gpu: Make,
+    make_process: Make,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        try:
+            while psutil.Process(process.pid).cmdline() != command:
+                time.sleep(0.01)
+            start_time = psutil.Process(process.pid).create_time()
+            mine = make_process(process.pid, 12, start_time=start_time, gpu_instance=9, compute_instance=0)
+            snapshot = make_snapshot([make_mig_gpu(0, [mine], free=(39, 7))], time=time.time())
+            monkeypatch.setattr(attach, "NvmlSource", lambda: scripted_source([snapshot]))
+            assert main(["attach", str(process.pid)]) == 3
+        finally:
+            process.kill()
+    lines = capsys.readouterr().out.splitlines()
+    assert ["-", str(process.pid), "0:9", "12.0", "NVML"] in [line.split() for line in lines]

@@ -31,7 +31,7 @@ ODD = Oddity(
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_an_oddity_is_wrapped_to_the_terminal_and_keeps_its_size_together(width: int) -> None:
-    lines = list(odd_lines([ODD], Terminal(colour=False, ascii_only=True, width=width)))
+    lines = list(odd_lines([ODD], Terminal(colours="none", ascii_only=True, width=width)))
     assert all(len(line) <= width and line.isascii() for line in lines)
     assert lines[0].startswith("     ! 2 data loader workers")
     assert sum(line.startswith("     ! ") for line in lines) == 1
@@ -59,7 +59,7 @@ def test_once_says_what_is_odd_below_its_gpu(
     assert main(["--once"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = next(number for number, line in enumerate(lines) if "data loader worker of process 101" in line)
-    assert lines[at - 1].startswith("  1  NVIDIA H100")
+    assert lines[at - 1].startswith("GPU 1  NVIDIA H100")
     assert lines[at].startswith(
         "     ! 1 data loader worker of process 101 (process 102) holds a CUDA context: 0.5 GiB"
     )

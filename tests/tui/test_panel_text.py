@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import GIB
 from vramtop.monitor.board import GpuRow, ProcessRow
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, WatchedJob
+from vramtop.monitor.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.gpu_bars import held_cells
 from vramtop.tui.header_text import Feed, header_line, summary_line
@@ -125,3 +125,36 @@ def test_a_sum_with_an_unknown_in_it_says_so(
     some = make_gpu(0, [make_process(1, 30), make_process(2, 4), make_process(3, None)])
     text = "\n".join(line.plain for line in panel_lines(make_row(some), (), replace(SHAPE, width=200), now=2_000.0))
     assert "2 more 4.0 and n/a" in text
+
+
+def test_a_gpu_whose_processes_cannot_be_read_does_not_look_idle(make_row, make_gpu, make_process):
+    refused = Fault(field="processes", code="NO_PERMISSION", message="the driver does not let this user read them")
+    gpu = make_gpu(0, used_bytes=40 * GIB, free_bytes=39 * GIB + GIB // 2, faults=(refused,))
+    row = GpuRow(reading=replace(gpu, processes=None), rows=())
+    cells = held_cells(row, 40)
+    assert 19 <= sum(cell.char == "▓" for cell in cells) <= 21
+    text = "\n".join(line.plain for line in panel_lines(row, (), PanelShape(width=100, graph_height=0), now=2_000.0))
+    assert "processes n/a" in text
+    assert "n/a: the driver does not let this user read them" in text
+
+
+def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(make_row, make_gpu, make_process):
+    process = make_process(used=20)
+    gpu = make_gpu(0, [process], used_bytes=20 * GIB, free_bytes=40 * GIB, reserved_bytes=None)
+    cells = held_cells(make_row(gpu), 40)
+    assert [sum(cell.char == char for cell in cells) for char in "█░ "] == [10, 10, 20]
+    assert "(host's memory)" not in drawn(make_row(gpu))[0]
+    shares = Fault(field="reserved_bytes", code=HOST_MEMORY, message="this GPU shares the host's memory")
+    assert "(host's memory)" in drawn(make_row(replace(gpu, faults=(shares,))))[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [("GPU_IS_LOST", "! lost"), ("RESET_REQUIRED", "! reset required"), ("UNKNOWN", "! cannot be")]
+)
+def test_a_gpu_that_does_not_answer_has_a_word_for_it_in_its_line(make_row, make_gpu, code: str, word: str):
+    nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
+    gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
+    line = row_line(make_row(replace(gpu, processes=None)), 80, chosen=False).plain
+    assert word in line
+    assert "n/a: it is gone" in line
+    assert "idle" not in line

@@ -30,7 +30,7 @@ def steady(size_bytes: int | None, seconds: int = 20) -> Readings:
 
 
 def picture(history: Readings = (), **changes) -> Picture:
-    facts = {"history": history, "top_bytes": CARD, "span_seconds": 20.0, "now": 19.0, "colour": "#22c55e"}
+    facts = {"history": history, "top_bytes": CARD, "span_seconds": 20.0, "now": 19.0, "colour": "#189746"}
     return Picture(**(facts | changes))
 
 
@@ -57,8 +57,8 @@ def test_what_goes_beyond_the_budget_is_no_component():
 
 def test_the_curve_is_at_least_half_a_row_thick():
     thin = picture_rows(picture(steady(41 * GIB)), width=20, height=8)
-    assert thin[3][0] == Cell("▁", "#22c55e", None)
-    assert thin[4][0] == Cell("█", "#22c55e")
+    assert thin[3][0] == Cell("▁", "#189746", None)
+    assert thin[4][0] == Cell("█", "#189746")
 
 
 def test_a_line_crosses_what_is_held_and_what_is_not_and_dashes_the_curve():

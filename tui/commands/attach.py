@@ -48,6 +48,8 @@ class _Run:
     """Of a job that is off its budget."""
     snapshot: Snapshot | None
     """The GPUs now; None without a driver."""
+    faults: tuple[str, ...]
+    """Why some GPU, or none, can be read."""
     odd: tuple[Oddity, ...]
     """What is odd about its processes."""
 
@@ -55,7 +57,7 @@ class _Run:
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
-    snapshot = _machine()
+    snapshot, unseen = _machine()
     given = dict(parse_assignment(text) for text in options.set)
     attachment, job, missing = complete_job(options.process, given, snapshot)
     attachment = attachment.seated(snapshot.gpus if snapshot else None)
@@ -76,6 +78,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         comparison=comparison,
         divergence=_divergence(budget, comparison, held, attachment, given),
         snapshot=snapshot,
+        faults=unseen or _faults(snapshot, held[0] if held else None),
         odd=tuple(oddity for oddity in odd if oddity.concerns(pids)),
     )
     if options.json:
@@ -132,16 +135,29 @@ def complete_job(
     return attachment, None if missing else attachment.reading.job(changes), missing
 
 
-def _machine() -> Snapshot | None:
-    """The GPUs as they are now; None where NVML cannot say."""
+def _machine() -> tuple[Snapshot | None, tuple[str, ...]]:
+    """The GPUs as they are now; None where NVML cannot say, and why."""
     source = NvmlSource()
     try:
         source.open()
-        return source.read()
-    except CannotTellError:
-        return None
+        return source.read(), ()
+    except CannotTellError as error:
+        return None, (error.message,)
     finally:
         source.close()
+
+
+def _faults(snapshot: Snapshot | None, gpu: GpuReading | None) -> tuple[str, ...]:
+    """Of the machine, of the GPUs that cannot be read at all, and of the run's own GPU."""
+    if snapshot is None:
+        return ()
+    sentences = [fault.message for fault in snapshot.faults]
+    for each in snapshot.gpus:
+        here = gpu is not None and each.index == gpu.index
+        fields = (None, "processes", "used_bytes") if here else (None, "processes")
+        told = [fault.message for fault in each.faults if fault.field in fields]
+        sentences += [f"GPU {each.index}: {message}" for message in dict.fromkeys(told)]
+    return tuple(sentences)
 
 
 def observe(attachment: Attachment, snapshot: Snapshot | None) -> tuple[GpuReading, GpuProcess] | None:
@@ -159,6 +175,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "budget": run.budget.to_json() if run.budget else None,
         "observed_bytes": observed,
         "oddities": [oddity.to_json() for oddity in run.odd],
+        "faults": list(run.faults),
         "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
         "divergence": run.divergence.sentence if run.divergence else None,
@@ -202,9 +219,11 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
     yield from (terminal.text(line) for line in table(rows, "<<<"))
     for key in run.missing:
-        yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#f59e0b")
+        yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#c96c04")
     for warning in attachment.warnings:
         yield terminal.text(f"warning: {warning}")
+    for sentence in run.faults:
+        yield from terminal.wrapped(f"warning: {sentence}", indent="", further="  ")
     for oddity in run.odd:
         yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ODD_COLOUR)
     if budget and comparison:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,15 +23,22 @@ from vramtop.monitor.snapshot import Place, Snapshot
 from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.watch import Watchlist
 
-from ..terminal import look
+from ..capabilities import COLOUR_SYSTEMS, colours, is_dumb
+from ..own_fault import sentence
+from ..terminal import clean, look
 
 
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
     jobs = [load_job(Path(path)) for path in options.job]
     source, banner = _source(options)
-    if not sys.stdout.isatty() or not sys.stdin.isatty() or os.environ.get("TERM") == "dumb":
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
+    if is_dumb():
+        return _only_once(options)
+    shown = look(ascii_only=options.ascii)
+    many = colours()
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
     from ..app import VramtopApp
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
@@ -62,7 +70,8 @@ def run(options: argparse.Namespace) -> int:
         source,
         watchlist,
         interval=options.interval,
-        ascii_only=look(ascii_only=options.ascii).ascii_only,
+        ascii_only=shown.ascii_only,
+        colours=many,
         banner=banner,
         pid=options.pid,
         estimate=quick,
@@ -74,8 +83,23 @@ def run(options: argparse.Namespace) -> int:
         read_only=options.read_only,
     )
     kept.say = app.say
+    threading.excepthook = lambda failed: app.say(sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
+    if app.own_fault is not None:
+        raise app.own_fault
     return app.return_code or 0
+
+
+def _only_once(options: argparse.Namespace) -> int:
+    """One reading, and why there is no dashboard."""
+    name = os.environ.get("TERM", "")
+    why = f"a terminal of type {clean(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
+    if options.demo or options.replay:
+        raise InputError(f"{why}, so no recording can be played on it")
+    print(f"vramtop: {why}: one reading instead of the dashboard", file=sys.stderr)
+    from . import once
+
+    return once.run(options)
 
 
 def _reserved(snapshot: Snapshot) -> Mapping[Place, int]:

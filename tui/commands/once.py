@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -18,12 +18,12 @@ from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.mig_devices import MigDevice, mig_devices
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.oddities import Oddities
-from vramtop.monitor.snapshot import Snapshot, WatchedJob
+from vramtop.monitor.snapshot import GpuProcess, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 
 from ..odd_text import odd_lines
 from ..palette import STATUSES, VERDICTS, rest_words
-from ..terminal import Terminal, look, table
+from ..terminal import Terminal, cut, look, table
 
 
 def run(options: argparse.Namespace) -> int:
@@ -157,23 +157,19 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
 def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
     source = board.snapshot.source
     count = len(board.gpus)
-    facts = [f"driver {source.driver_version}", f"CUDA {source.cuda_version}", f"{count} GPU{'s' * (count != 1)}"]
-    yield terminal.text(f"{source.host or os.uname().nodename} · " + " · ".join(facts))
-    shown = board.shown
-    rows = [("GPU", "NAME", "USED", "TOTAL", "FREE", "UTIL", "POWER", "TEMP"), *(_gpu_cells(row) for row in shown)]
-    header, *lines = table(rows, "<<>>>>>>" if any(gpu.devices for gpu in shown) else "><>>>>>>")
-    yield terminal.text(header)
-    coming = iter(lines)
+    facts = [source.host or os.uname().nodename]
+    facts += [f"driver {source.driver_version}"] if source.driver_version else []
+    facts += [f"CUDA {source.cuda_version}"] if source.cuda_version else []
+    yield terminal.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
+    coming = iter(_aligned([_gpu_cells(row) for row in board.shown], "<<>>>>>", terminal))
     for gpu in board.gpus:
-        yield from (terminal.text(line) for line in islice(coming, 1 + len(gpu.devices)))
+        yield from islice(coming, 1 + len(gpu.devices))
         yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
     yield ""
     yield from _process_lines(board, terminal)
     for row in board.pending:
-        mark = VERDICTS[row.fit.verdict if row.fit else "unknown"]
-        yield terminal.text(f"pending {row.job.label}: {mark.letter} {mark.word}: ") + terminal.text(
-            row.fit.sentence if row.fit else row.problem or ""
-        )
+        word = VERDICTS[row.fit.verdict if row.fit else "unknown"].word
+        yield terminal.text(f"pending {row.job.label}: {word}: {row.fit.sentence if row.fit else row.problem or ''}")
     yield from (terminal.text(fault.message) for fault in board.snapshot.faults)
     for gpu in board.gpus:
         for message in dict.fromkeys(fault.message for fault in gpu.reading.faults):
@@ -181,45 +177,56 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
 
 
 def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
-    rows: list[tuple[str, ...]] = [("PID", "USER", "GPU", "VRAM", "BUDGET", "STATUS", "COMMAND")]
+    rows: list[tuple[str, ...]] = []
     for gpu in board.gpus:
         rows += [_process_cells(row) for row in gpu.rows]
         for each in (gpu, *gpu.devices):
             if each.rest_bytes:
-                words = f"({rest_words(each.reading)})"
-                rows.append(("-", "-", each.reading.label, format_gib(each.rest_bytes), "", "", words))
-    if len(rows) > 1:
-        yield from (terminal.text(line)[: terminal.width] for line in table(rows, "><>>><<"))
+                where, size = f"GPU {each.reading.label}", f"{format_gib(each.rest_bytes)} GiB"
+                rows.append(("", "", where, size, "", "", rest_words(each.reading)))
+    for line in _aligned(rows, "<<<>><<", terminal):
+        yield line if terminal.endless else cut(line, terminal.width)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], align: str, terminal: Terminal) -> list[str]:
+    """Lines that say what each figure is, for who hears them one by one; below each other for who sees them."""
+    told = [place for place in range(len(align)) if any(row[place] for row in rows)]
+    return table([[terminal.text(row[at]) for at in told] for row in rows], "".join(align[at] for at in told))
+
+
+def _command(process: GpuProcess) -> str:
+    """What it runs, behind what is odd about it."""
+    words = process.command or process.name
+    return f"({process.note}) {words}" if words and process.note else words or process.note or "n/a"
 
 
 def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     gpu = row.reading
+    used, total, free = (format_gib(size) for size in (gpu.used_bytes, gpu.total_bytes, gpu.free_bytes))
+    sizes = (f"{used} of {total} GiB used", f"{free} free")
     if isinstance(gpu, MigDevice):
         name = f"MIG {gpu.device.profile or 'device'}"
         if gpu.shares:
-            return (gpu.label, f"{name}, memory of {gpu.shares}", "-", "-", "-", "n/a", "-", "-")
-        sizes = (format_gib(size) for size in (gpu.used_bytes, gpu.total_bytes, gpu.free_bytes))
-        return (gpu.label, name, *sizes, "n/a", "-", "-")
+            return (f"GPU {gpu.label}", f"{name}, memory of {gpu.shares}", "", "", "", "", "")
+        return (f"GPU {gpu.label}", name, *sizes, "", "", "")
     return (
-        str(gpu.index),
-        gpu.name or "n/a",
-        format_gib(gpu.used_bytes),
-        format_gib(gpu.total_bytes),
-        format_gib(gpu.free_bytes),
-        "n/a" if gpu.utilisation_percent is None else f"{gpu.utilisation_percent} %",
-        "n/a" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
-        "n/a" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
+        f"GPU {gpu.index}",
+        gpu.name or "name n/a",
+        *sizes,
+        "util n/a" if gpu.utilisation_percent is None else f"util {gpu.utilisation_percent} %",
+        "W n/a" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        "C n/a" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
     )
 
 
 def _process_cells(row: ProcessRow) -> tuple[str, ...]:
     process = row.process
     return (
-        str(process.pid),
-        process.user or "n/a",
-        row.gpu.label,
-        format_gib(process.used_bytes),
-        format_gib(row.budget.steady_device_bytes) if row.budget else "",
+        f"pid {process.pid}",
+        process.user or "user n/a",
+        f"GPU {row.gpu.label}",
+        "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
+        f"budget {format_gib(row.budget.steady_device_bytes)}" if row.budget else "",
         STATUSES[row.comparison.status].word if row.comparison else "",
-        process.command or process.note or process.name or "n/a",
+        _command(process),
     )

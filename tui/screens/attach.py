@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
@@ -30,6 +30,7 @@ from ..run_reader import Attach, RunReader
 from ..widgets.budget_view import deeper
 from ..widgets.followed_run import FollowedRun, identified, is_recorded, run_of
 from ..widgets.job_form import JobForm
+from ..widgets.keys_line import KeysLine
 from ..widgets.lines import Lines
 from ..widgets.pid_chooser import PidChooser
 from ..widgets.rank_table import RankTable
@@ -144,7 +145,7 @@ class AttachScreen(Screen[None]):
         yield Lines(id="title")
         yield PidChooser(id="choose")
         yield FollowedRun(self._watchlist.history, self._estimate, id="attached")
-        yield Footer(compact=True)
+        yield KeysLine()
 
     def on_mount(self) -> None:
         """Read the process, or ask for one."""

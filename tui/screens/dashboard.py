@@ -1,17 +1,17 @@
 """The dashboard: every GPU beside its budget, the jobs that wait, and all processes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.events import Resize, ScreenResume
 from textual.geometry import Offset
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from vramtop.estimator.job import Job
 from vramtop.monitor.board import Board, GpuRow
@@ -24,6 +24,7 @@ from ..terminal import clean
 from ..widgets.choice import Menu
 from ..widgets.gpu_panel import GpuPanel
 from ..widgets.gpu_rows import GpuRows
+from ..widgets.keys_line import KeysLine
 from ..widgets.legend import Legend, legend_line
 from ..widgets.lines import Lines
 from ..widgets.pending_list import PendingList
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
     from ..app import VramtopApp
     from .terminate import Endings
-
-_PALETTE_KEY_WIDTH = 90
-"""A narrower footer has no room for the key of the palette beside all others; the help names it."""
 
 
 class DashboardScreen(Screen[None]):
@@ -61,9 +59,13 @@ class DashboardScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._headed: tuple[Board | None, Feed] | None = None
+        """What the lines at the top say."""
         self._panels: list[GpuPanel] = []
         self._chosen: tuple[GpuKey, int] | None = None
         """The GPU or MIG device that the user has chosen, and its position; None: the one that needs a look."""
+        self._taken = 0
+        """Lines of the head, the filter and the footer."""
         self._endings: Endings | None = None
         self._no_ending: str | None = None
 
@@ -81,7 +83,7 @@ class DashboardScreen(Screen[None]):
         yield Lines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
-        yield Footer(compact=True)
+        yield KeysLine()
 
     def on_mount(self) -> None:
         """Nothing is known yet."""
@@ -96,8 +98,7 @@ class DashboardScreen(Screen[None]):
         """Show these figures."""
         with self.app.batch_update():
             feed = self.app.feed
-            taken = self._show_head(board, feed)
-            plan = self._plan(board, self.size.height - taken)
+            plan = self._plan(board, self.size.height - self._show_head(board, feed))
             self._show_gpus(board, plan, feed)
             self.query_one(PendingList).show_pending(
                 board.pending, width=self.size.width - 2, height=plan.pending_height, now=board.snapshot.time
@@ -106,23 +107,24 @@ class DashboardScreen(Screen[None]):
             self._say_matches()
             legend = self.query_one(Legend)
             legend.display = plan.legend
-            legend.show(legend_line(self.size.width - 2))
+            if plan.legend:
+                legend.show(legend_line(self.size.width - 2))
             if self._no_ending != self.app.no_ending:
                 self._no_ending = self.app.no_ending
                 self.refresh_bindings()
 
     def show_feed(self) -> None:
         """Say how old the figures are, once a second, also when none come in."""
-        board = self.app.board
-        if board and self.app.feed.age_seconds is not None:
-            self.show_board(board)
-        else:
-            self._show_head(board, self.app.feed)
+        board, feed, taken = self.app.board, self.app.feed, self._taken
+        if self._headed is not None and self._headed[0] is board and self._headed[1] == feed:
+            return
+        if (feed.age_seconds is None and self._show_head(board, feed) == taken) or board is None:
+            return
+        self.show_board(board)
 
     @on(Resize)
     @on(ScreenResume)
     def _arrange_again(self) -> None:
-        self.query_one(Footer).show_command_palette = self.size.width >= _PALETTE_KEY_WIDTH
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
 
@@ -243,6 +245,16 @@ class DashboardScreen(Screen[None]):
         else:
             self.notify("No job waits here; f opens the fit check, which has preflight too.", severity="warning")
 
+    def commands(self) -> Iterable[SystemCommand]:
+        """What the command palette offers here."""
+        yield SystemCommand("Step", "Memory over one training step, by component", self.action_step)
+        yield SystemCommand("Preflight", "Is all there that a job that waits needs?", self.action_preflight)
+        yield SystemCommand("Sort", "Sort the processes by the next column", self.action_sort)
+        yield SystemCommand("Dismiss", "An ended run, or a job that waits", self.action_take_away)
+        if self.app.no_ending is None:
+            yield SystemCommand("Kill", "End the process under the cursor; asks first", self.action_terminate)
+        yield SystemCommand("Filter", "Show only some of the processes", self.action_filter)
+
     def redraw(self) -> None:
         """Draw everything again, because the theme has changed."""
         self.table.redraw()
@@ -269,6 +281,7 @@ class DashboardScreen(Screen[None]):
 
     def _show_head(self, board: Board | None, feed: Feed) -> int:
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
+        self._headed = board, feed
         width = self.size.width
         self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
         warnings = notices(board, feed, width - 2)
@@ -279,7 +292,8 @@ class DashboardScreen(Screen[None]):
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width - 2))
-        return 3 + len(warnings) + bool(self.query_one("#filter").display)
+        self._taken = 3 + len(warnings) + bool(self.query_one("#filter").display)
+        return self._taken
 
     def _plan(self, board: Board, height: int) -> Arrangement:
         return arrange(
@@ -342,7 +356,8 @@ class DashboardScreen(Screen[None]):
         return worst.index(min(worst)) if worst else 0
 
     def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:
-        if not gpu.reading.read_at:  # never read: its figures are n/a, not old
+        reading = gpu.reading
+        if not reading.read_at or (reading.used_bytes is None and not reading.mig):  # its figures are n/a, not old
             return None
-        age = board.snapshot.time - gpu.reading.read_at + (feed.age_seconds or 0.0)
-        return age if age > STALE_INTERVALS * feed.interval else None
+        age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
+        return age if reading.is_old or age > STALE_INTERVALS * feed.interval else None

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Button, Footer, Label
+from textual.widgets import Button, Label
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
@@ -27,6 +27,7 @@ from ..job_fields import cached_models, model_names
 from ..newest import Newest
 from ..past import Past
 from ..widgets.job_form import JobForm
+from ..widgets.keys_line import KeysLine
 from ..widgets.machine import MachinePicker
 from ..widgets.model_input import ModelInput
 from ..widgets.preflight_rows import PreflightMark
@@ -112,7 +113,7 @@ class FitCheckScreen(Screen[None]):
             yield MachinePicker(chosen=self._initial.target.gpu, id="machine")
             yield PreflightMark(id="preflight-mark")
             yield Button("Pin as pending", id="pin", compact=True, variant="primary")
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeysLine(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Estimate what the form begins with."""

@@ -14,7 +14,6 @@ from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.job import Job
@@ -26,6 +25,7 @@ from vramtop.monitor.preflight.context import Context
 from ..newest import Newest
 from ..preflight_run import Looked, Subject, context_of, look
 from ..terminal import clean
+from ..widgets.keys_line import KeysLine
 from ..widgets.lines import Lines
 from ..widgets.preflight_rows import PreflightMark, check_rows, sum_row
 
@@ -87,7 +87,7 @@ class PreflightScreen(Screen[None]):
         with VerticalScroll(id="checks", can_focus=True):
             yield Lines(id="rows")
         yield Lines(id="sum")
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeysLine(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Begin."""

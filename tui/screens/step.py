@@ -13,7 +13,6 @@ from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import CancelledError, VramtopError
@@ -23,6 +22,7 @@ from ..newest import Newest
 from ..step_graph import CARD, RESERVED, top_bytes
 from ..terminal import clean
 from ..widgets.budget_view import peak_line
+from ..widgets.keys_line import KeysLine
 from ..widgets.legend import legend_line
 from ..widgets.lines import Lines
 from ..widgets.step_graph import StepGraph
@@ -96,7 +96,7 @@ class StepScreen(Screen[None]):
         yield Lines(id="letters")
         with VerticalScroll(id="tensors", can_focus=True):
             yield Lines(id="table")
-        yield Footer(compact=True)
+        yield KeysLine()
 
     def on_mount(self) -> None:
         """Draw what there is, and ask for more."""

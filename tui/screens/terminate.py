@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Button
 
@@ -27,6 +27,8 @@ DEAF_SECONDS = 1.0
 """A choice that has just appeared cannot be taken yet: keys typed ahead are meant for something else. Browsers keep
 the button of their warnings deaf for as long (Firefox: ``security.dialog_enable_delay``, 1000 ms)."""
 _LOOK_SECONDS = 0.2
+_BELOW = 8
+"""Lines that frame, standing and choices take beside the question."""
 
 
 class TerminateScreen(ModalScreen[bool]):
@@ -46,14 +48,15 @@ class TerminateScreen(ModalScreen[bool]):
         Binding("K", "kill", "SIGKILL"),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
     ]
     DEFAULT_CSS = """
     TerminateScreen { align: center middle; }
-    TerminateScreen VerticalScroll {
-        width: 84; max-width: 96%; height: auto; max-height: 96%;
-        background: $surface; border: solid $error; padding: 0 1;
+    TerminateScreen #box {
+        width: 84; max-width: 96%; height: auto; background: $surface; border: solid $error; padding: 0 1;
     }
-    TerminateScreen #question { height: auto; }
+    TerminateScreen VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
     TerminateScreen #standing { height: auto; text-wrap: wrap; margin: 1 0; }
     TerminateScreen Horizontal { height: 1; }
     TerminateScreen Button { margin: 0 2 0 0; }
@@ -71,9 +74,10 @@ class TerminateScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """The question, where it stands, and the choices; the harmless one is chosen to begin with."""
-        with VerticalScroll(can_focus=False) as box:
+        with Vertical(id="box") as box:
             box.border_title = "Terminate this process?"
-            yield Lines(id="question")
+            with VerticalScroll(can_focus=False):
+                yield Lines(id="question")
             yield Lines(id="standing")
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
@@ -97,6 +101,10 @@ class TerminateScreen(ModalScreen[bool]):
     def action_leave(self) -> None:
         """Do nothing more."""
         self.dismiss(self._said)
+
+    def action_scroll(self, by: int) -> None:
+        """Show more of the question, where there is little room."""
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
     def action_terminate(self) -> None:
         """Send SIGTERM, where that is offered and has been for long enough to be meant."""
@@ -132,8 +140,11 @@ class TerminateScreen(ModalScreen[bool]):
         if not self.is_mounted or not self.size.width:
             return
         ending = self._ending
-        width = self.query_one(VerticalScroll).content_size.width or 60
-        self.query_one("#question", Lines).show(question(self._row, self._board, ending, width), layout=True)
+        scroll = self.query_one(VerticalScroll)
+        scroll.styles.max_height = max(3, self.size.height - _BELOW)
+        width = (self.query_one("#box").content_size.width or 60) - 1
+        asked = question(self._row, self._board, ending, width=width, age=self.app.feed.age_seconds)
+        self.query_one("#question", Lines).show(asked, layout=True)
         self.query_one("#standing", Lines).show(standing(ending, self._refused), layout=True)
         self._said = ending.ended
         alive = not ending.ended and self._refused is None
@@ -141,7 +152,7 @@ class TerminateScreen(ModalScreen[bool]):
         self._offer("kill", alive and ending.overdue)
         asks = alive and ending.sent is None
         self.query_one("#leave", Button).label = "Leave it" if asks else "Close"
-        self.query_one(VerticalScroll).border_subtitle = "Esc leaves it alone" if asks else "Esc closes"
+        self.query_one("#box").border_subtitle = "Esc leaves it alone" if asks else "Esc closes"
 
     def _offer(self, choice: str, offered: bool) -> None:
         button = self.query_one(f"#{choice}", Button)

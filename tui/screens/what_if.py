@@ -8,12 +8,12 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from vramtop.estimator.sizes import format_gib
 
 from ..palette import VERDICTS
 from ..what_if import AXES, Axis, Sweep, in_words
+from ..widgets.keys_line import KeysLine
 from ..widgets.lines import Lines
 from ..widgets.what_if_plot import WhatIfPlot
 from ..words import badge
@@ -67,7 +67,7 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
         yield Lines(id="facts")
         yield WhatIfPlot(id="plot", ascii_only=self._ascii_only)
         yield Lines(id="signs")
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeysLine(show_command_palette=False)
 
     def on_resize(self, _: Resize) -> None:
         """Draw for the new size."""

@@ -19,8 +19,8 @@ METHOD_WORDS: Mapping[Method, str] = {
     "exact": "exact count",
     "traced": "traced step",
 }
-HELD = Part(0, "█", "#94a3b8")
-COMMITTED = Part(0, "▒", "#94a3b8")
+HELD = Part(0, "█", "#788497")
+COMMITTED = Part(0, "▒", "#788497")
 _EDGE = "│"
 _PHASE_HEADS = {"optimizer step": "optimizer"}
 _LABEL, _TAIL = 22, 20
@@ -91,7 +91,7 @@ def phase_table(budget: Budget) -> list[Content]:
 
 def remark_lines(budget: Budget) -> list[Content]:
     """Warnings first, then what was taken for granted."""
-    warnings = [Content.assemble(("! ", "bold #f59e0b"), sentence) for sentence in budget.warnings]
+    warnings = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in budget.warnings]
     return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 

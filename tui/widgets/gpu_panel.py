@@ -1,22 +1,23 @@
 """One GPU as a panel: held and predicted on one scale, and how it came to be."""
 
-from textual.content import Content
-
 from vramtop.monitor.board import GpuRow
 
 from ..memory_graph import Readings
 from ..panel_text import PanelShape, panel_height, panel_lines
-from .lines import Lines
+from .content_lines import ContentLines
 
 
-class GpuPanel(Lines):
+class GpuPanel(ContentLines):
     """A GPU's panel."""
 
     def show_gpu(
         self, gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None
     ) -> None:
         """Show this GPU; the arguments are those of ``panel_lines``."""
-        self.styles.height = panel_height(shape.graph_height)
+        height = panel_height(shape.graph_height)
+        if self._height != height:
+            self.styles.height = self._height = height
         self.set_class(stale_seconds is not None, "-stale")
-        lines = panel_lines(gpu, history, shape, now=now, stale_seconds=stale_seconds)
-        self.show(Content("\n").join(lines))
+        self.show_lines(panel_lines(gpu, history, shape, now=now, stale_seconds=stale_seconds))
+
+    _height: int | None = None

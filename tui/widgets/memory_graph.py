@@ -1,7 +1,5 @@
 """Memory over time in front of its budget: its scale at the left, the components' letters at the right, time below."""
 
-import os
-
 from ..bars import Cell
 from ..memory_graph import axis_labels
 from ..run_graph import Picture, axis_rows, key_cells, picture_rows
@@ -40,7 +38,7 @@ class MemoryGraph(DrawnRows):
         if picture is None or height <= 0:
             return
         labels = axis_labels(picture.top_bytes, height, ascii_only=self._ascii_only)
-        letters = self._ascii_only or bool(os.environ.get("NO_COLOR"))
+        letters = self._ascii_only or self.app.no_color
         key = [] if letters or picture.layers is None else key_cells(picture, height)
         inner = max(0, width - len(labels[0]) - 2 * bool(key))
         ground = self.background_colors[1].hex6

@@ -1,7 +1,5 @@
 """The memory of one training step by component, with its scale at the left and its phases below."""
 
-import os
-
 from vramtop.estimator.budget import Budget
 
 from ..bars import Cell
@@ -44,7 +42,7 @@ class StepGraph(DrawnRows):
         step, top = step_of(self._budget), top_bytes(self._budget, self._card_bytes)
         labels = axis_labels(top, height, ascii_only=self._ascii_only)
         inner = width - len(labels[0])
-        colourless = self._ascii_only or bool(os.environ.get("NO_COLOR"))
+        colourless = self._ascii_only or self.app.no_color
         drawn = step_rows(
             step, width=inner, height=height, top=top, card_bytes=self._card_bytes, letters_only=colourless
         )

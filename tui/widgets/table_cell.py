@@ -1,4 +1,4 @@
-"""A cell of a table as ``DataTable`` holds it: cut to its column, coloured by how it is meant, no markup."""
+"""A cell of a table as a table holds it: cut to its column, coloured by how it is meant, no markup."""
 
 from dataclasses import dataclass
 

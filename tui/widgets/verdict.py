@@ -144,7 +144,7 @@ class VerdictView(VerticalScroll):
             of_job or not needed or self.doubtful
         ):  # those of the last settings stay until new ones are there: no flicker
             self.query_one(Suggestions).offer(offered, two_lines=not low)
-        notes = [Content.assemble(("! ", "bold #f59e0b"), sentence) for sentence in self._notes]
+        notes = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in self._notes]
         details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
         self.query_one("#details", Lines).show(Content("\n").join(details), layout=True)
         self._draw_plot()

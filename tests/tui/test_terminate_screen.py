@@ -134,6 +134,18 @@ async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, s
     assert process.poll() is None
 
 
+async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
+    now = [100.0]
+    app = open_app([seen(start())], clock=lambda: now[0])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        await pilot.pause(0.3)
+        now[0] += 600
+        await ask(pilot)
+        assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
+
+
 async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen, start):
     ranks = [seen(start()) for _ in range(3)]
     job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
@@ -376,6 +388,22 @@ async def test_hostile_names_reach_neither_terminal_nor_markup(open_app, seen, s
         assert "y Terminate" in text
 
 
+async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrolls(open_app, seen, start, make_process):
+    row = seen(start(), parent=77, command="python train.py " + "--flag value " * 40)
+    kin = [make_process(900_000 + at, 1, parent=77, command="python train.py") for at in range(9) for parent in (77,)]
+    children = [make_process(910_000, 1, parent=row.pid)]
+    app = open_app(*([row, *kin, *children] for _ in range(8)))
+    async with app.run_test(size=(60, 16)) as pilot:
+        await ask(pilot)
+        text = screen_text(app)
+        assert "pid " in text
+        assert "Leave it" in text
+        assert "y Terminate" in text
+        assert "left alone" not in text
+        await pilot.press(*["down"] * 20)
+        await until(pilot, lambda: "left alone" in flat(screen_text(app)))
+
+
 async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
     app = open_app([seen(start())], ascii_only=True)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -389,7 +417,7 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
 @pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
 def test_the_option_turns_it_off(monkeypatch, words, read_only):
     said = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self: said.append(self.no_ending))
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.no_ending))
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)

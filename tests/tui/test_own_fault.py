@@ -1,0 +1,74 @@
+"""A fault of vramtop's own, put in on purpose: what the user sees, and what is left for a bug report."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCREEN = """
+import sys
+from vramtop.tui.cli import main
+from vramtop.tui.screens.dashboard import DashboardScreen
+
+def broken(self, board):
+    raise RuntimeError("a screen\\x1b[31m that breaks")
+
+DashboardScreen.show_board = broken
+sys.exit(main(["--demo"]))
+"""
+THREAD = SCREEN.replace("DashboardScreen.show_board = broken", "Watchlist.update = broken").replace(
+    "from vramtop.tui.cli import main", "from vramtop.monitor.watch import Watchlist\nfrom vramtop.tui.cli import main"
+)
+COMMAND = """
+import sys
+from vramtop.tui import cli
+from vramtop.tui.commands import estimate
+
+def broken(options, launch):
+    raise RuntimeError("a command that breaks")
+
+estimate.run = broken
+sys.exit(cli.main(["estimate", "gpt2"]))
+"""
+
+
+@pytest.fixture
+def data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path / "vramtop"
+
+
+def test_a_screen_that_breaks_leaves_the_terminal_sane_and_says_a_sentence(on_terminal, data_folder) -> None:
+    broken = on_terminal(program=(sys.executable, "-c", SCREEN))
+    assert broken.end() == os.EX_SOFTWARE
+    assert (broken.echoes, broken.mode(1049), broken.mode(25), broken.mode(1000)) == (True, False, True, False)
+    said = broken.written[broken.written.rindex(b"vramtop: ") :].decode()
+    (kept,) = data_folder.glob("fault-*.txt")
+    assert said.strip().replace("\r\n", "") == (
+        "vramtop: a fault of its own (RuntimeError: a screen [31m that breaks); please report it to vramtop's issue"
+        f" tracker, with {kept} and what vramtop doctor prints"
+    )
+    assert "Traceback" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_thread_that_breaks_is_said_on_the_screen(on_terminal, data_folder) -> None:
+    broken = on_terminal(program=(sys.executable, "-c", THREAD), size=(200, 40))
+    broken.seen("fault of its own")
+    broken.type("q")
+    assert broken.end() == 0
+
+
+def test_a_command_that_breaks_says_a_sentence_and_is_no_verdict(data_folder) -> None:
+    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (os.EX_SOFTWARE, "")
+    assert done.stderr.startswith("vramtop: a fault of its own (RuntimeError: a command that breaks); please report")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_where_no_file_can_be_written_the_sentence_says_the_place(monkeypatch, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=False)
+    assert "RuntimeError: a command that breaks, in <string>, line 7" in done.stderr

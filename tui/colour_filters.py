@@ -1,0 +1,139 @@
+"""What is done to the colours of every drawn line at the end: made to read, and to what the terminal can show.
+
+Themes and widgets choose colours without knowing each other; here both sides of each pair are known.
+"""
+
+import os
+import re
+from functools import lru_cache
+
+from rich.color import Color as RichColor
+from rich.color import ColorType
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+
+from .capabilities import Colours
+from .colours import (
+    BLACK,
+    DRAWN_CONTRAST,
+    TEXT_CONTRAST,
+    VGA,
+    WHITE,
+    XTERM,
+    Rgb,
+    contrast,
+    from_256,
+    of_16,
+    of_256,
+    readable,
+    text_of_16,
+    text_of_256,
+)
+
+_WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
+"""A letter, digit or sign: something to be read, not drawn."""
+_STANDS_OUT = 1.3
+"""Contrast from which a ground is meant to be seen: bars, badges and the cursor, not the head of a table."""
+_PLAIN = Style.from_color(RichColor.default(), RichColor.default())
+
+
+@lru_cache(maxsize=8192)
+def is_text(text: str) -> bool:
+    """There is something to be read in it, not only lines, blocks and blanks."""
+    return _WORDS.search(text) is not None
+
+
+class ReadableFilter(LineFilter):
+    """Gives text a contrast of 4.5, and what is drawn on the plain ground one of 3, in the colours of the terminal.
+
+    Args:
+        colours: how many the terminal has.
+    """
+
+    def __init__(self, colours: Colours) -> None:
+        super().__init__()
+        self._colours = colours
+        self._sixteen = VGA if os.environ.get("TERM", "").startswith("linux") else XTERM
+        self._fitted = lru_cache(maxsize=8192)(self._fit)
+        self.dark = True
+        """What the ground is taken for where the theme leaves it to the terminal."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The same segments with colours that read."""
+        ground, dark = background.rich_color, self.dark
+        return [
+            segment
+            if segment.style is None or segment.control
+            else Segment(segment.text, self._fitted(segment.style, ground, dark, is_text(segment.text)))
+            for segment in segments
+        ]
+
+    def _fit(self, style: Style, around: RichColor, dark: bool, text: bool) -> Style:
+        plain = BLACK if dark else WHITE
+        behind = around if style.bgcolor is None else style.bgcolor
+        ground = plain if behind.is_default else self._shown(behind)
+        if self._colours == "16":
+            return self._of_16(style, ground, plain, TEXT_CONTRAST if text else DRAWN_CONTRAST)
+        if style.color is None or _is_named(style.color):
+            return style
+        if not text and style.bgcolor is not None and style.bgcolor != around:
+            return style  # neighbours in a drawing: letters tell them apart
+        least = TEXT_CONTRAST if text else DRAWN_CONTRAST
+        if self._colours == "256":
+            ground = ground if _is_named(behind) else from_256(of_256(ground))
+            return style + Style.from_color(RichColor.from_ansi(text_of_256(_rgb(style.color), ground, least)))
+        return style + Style.from_color(RichColor.from_rgb(*readable(_rgb(style.color), ground, least)))
+
+    def _shown(self, colour: RichColor) -> Rgb:
+        return self._sixteen[colour.number or 0] if colour.type == ColorType.STANDARD else _rgb(colour)
+
+    def _of_16(self, style: Style, ground: Rgb, plain: Rgb, least: float) -> Style:
+        """The style in 16 colours; what the theme leaves to the terminal stays so."""
+        number = (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else of_16(ground)
+        under = None
+        if not _is_named(style.bgcolor):
+            under = RichColor.from_ansi(number)
+        elif style.bgcolor is not None and style.bgcolor.number is not None:
+            number = style.bgcolor.number
+        if style.color is None or _is_named(style.color):
+            return style + Style.from_color(None, under)
+        text = text_of_16(_rgb(style.color), number, self._sixteen, least)
+        return style + Style.from_color(RichColor.from_ansi(text), under)
+
+
+class PlainFilter(LineFilter):
+    """Takes all colours out, for NO_COLOR and terminals without; what stood out by its ground is reversed."""
+
+    dark = True
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The same segments without colour."""
+        ground = background.rich_color
+        return [
+            segment if segment.style is None else Segment(segment.text, _plain(segment.style, ground), segment.control)
+            for segment in segments
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _plain(style: Style, around: RichColor) -> Style:
+    marked = (
+        style.bgcolor is not None
+        and not _is_named(style.bgcolor)
+        and not _is_named(around)
+        and contrast(_rgb(style.bgcolor), _rgb(around)) >= _STANDS_OUT
+    )
+    plain = style + _PLAIN
+    return plain + Style(reverse=True) if marked else plain
+
+
+def _is_named(colour: RichColor | None) -> bool:
+    """Left to the terminal: its default, or one of its own 16."""
+    return colour is None or colour.type in (ColorType.DEFAULT, ColorType.STANDARD)
+
+
+def _rgb(colour: RichColor) -> Rgb:
+    red, green, blue = colour.get_truecolor()
+    return red, green, blue

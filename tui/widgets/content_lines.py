@@ -1,0 +1,98 @@
+"""Lines of content, each of which is drawn only when it says something else."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rich.segment import Segment
+from rich.style import Style as RichStyle
+from textual.content import Content
+from textual.events import Resize
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.style import Style
+
+
+class ContentLines(ScrollView):
+    """Lines that are as wide as the widget; where there is no room for all of them, they scroll."""
+
+    DEFAULT_CSS = "ContentLines { overflow: hidden hidden; scrollbar-size-vertical: 1; }"
+    ALLOW_SELECT = False
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id)
+        self._lines: list[Content] = []
+        self._strips: dict[int, Strip] = {}
+        """Lines that have been drawn."""
+        self._styles: dict[tuple[str | Style, ...], RichStyle] = {}
+        """By the styles that lie over each other, the lowest first."""
+
+    @property
+    def lines(self) -> Sequence[Content]:
+        """What is on the screen now, or scrolled out of it."""
+        return self._lines
+
+    @property
+    def shown(self) -> Content:
+        """The same as one text."""
+        return Content("\n").join(self._lines)
+
+    def show_lines(self, lines: Sequence[Content]) -> None:
+        """Show these lines from now on."""
+        before, self._lines = self._lines, list(lines)
+        alike = min(len(before), len(self._lines))
+        changed = [at for at in range(alike) if not _are_alike(before[at], self._lines[at])]
+        changed += range(alike, max(len(before), len(self._lines)))
+        for at in changed:
+            self._strips.pop(at, None)
+        self.virtual_size = Size(self.size.width, len(self._lines))
+        if changed:
+            top, width = self.scroll_offset.y, self.size.width
+            self.refresh(*(Region(0, at - top, width, 1) for at in changed))
+
+    def render_line(self, y: int) -> Strip:
+        """The line, as it was drawn last where it is the same."""
+        at = y + self.scroll_offset.y
+        if at >= len(self._lines) or not self.size.width:
+            return Strip.blank(self.size.width, self.rich_style)
+        strip = self._strips.get(at)
+        if strip is None:
+            strip = self._strips[at] = self._draw(self._lines[at], self._style_of(at))
+        return strip
+
+    def notify_style_update(self) -> None:
+        """Colours may have changed."""
+        super().notify_style_update()
+        self._strips.clear()
+        self._styles.clear()
+
+    def on_resize(self, _: Resize) -> None:
+        """Lines of another width."""
+        self._strips.clear()
+
+    def _style_of(self, at: int) -> Style:  # noqa: ARG002 - for those that draw some lines in another style
+        return self.visual_style
+
+    def _draw(self, line: Content, base: Style) -> Strip:
+        """The line in the widget's width. Textual's own way also wraps and aligns, and takes several times as long."""
+        text, spans, width = line.plain, line.spans, self.size.width
+        cuts = sorted({0, len(text), *(cut for span in spans for cut in span[:2])})
+        segments = []
+        for start, end in pairwise(cuts):
+            over = [span.style for span in spans if span.start <= start and span.end >= end]
+            segments.append(Segment(text[start:end], self._rich_style(base, *over)))
+        return Strip(segments).adjust_cell_length(width, self._rich_style(base))
+
+    def _rich_style(self, base: Style, *over: str | Style) -> RichStyle:
+        key = (base, *over)
+        known = self._styles.get(key)
+        if known is None:
+            style = base
+            for each in over:
+                style += Style.parse(each) if isinstance(each, str) else each
+            known = self._styles[key] = style.rich_style
+        return known
+
+
+def _are_alike(one: Content, other: Content) -> bool:
+    return one is other or one.is_same(other)
