@@ -22,7 +22,7 @@ from vramtop.estimator.errors import CannotTellError
 
 from .origins import ancestors_of
 from .runs import is_running
-from .snapshot import Count, GpuReading, Place, ProcessKey, Seconds, Snapshot
+from .snapshot import GpuReading, Place, ProcessKey, Seconds, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
 _LONGEST_BYTES = 2**16
@@ -39,7 +39,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds; with the pid it identifies the process that the promise belongs to."""
     job: str
     """Its name, for people."""
-    gpus: dict[str, Count]
+    gpus: dict[str, Annotated[int, Meta(ge=0, le=2**62)]]
     """Bytes by the uuid of a GPU or MIG device, or by the GPU's index where it has none."""
     until: Seconds | None = None
     """Unix seconds; None: as long as the process lives."""

@@ -13,7 +13,8 @@ from vramtop.estimator.job import Job
 
 LATEST = 253_402_300_799
 """Unix seconds of the last moment that a calendar has (the year 9999)."""
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0)]
+"""Without an upper end: a driver may say anything in 64 bits, and that is recorded as it was."""
 Seconds = Annotated[float, Meta(ge=0, le=LATEST)]
 Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]

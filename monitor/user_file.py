@@ -37,13 +37,18 @@ class _DamagedError(CannotTellError):
     """The file is there, and cannot be understood."""
 
 
+def data_folder() -> Path:
+    """Where the user's data belongs; no full path where no home is known."""
+    return Path(user_data_dir("vramtop"))
+
+
 def data_file(name: str) -> Path:
     """A file of this name where the user's data belongs (``$XDG_DATA_HOME/vramtop``).
 
     Raises:
         CannotTellError: that is nowhere.
     """
-    folder = Path(user_data_dir("vramtop"))
+    folder = data_folder()
     if not folder.is_absolute():  # no home is known (a container's user), or XDG_DATA_HOME is half a path
         raise CannotTellError(f"{name} is kept nowhere: {folder} is no full path; set HOME or XDG_DATA_HOME.")
     return folder / name
