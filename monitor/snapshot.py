@@ -13,8 +13,9 @@ from vramtop.estimator.job import Job
 
 LATEST = 253_402_300_799
 """Unix seconds of the last moment that a calendar has (the year 9999)."""
-Count = Annotated[int, Meta(ge=0)]
-"""Without an upper end: a driver may say anything in 64 bits, and that is recorded as it was."""
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Reading = Annotated[int, Meta(ge=0)]
+"""What a driver says may be anything in 64 bits, and is recorded as it was."""
 Seconds = Annotated[float, Meta(ge=0, le=LATEST)]
 Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
@@ -81,7 +82,7 @@ class GpuProcess:
     pid: Count
     start_time: Seconds | None
     """Unix seconds; with the pid it identifies the process. None: not visible from here (another container, gone)."""
-    used_bytes: Count | None
+    used_bytes: Reading | None
     """What NVML says the process holds on this GPU: CUDA context, allocator cache and all."""
     kinds: tuple[ProcessKind, ...]
     user: str | None = None
@@ -91,7 +92,7 @@ class GpuProcess:
     """Command line in one line, without control characters."""
     note: str | None = None
     """Why something is not known, or what is odd, in a few words: ``no such process here``, ``zombie``."""
-    peak_bytes: Count | None = None
+    peak_bytes: Reading | None = None
     """The most that it ever held on this GPU, as the driver accounts it; None: accounting is off."""
     parent: Count | None = None
     """Its parent's pid."""
@@ -137,10 +138,10 @@ class MigReading:
     compute_instance: Count
     profile: str | None = None
     """Such as ``1g.10gb``."""
-    total_bytes: Count | None = None
-    used_bytes: Count | None = None
-    free_bytes: Count | None = None
-    reserved_bytes: Count | None = None
+    total_bytes: Reading | None = None
+    used_bytes: Reading | None = None
+    free_bytes: Reading | None = None
+    reserved_bytes: Reading | None = None
     """Taken by the driver, as of a whole GPU; None where only memory info v1 is to be had."""
 
 
@@ -157,14 +158,14 @@ class GpuReading:
     index: Count
     uuid: str | None
     name: str | None
-    total_bytes: Count | None = None
-    reserved_bytes: Count | None = None
+    total_bytes: Reading | None = None
+    reserved_bytes: Reading | None = None
     """Taken by driver and firmware; no job can have it. None where only memory info v1 is to be had."""
-    used_bytes: Count | None = None
+    used_bytes: Reading | None = None
     """Without ``reserved_bytes`` (v2); where that is None, the driver's part is inside (v1)."""
-    free_bytes: Count | None = None
+    free_bytes: Reading | None = None
     """What a new job can have."""
-    utilisation_percent: Count | None = None
+    utilisation_percent: Reading | None = None
     temperature_c: Degrees | None = None
     power_w: Watts | None = None
     power_limit_w: Watts | None = None
