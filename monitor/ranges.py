@@ -13,10 +13,18 @@ from vramtop.estimator.job import Job
 from .snapshot import LATEST
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Reading = Annotated[int, Meta(ge=0)]
+"""What a driver says may be anything in 64 bits, and is recorded as it was."""
 Seconds = Annotated[float, Meta(ge=0, le=LATEST)]
 Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 
 NAMES: dict[str, Any] = {
-    "Meta": Meta, "Job": Job, "Count": Count, "Seconds": Seconds, "Degrees": Degrees, "Watts": Watts,
-}  # fmt: skip
+    "Meta": Meta,
+    "Job": Job,
+    "Count": Count,
+    "Reading": Reading,
+    "Seconds": Seconds,
+    "Degrees": Degrees,
+    "Watts": Watts,
+}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from msgspec import Meta
 
-    from .ranges import Count, Seconds
+    from .ranges import Seconds
     from .snapshot import GpuReading, Place, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
@@ -45,7 +45,7 @@ class Reservation:
     """Unix seconds; with the pid it identifies the process that the promise belongs to."""
     job: str
     """Its name, for people."""
-    gpus: dict[str, Count]
+    gpus: dict[str, Annotated[int, Meta(ge=0, le=2**62)]]
     """Bytes by the uuid of a GPU or MIG device, or by the GPU's index where it has none."""
     until: Seconds | None = None
     """Unix seconds; None: as long as the process lives."""

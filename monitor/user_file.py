@@ -16,6 +16,7 @@ from platformdirs import user_data_dir
 
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.foreign import read_file
+from vramtop.estimator.paths import is_file
 
 _PATIENCE_SECONDS = 2.0
 """How long another dashboard may hold the file: it takes milliseconds, unless its disk hangs."""
@@ -35,13 +36,18 @@ class _DamagedError(CannotTellError):
     """The file is there, and cannot be understood."""
 
 
+def data_folder() -> Path:
+    """Where the user's data belongs; no full path where no home is known."""
+    return Path(user_data_dir("vramtop"))
+
+
 def data_file(name: str) -> Path:
     """A file of this name where the user's data belongs (``$XDG_DATA_HOME/vramtop``).
 
     Raises:
         CannotTellError: that is nowhere.
     """
-    folder = Path(user_data_dir("vramtop"))
+    folder = data_folder()
     if not folder.is_absolute():  # no home is known (a container's user), or XDG_DATA_HOME is half a path
         raise CannotTellError(f"{name} is kept nowhere: {folder} is no full path; set HOME or XDG_DATA_HOME.")
     return folder / name
@@ -97,6 +103,8 @@ class UserFile(Generic[Content]):
         """
         file, said = self._file, None
         try:
+            if os.path.lexists(file) and not is_file(file):
+                self.read()  # says what it is, before anything is put beside it
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _locked(file.with_suffix(".lock")):
                 try:

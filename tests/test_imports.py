@@ -90,7 +90,7 @@ def test_the_look_into_the_modules_would_see_them() -> None:
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
     """Without one, only how failures and sizes are said, and files are opened."""
-    known = {f"vramtop.estimator.{name}" for name in ("errors", "foreign", "sizes")}
+    known = {f"vramtop.estimator.{name}" for name in ("errors", "foreign", "paths", "sizes")}
     assert {name for name in modules(program) if name.startswith("vramtop.estimator.")} <= known
 
 

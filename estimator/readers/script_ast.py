@@ -2,6 +2,7 @@
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,10 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
-        tree = ast.parse(read_file(path, _MOST_BYTES), filename=str(path))
+        text = read_file(path, _MOST_BYTES)
+        with warnings.catch_warnings():  # of its style: they would go to the terminal
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text, filename=str(path))
         return _read(tree, path.name, options, environ)
     except TooLargeError:
         raise InputError(f"{path}: too large to be a script") from None
