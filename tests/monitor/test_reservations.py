@@ -116,7 +116,16 @@ def test_the_folder_is_for_all_users_and_nothing_else_in_its_place_is_used(tmp_p
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 70_000, b'{"pid": "x"}', b"null"])
+def written(**figures: object) -> bytes:
+    return msgspec.json.encode({"pid": 1, "start_time": 1.0, "job": "x", "gpus": {"GPU-0": GIB}, **figures})
+
+
+IMPOSSIBLE = ({"pid": 0}, {"pid": 2**40}, {"start_time": -1.0}, {"until": 1e18}, {"gpus": {"GPU-0": -1}})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[" * 70_000, b'{"pid": "x"}', b"null", *(written(**figures) for figures in IMPOSSIBLE)]
+)
 def test_what_is_no_promise_is_passed_over(reservations: Reservations, content: bytes) -> None:
     reservations.promise(promise())
     (reservations.folder / "1-1.json").write_bytes(content)
