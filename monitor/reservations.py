@@ -4,25 +4,30 @@ A promise is a small file in a folder that all users of the machine share. It be
 or its time is up, it is void. What the process and those that it started already hold on a GPU is taken off it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import itertools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING, Annotated
 
 from vramtop.estimator.errors import CannotTellError
 
 from .origins import ancestors_of
 from .runs import is_running
-from .snapshot import GpuReading, Place, ProcessKey, Seconds, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from msgspec import Meta
+
+    from .ranges import Seconds
+    from .snapshot import GpuReading, Place, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
 _LONGEST_BYTES = 2**16
@@ -31,7 +36,8 @@ _MOST_PROMISES = 1000
 _PATIENCE_SECONDS = 10.0
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
     """A promise."""
 
     pid: Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -92,6 +98,8 @@ class Reservations:
         Raises:
             CannotTellError: the folder cannot be written to.
         """
+        import msgspec
+
         folder = self._checked()
         name = _name(reservation)
         part = folder / f".{name}.{os.getpid()}"
@@ -194,6 +202,12 @@ def _name(reservation: Reservation) -> str:
 
 def _read(file: Path) -> Reservation | None:
     """A promise, unless somebody else made it for a process that is not theirs."""
+    import msgspec  # not before there is a promise
+
+    from .ranges import NAMES
+
+    globals().update(NAMES)
+
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:

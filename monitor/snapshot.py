@@ -3,24 +3,23 @@
 A figure that could not be read is None, and a ``Fault`` beside it says why. All sizes are bytes.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta
+if TYPE_CHECKING:  # see ranges
+    from collections.abc import Sequence
 
-from vramtop.estimator.job import Job
+    from msgspec import Meta
+
+    from vramtop.estimator.job import Job
+
+    from .ranges import Count, Degrees, Reading, Seconds, Watts
 
 LATEST = 253_402_300_799
 """Unix seconds of the last moment that a calendar has (the year 9999)."""
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Reading = Annotated[int, Meta(ge=0)]
-"""What a driver says may be anything in 64 bits, and is recorded as it was."""
-Seconds = Annotated[float, Meta(ge=0, le=LATEST)]
-Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
-Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
-"""The ranges hold where a recording is read, which anybody may have written; so do the lengths below."""
-ProcessKey = tuple[int, Seconds | None]
+ProcessKey = tuple[int, "Seconds | None"]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 """Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""

@@ -6,14 +6,12 @@ Several dashboards may change it at once; one that cannot be understood is set a
 import contextlib
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgspec
 from platformdirs import user_data_dir
 
 from vramtop.estimator.errors import CannotTellError
@@ -29,7 +27,8 @@ _MOST_BYTES = 2**23
 Content = TypeVar("Content")
 
 
-class _Header(msgspec.Struct):
+@dataclass
+class _Header:
     version: int
 
 
@@ -86,6 +85,8 @@ class UserFile(Generic[Content]):
         except OSError as error:
             reason = error.strerror or str(error)
             raise CannotTellError(f"{file}, with {self.holds}, cannot be read: {reason}.") from None
+        import msgspec  # not before there is a file
+
         try:
             if msgspec.json.decode(data, type=_Header).version == self.version:
                 content: Content = msgspec.convert(msgspec.json.decode(data)["content"], self.kind)
@@ -125,6 +126,10 @@ class UserFile(Generic[Content]):
 
 def _write(file: Path, content: Any) -> None:
     """The whole file or none of it."""
+    import tempfile
+
+    import msgspec
+
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.stem}-", delete=False) as part:
         try:
             part.write(msgspec.json.format(msgspec.json.encode(content), indent=1))

@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.only in (None, "monitors"):
         figures = monitors.measure_under(options.under, seconds=options.seconds, warm=options.warm, runs=options.runs)
         targets = monitors.all_targets(figures)
-        print(monitors.table(figures), monitors.targets_table(targets), sep="\n\n")
+        if figures:
+            print(monitors.table(figures), monitors.targets_table(targets), sep="\n\n")
         met &= all(target.met for target in targets)
     return 0 if met else 1
 

@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.style import Style
 
 
-class ContentLines(ScrollView):
+class ContentLines(ScrollView, can_focus=False):
     """Lines that are as wide as the widget; where there is no room for all of them, they scroll."""
 
     DEFAULT_CSS = "ContentLines { overflow: hidden hidden; scrollbar-size-vertical: 1; }"
