@@ -12,8 +12,8 @@ from ..foreign import TooLargeError, read_file
 from .script_values import Values, calls
 from .settings import Layer, Setting
 
-_MOST_BYTES = 2**18
-"""Of a script: read in half a second; transformers' own modeling files have less."""
+_MOST_BYTES = 3 * 2**16
+"""Of a script: read within a second, whatever is in it; transformers' own modeling files have less."""
 _CONFIGS = re.compile(r"(Seq2Seq|Unsloth)?TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)Config|ModelConfig")
 _TRL = re.compile(r"(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)(Config|Trainer)")
 _LORA = {"r": "lora_r", "target_modules": "lora_target_modules"}

@@ -129,6 +129,13 @@ def test_shapes_of_no_model_are_refused(field: str, value: object) -> None:
             estimate(Job(model=ModelSpec(config=config)), gpu=None)
 
 
+@pytest.mark.parametrize("layers", [10_001, 2**31 - 1], ids=short)
+def test_more_layers_than_any_model_has_are_not_gone_through(layers: int) -> None:
+    config = {**LLAMA, "model_type": "mixtral", "num_hidden_layers": layers}
+    with pytest.raises(InputError, match="layers are more than any model has"):
+        estimate(Job(model=ModelSpec(config=config)), gpu=None)
+
+
 @pytest.mark.parametrize("count", [10**30, 2**63, 2**31], ids=short)
 def test_counts_of_no_job_are_refused(count: int) -> None:
     for key in ("micro_batch", "sequence_length", "gradient_accumulation"):
