@@ -67,6 +67,8 @@ class VramtopApp(FittingApp):
         on_fit: a command to run when one begins to fit.
         python: the interpreter that ``--python`` names; None: none.
         read_only: no process can be ended from here.
+        theme: name of the theme to begin with; Textual's own choice when left out, or when there is none of that name.
+        keep_theme: told of each theme that the user chooses.
         clock: seconds that never run backwards.
     """
 
@@ -96,6 +98,8 @@ class VramtopApp(FittingApp):
         on_fit: str | None = None,
         python: str | None = None,
         read_only: bool = False,
+        theme: str | None = None,
+        keep_theme: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(colours=colours, ascii_only=ascii_only)
@@ -105,6 +109,9 @@ class VramtopApp(FittingApp):
         self.python = python
         """The interpreter that the user named for jobs."""
         self._read_only = read_only
+        self._keep_theme = keep_theme
+        if theme in self.available_themes:
+            self.theme = theme
         self._banner = banner
         self._pid = pid
         self._estimate = estimate
@@ -399,7 +406,8 @@ class VramtopApp(FittingApp):
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()
 
-    def _redraw(self, _: Theme) -> None:
+    def _redraw(self, theme: Theme) -> None:
+        self._keep_theme(theme.name)
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen):
                 screen.redraw()

@@ -15,6 +15,7 @@ from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
 from vramtop.monitor.planning import LiveOrNone
 from vramtop.monitor.reservations import Reservations
+from vramtop.monitor.settings import Settings
 from vramtop.monitor.watch import Watchlist
 
 from ..capabilities import COLOUR_SYSTEMS, colours, is_dumb
@@ -60,8 +61,10 @@ def run(options: argparse.Namespace) -> int:
 
     watchlist = Watchlist(quick, reserved=_reserved, host=_host)
     kept = PendingJobs()
+    settings = Settings()
     complaints: list[str] = []
-    kept.say = complaints.append
+    kept.say = settings.say = complaints.append
+    theme = None if os.environ.get("TEXTUAL_THEME") else settings.theme()
     if banner is None:  # what waits for this machine does not wait for a recorded one
         for job in kept.load():
             watchlist.pend(job)
@@ -87,8 +90,10 @@ def run(options: argparse.Namespace) -> int:
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
+        theme=theme,
+        keep_theme=settings.keep_theme,
     )
-    kept.say = app.say
+    kept.say = settings.say = app.say
     threading.excepthook = lambda failed: app.say(sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
     if app.own_fault is not None:
