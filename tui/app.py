@@ -27,7 +27,7 @@ from .screens.dashboard import DashboardScreen
 from .terminal import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from textual.screen import Screen
     from textual.theme import Theme
@@ -93,7 +93,7 @@ class VramtopApp(FittingApp):
         pid: int | None = None,
         estimate: Estimate | None = None,
         refine: Estimate | None = None,
-        complaints: Sequence[str] = (),
+        complaints: list[str] | None = None,
         signal_fit: Signal = "none",
         on_fit: str | None = None,
         python: str | None = None,
@@ -116,7 +116,7 @@ class VramtopApp(FittingApp):
         self._pid = pid
         self._estimate = estimate
         self._refine = refine
-        self._complaints = complaints
+        self._complaints = [] if complaints is None else complaints
         self._fit_events = FitEvents(signal=signal_fit, command=on_fit, say=self.say)
         self._clock = clock
         self._arrived: float | None = None
@@ -389,9 +389,11 @@ class VramtopApp(FittingApp):
             self._driver.write(desktop_sequence(sentence))
 
     def say(self, sentence: str) -> None:
-        """Show a sentence; from any thread."""
+        """Show a sentence, now or once the dashboard is open; from any other thread."""
         if self.is_running:
             self.call_from_thread(self.notify, sentence, severity="warning", markup=False)
+        else:
+            self._complaints.append(sentence)
 
     def _say_not_recorded(self, error: VramtopError) -> None:
         """On the recorder's thread."""

@@ -90,9 +90,10 @@ def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
     try:
         source.open()
         try:
-            answers.put(source.read())
+            snapshot = source.read()
         finally:
             source.close()
+        answers.put(snapshot)
     except CannotTellError as error:
         answers.put(error)
 

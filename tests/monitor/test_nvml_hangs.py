@@ -199,7 +199,13 @@ def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, three):
     hang.set()
 
 
+def hands(before):
+    """The threads that make the driver's calls and were not there before."""
+    return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
+
+
 def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, three):
+    before = hands(set())
     source.open()
     source.read()
     driver.hang("*", 2)
@@ -212,12 +218,13 @@ def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, 
     driver.release()
     source.read()
     source.close()
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"])
+    until(lambda: not hands(before))
 
 
 def test_in_the_usual_case_one_thread_reads_all(driver, source, clock, three):
+    before = hands(set())
     source.open()
     for _ in range(5):
         clock.pass_(1)
         source.read()
-    until(lambda: len([thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"]) == 1)
+    until(lambda: len(hands(before)) == 1)

@@ -72,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
     for job in jobs:
         watchlist.pend(job)
 
+    threading.excepthook = lambda failed: kept.say(sentence(failed.exc_value or failed.exc_type()))
     head_start = HeadStart(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
     from ..app import VramtopApp
 
@@ -94,7 +95,6 @@ def run(options: argparse.Namespace) -> int:
         keep_theme=settings.keep_theme,
     )
     kept.say = settings.say = app.say
-    threading.excepthook = lambda failed: app.say(sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
     if app.own_fault is not None:
         raise app.own_fault

@@ -1,4 +1,4 @@
-"""The theme that the user chooses is the one of the next time."""
+"""What the app is told before it is open, and what it keeps: the theme that the user chooses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,3 +34,11 @@ async def test_a_theme_that_is_no_more_is_passed_over(make_app: Callable[..., Vr
     app = make_app(theme="of-another-version")
     async with app.run_test():
         assert app.theme in app.available_themes
+
+
+async def test_what_is_said_before_the_dashboard_is_open_is_shown_then(make_app: Callable[..., VramtopApp]) -> None:
+    app = make_app(complaints=["first"])
+    app.say("second")
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert [note.message for note in app._notifications] == ["first", "second"]
