@@ -1,4 +1,4 @@
-# make run     make a virtual environment, install, open the dashboard (the demo recording where there is no driver)
+# make run     make a virtual environment, install, open the dashboard (for planning where there is no driver)
 # make test    install what the tests need, run all of them
 # make check   lint, types, import contracts
 # make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from .host import HostNeed
-from .job import Job
-from .serving_need import ServingNeed
 from .sizes import format_gib
+
+if TYPE_CHECKING:  # who shows budgets need not load what makes them
+    from .host import HostNeed
+    from .job import Job
+    from .serving_need import ServingNeed
 
 Method = Literal["formula", "exact", "traced"]
 PhaseName = Literal["loading", "forward", "backward", "optimizer step"]
@@ -159,7 +161,7 @@ class Timeline:
 class Budget:
     """The predicted memory of one rank of a job: its fullest."""
 
-    job: Job
+    job: "Job"
     model: ModelFacts
     method: Method
     phases: tuple[Phase, ...]
@@ -178,10 +180,10 @@ class Budget:
     stages: tuple[RankNeed, ...] = ()
     """A rank of each pipeline stage, in their order; empty: all ranks take the same."""
 
-    host: HostNeed | None = None
+    host: "HostNeed | None" = None
     """What a rank takes of its machine's RAM; None: nobody worked it out."""
 
-    serving: ServingNeed | None = None
+    serving: "ServingNeed | None" = None
     """What vLLM takes, and what it leaves for its cache; None: it does not run the job."""
 
     @property

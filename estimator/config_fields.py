@@ -7,7 +7,7 @@ from .errors import InputError
 
 _LARGEST = 2**31 - 1
 _MOST_LAYERS = 10_000
-"""They are gone through one by one; the deepest model that was trained has 2,500 (arXiv 2203.00555)."""
+"""They are gone through one by one; Transformers were trained with 1,000 (arXiv 2203.00555)."""
 _LONGEST_SHOWN = 80
 
 

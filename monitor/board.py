@@ -1,17 +1,23 @@
 """How everything stands at one moment: each GPU, process, run and waiting job beside its budget. Immutable."""
 
-from collections.abc import Callable, Iterable, Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
-from vramtop.estimator.budget import Budget, Components
-from vramtop.estimator.job import Job
-
-from .compare import Comparison
-from .fit import Fit
 from .mig_devices import MigDevice
-from .oddity import Oddity
-from .phases import RunMark
-from .snapshot import GpuProcess, GpuReading, HistoryKey, Place, ProcessKey, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from vramtop.estimator.budget import Budget, Components
+    from vramtop.estimator.job import Job
+
+    from .compare import Comparison
+    from .fit import Fit
+    from .oddity import Oddity
+    from .phases import RunMark
+    from .snapshot import GpuProcess, GpuReading, HistoryKey, Place, ProcessKey, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,7 @@ class GpuRow:
     reading: GpuReading
     rows: tuple[ProcessRow, ...]
     """Its processes, largest first."""
-    devices: tuple["GpuRow", ...] = ()
+    devices: tuple[GpuRow, ...] = ()
     """Its MIG devices: in MIG mode all programs run in these."""
 
     @property
@@ -87,6 +93,8 @@ class GpuRow:
         budgets = [row.budget for row in self.rows if row.budget]
         if not budgets:
             return None
+        from vramtop.estimator.budget import Components  # not before there is a budget
+
         names = [f.name for f in fields(Components)]
         return Components(**{name: sum(getattr(b.peak.components, name) for b in budgets) for name in names})
 

@@ -1,8 +1,12 @@
 """The recording that ships with vramtop, for machines without a GPU."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from .replay import ReplaySource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .replay import ReplaySource
 
 
 def demo_path() -> Path:
@@ -12,4 +16,6 @@ def demo_path() -> Path:
 
 def demo_source() -> ReplaySource:
     """The demo recording, played over and over as of now."""
+    from .replay import ReplaySource  # live GPUs need none
+
     return ReplaySource(demo_path(), kind="demo", loop=True, rebase=True)

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from vramtop.estimator.budget import Budget, RankNeed
-from vramtop.estimator.gpus import Gpu, match_nvml_name
 from vramtop.estimator.sizes import format_gib
 
 from .host_memory import HostRoom, HostVerdict, judge_host
 from .snapshot import GpuReading, MigReading, Place, Snapshot
 
 if TYPE_CHECKING:
+    from vramtop.estimator.gpus import Gpu
+
     from .serving_fit import Serving
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
@@ -62,8 +63,10 @@ class Room:
         return self.index if self.mig is None else (self.index, self.mig.gpu_instance)
 
     @property
-    def card(self) -> Gpu | None:
+    def card(self) -> "Gpu | None":
         """The catalogue's entry; of a MIG device, that of its GPU."""
+        from vramtop.estimator.gpus import match_nvml_name  # not at start-up
+
         return match_nvml_name(self.name, None if self.mig else self.total_bytes) if self.name else None
 
     @property

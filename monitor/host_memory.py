@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from vramtop.estimator.host import ASSUMPTION, HostNeed
 from vramtop.estimator.sizes import format_gib
+
+if TYPE_CHECKING:
+    from vramtop.estimator.host import HostNeed
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -23,13 +25,15 @@ class HostVerdict:
     """Whether the ranks of one machine fit its RAM."""
 
     verdict: Literal["fits", "tight", "does_not_fit"]
-    need: HostNeed
+    need: "HostNeed"
     ranks: int
     available_bytes: int
     sentence: str
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``host``."""
+        from vramtop.estimator.host import ASSUMPTION  # not at start-up: it brings the estimator
+
         return {
             "verdict": self.verdict,
             "available_bytes": self.available_bytes,
@@ -65,7 +69,7 @@ def host_total_bytes(cgroup: Path = _CGROUP) -> int:
     return total if limit is None else min(total, limit)
 
 
-def judge_host(need: HostNeed, room: HostRoom, *, ranks: int) -> HostVerdict:
+def judge_host(need: "HostNeed", room: HostRoom, *, ranks: int) -> HostVerdict:
     """Hold the need of so many ranks of one machine against its RAM."""
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)
     loading = need.loading_bytes(ranks) >= need.steady_bytes(ranks)

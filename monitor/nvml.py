@@ -1,6 +1,6 @@
 """Live snapshots of this machine's GPUs through NVML (libnvidia-ml, by way of pynvml)."""
 
-import socket
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ class NvmlSource:
         self._first_patience = first_patience
         self._probes = ProbeDirectory(clock=clock, now=now)
         self._nvml: Any = None
-        self._source = Source(kind="nvml", host=socket.gethostname())
+        self._source = Source(kind="nvml", host=os.uname().nodename)
         self._devices: list[NvmlDevice] = []
         self._readers: Readers | None = None
         self._starting: _Start | None = None
@@ -218,7 +218,7 @@ class _Start:
             cuda: int | None = self._version("nvmlSystemGetCudaDriverVersion_v2")
             source = Source(
                 kind="nvml",
-                host=socket.gethostname(),
+                host=os.uname().nodename,
                 driver_version=self._version("nvmlSystemGetDriverVersion"),
                 cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             )

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramtop.estimator.gpus import match_nvml_name
 from vramtop.estimator.sizes import format_gib
 
 from .host_memory import host_room, host_total_bytes
 from .nvml_ask import Asker, RefusedError
 from .nvml_errors import field_fault
+from .nvml_processes import ADDRESSABLE_BYTES
 from .snapshot import HOST_MEMORY, Fault, GpuProcess
 
 _FIELDS = {
@@ -53,16 +53,13 @@ class NvmlMemory:
         self._asker = asker
         self._now = now
         self._handle: Any = None
-        self._may_share = False
-        """It is no card that is known to have memory of its own."""
+        self._name: str | None = None
         self._knows_v2 = False
         """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
 
     def connect(self, handle: Any, name: str | None) -> None:
         """Begin anew with this handle of the device, and its name."""
-        card = match_nvml_name(name, None) if name else None
-        self._handle = handle
-        self._may_share = card is None or card.unified
+        self._handle, self._name = handle, name
 
     def read(self, *, whole: bool) -> Answer:
         """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``.
@@ -73,7 +70,6 @@ class NvmlMemory:
         Raises:
             DeviceLostError: the device as a whole does not answer.
         """
-        may_share = whole and self._may_share
         faults: tuple[Fault, ...] = ()
         try:
             info = self._asker.ask("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
@@ -83,11 +79,11 @@ class NvmlMemory:
             if self._knows_v2:  # once it worked, a failure is a passing one
                 return _none(refused.code)
             if refused.code == "NOT_SUPPORTED":
-                return self._of_host() if may_share else _none(refused.code)
+                return self._of_host() if whole and self._may_share() else _none(refused.code)
             try:
                 info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)
             except RefusedError as refused_v1:
-                unified = may_share and refused_v1.code == "NOT_SUPPORTED"
+                unified = refused_v1.code == "NOT_SUPPORTED" and whole and self._may_share()
                 return self._of_host() if unified else _none(refused_v1.code)
             figures = MemoryFigures(total=info.total, used=info.used, free=info.free)
             message = "this driver counts its reserved part as used memory (memory info v1)"
@@ -95,7 +91,7 @@ class NvmlMemory:
         self.read_at = self._now()
         odd = implausible(figures)
         if odd is not None:
-            unified = may_share and _looks_shared(figures)
+            unified = _looks_shared(figures) and whole and self._may_share()
             return self._of_host() if unified else _none("IMPLAUSIBLE", odd)
         return _adding_up(figures), faults
 
@@ -113,6 +109,13 @@ class NvmlMemory:
             f"{format_gib(memory.used)} GiB that the driver counts as used"
         )
         return memory, (*faults, Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+
+    def _may_share(self) -> bool:
+        """It is no card that is known to have memory of its own."""
+        from vramtop.estimator.gpus import match_nvml_name  # most cards tell their memory; it brings the catalogue
+
+        card = match_nvml_name(self._name, None) if self._name else None
+        return card is None or card.unified
 
     def _of_host(self) -> Answer:
         """Of a GPU that has no memory of its own, such as GB10 and Jetson; what is used is not known yet."""
@@ -140,11 +143,11 @@ def implausible(memory: MemoryFigures) -> str | None:
     """
     total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
     parts = used + free + (memory.reserved or 0)
-    if total > 0 and used <= total and free <= total and abs(parts - total) <= total // 20:
+    if 0 < total <= ADDRESSABLE_BYTES and used <= total and free <= total and abs(parts - total) <= total // 20:
         return None
     return (
-        f"the driver's memory figures are implausible, as they do not add up ({format_gib(total)} GiB in all, "
-        f"{format_gib(used)} used, {format_gib(free)} free)"
+        f"the driver's memory figures are implausible ({format_gib(total)} GiB in all, {format_gib(used)} used, "
+        f"{format_gib(free)} free)"
     )
 
 

@@ -9,6 +9,8 @@ from .snapshot import GpuProcess, ProcessKind
 
 UNREPORTED = "memory not reported by the driver"
 TOO_LARGE = "reported memory exceeds the card"
+ADDRESSABLE_BYTES = 2**49
+"""No figure of a GPU's memory is larger: its addresses have 49 bits (NVIDIA Tesla P100 whitepaper, unified memory)."""
 MPS_SERVER = "MPS server: may hold its clients' memory"
 MPS_CLIENT = "runs under MPS"
 _NO_INSTANCE = 0xFFFFFFFF
@@ -89,7 +91,7 @@ def _row(pid: int, listed: _Listed, total_bytes: int | None, facts: ProcessFacts
         note = _both(note, MPS_CLIENT)
     if size is None:
         note = _both(note, UNREPORTED)
-    elif total_bytes is not None and size > total_bytes:
+    elif size > (ADDRESSABLE_BYTES if total_bytes is None else total_bytes):
         size, note = None, _both(note, TOO_LARGE)
     return GpuProcess(
         pid=pid,

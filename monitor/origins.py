@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+from .processes import boot_time
+from .processes import start_time as started
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
@@ -37,11 +38,8 @@ def read_origin(pid: int, start_time: float | None) -> Origin | None:
         pid: of the process.
         start_time: Unix seconds.
     """
-    try:
-        started = psutil.Process(pid).create_time()
-    except psutil.Error:
-        return None
-    if start_time is None or abs(started - start_time) > 0.05:
+    stat = _stat(pid)
+    if not stat or start_time is None or abs(started(int(stat[19]), booted=boot_time()) - start_time) > 0.05:
         return None
     environ = _environ(pid)
     block = None if environ is None else hash(frozenset(environ.items()))

@@ -1,18 +1,20 @@
 """The jobs that wait, kept between runs in the user's data folder, in their order."""
 
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import msgspec
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import job_from_mapping, job_to_mapping
 
 from .user_file import UserFile, data_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from vramtop.estimator.job import Job
 
 _Jobs = list[dict[str, Any]]
 _VERSION = 1
@@ -38,6 +40,10 @@ class PendingJobs:
         except CannotTellError as error:
             self.say(error.message)
             return ()
+        if not kept:
+            return ()
+        from vramtop.estimator.jobfile import job_from_mapping  # not before there is a job
+
         jobs = []
         for entry in kept:
             try:
@@ -75,5 +81,9 @@ class PendingJobs:
 
 def _plain(job: Job) -> dict[str, Any]:
     """As it comes back from the file."""
+    import msgspec
+
+    from vramtop.estimator.jobfile import job_to_mapping
+
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(job_to_mapping(job)))
     return plain

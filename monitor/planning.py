@@ -1,6 +1,6 @@
 """A machine whose GPUs cannot be seen: the dashboard opens for planning, and says why."""
 
-import socket
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,9 +57,7 @@ class LiveOrNone:
         if self._why is None:
             return self.live.read()
         fault = Fault(field=None, code=NO_DRIVER, message=self._why)
-        return Snapshot(
-            time=self.now(), source=Source(kind="nvml", host=socket.gethostname()), gpus=(), faults=(fault,)
-        )
+        return Snapshot(time=self.now(), source=Source(kind="nvml", host=os.uname().nodename), gpus=(), faults=(fault,))
 
     def close(self) -> None:
         """Close the live source."""

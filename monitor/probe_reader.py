@@ -1,6 +1,5 @@
 """Reads what the probe inside a training process publishes, through the process's open files."""
 
-import json
 import os
 import re
 import stat
@@ -181,6 +180,8 @@ def find_probe(pid: int) -> Path | None:
 
 
 def _sample(figures: bytes, facts: bytes) -> ProbeSample | None:
+    import json  # not before there is a probe
+
     try:
         data = {**json.loads(facts), **json.loads(figures)}
         steps = data.get("steps") or {}

@@ -3,11 +3,8 @@
 import os
 import pwd
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import psutil
 
 from .plain_text import visible
 
@@ -24,6 +21,11 @@ STATE_EVERY = 5
 """Ticks after which a process is looked at closely again: a zombie keeps its pid and all else."""
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_MOST_BYTES = 2**16
+"""Of a file that is read: a command line may be megabytes."""
+_REAL_USER = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
+_NAME_BYTES = 15
+"""The kernel cuts names to so many."""
 
 GONE = "not visible from here"
 HIDDEN = "its /proc may not be read"
@@ -87,6 +89,7 @@ class ProcessDirectory:
         self._known: dict[int, _Known] = {}
         self._this_tick: dict[int, ProcessFacts] = {}
         self._users: dict[int, str] = {}
+        self._booted: float | None = None
         self._tick = 0
 
     def describe(self, pid: int) -> ProcessFacts:
@@ -100,6 +103,7 @@ class ProcessDirectory:
         """Check everything anew from here on, and forget the processes that nobody asked about since the last time."""
         self._known = {pid: known for pid, known in self._known.items() if pid in self._this_tick}
         self._this_tick = {}
+        self._booted = None
         self._tick += 1
 
     def _look_up(self, pid: int) -> ProcessFacts:
@@ -110,7 +114,7 @@ class ProcessDirectory:
         sight = _sight(pid)
         if sight is None or inode is None:
             return self._unseen(pid) if known is None else replace(known.facts, note=ENDED)
-        facts = _still_true(known, inode, sight) or self._read(pid)
+        facts = _still_true(known, inode, sight) or self._read(pid, sight)
         if facts is None or _inode(pid) != inode:
             return ProcessFacts(note=GONE)  # it ended, or its pid was reused, while it was read
         known = self._known[pid] = _Known(inode, sight, _as_seen(facts, sight))
@@ -124,18 +128,22 @@ class ProcessDirectory:
             return ProcessFacts(note=GONE)
         return ProcessFacts(user=self._user(owner), note=HIDDEN)
 
-    def _read(self, pid: int) -> ProcessFacts | None:
+    def _read(self, pid: int, sight: _Sight) -> ProcessFacts | None:
+        """What psutil says of a process too, from two files where it opens a dozen; None where it ended meanwhile."""
+        if self._booted is None:
+            self._booted = boot_time()
         try:
-            process = psutil.Process(pid)
-            with process.oneshot():
-                return ProcessFacts(
-                    start_time=process.create_time(),
-                    user=_allowed(lambda: self._user(process.uids().real)),
-                    name=_allowed(lambda: one_line(process.name())),
-                    command=_allowed(lambda: one_line(" ".join(process.cmdline()))),
-                )
-        except psutil.Error:
+            status, line = _content(f"/proc/{pid}/status"), _content(f"/proc/{pid}/cmdline")
+        except OSError:
             return None
+        found = _REAL_USER.search(status or b"")
+        words = os.fsdecode(line or b"").rstrip("\0")
+        return ProcessFacts(
+            start_time=start_time(sight.start_ticks, booted=self._booted),
+            user=self._user(int(found[1])) if found else None,
+            name=one_line(_whole_name(os.fsdecode(sight.thread_name.partition(b"(")[2]), words)),
+            command=one_line(words.replace("\0", " ")),
+        )
 
     def _user(self, uid: int) -> str:
         """The user's name; looked up once, as the answer may come over the network."""
@@ -156,12 +164,34 @@ def one_line(text: str) -> str | None:
     return (text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…") or None
 
 
-def _allowed(read: Callable[[], str | None]) -> str | None:
-    """A field that may be forbidden, or have gone with the process's memory (zombies have no command line)."""
+def boot_time() -> float:
+    """Unix seconds when this machine was booted; a process's start is counted from there."""
+    with Path("/proc/stat").open("rb") as file:
+        return next(float(line.split()[1]) for line in file if line.startswith(b"btime"))
+
+
+def start_time(ticks: int, *, booted: float) -> float:
+    """Unix seconds of a start that ``stat`` gives in clock ticks, as psutil's ``create_time``."""
+    return ticks / _TICKS_PER_SECOND + booted
+
+
+def _whole_name(name: str, words: str) -> str:
+    """The program's own name where the kernel has cut it."""
+    first, *others = words.split("\0")
+    program = (first if others else first.partition(" ")[0]).rpartition("/")[2]
+    return program if len(os.fsencode(name)) >= _NAME_BYTES and program.startswith(name) else name
+
+
+def _content(path: str) -> bytes | None:
+    """The begin of a file; None where it may not be read."""
     try:
-        return read()
-    except (psutil.AccessDenied, psutil.ZombieProcess):
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
         return None
+    try:
+        return os.read(descriptor, _MOST_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _still_true(known: _Known | None, inode: int, sight: _Sight) -> ProcessFacts | None:

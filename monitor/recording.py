@@ -18,6 +18,8 @@ import msgspec
 from vramtop.estimator.errors import InputError, VramtopError
 from vramtop.estimator.foreign import open_file
 
+from . import snapshot as snapshots
+from .ranges import NAMES
 from .snapshot import Fault, Snapshot
 from .trusted import trusted
 
@@ -117,6 +119,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """
     lines = _lines(path)
     _check_header(path, next(lines, None))
+    vars(snapshots).update(NAMES)
     decoder = msgspec.json.Decoder(Snapshot)
     last: Snapshot | None = None
     cut = False

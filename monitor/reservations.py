@@ -4,25 +4,28 @@ A promise is a small file in a folder that all users of the machine share. It be
 or its time is up, it is void. What the process and those that it started already hold on a GPU is taken off it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import itertools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.errors import CannotTellError
 
 from .origins import ancestors_of
 from .runs import is_running
-from .snapshot import Count, GpuReading, Place, ProcessKey, Seconds, Snapshot
+from .snapshot import LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from .snapshot import GpuReading, Place, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
 _LONGEST_BYTES = 2**16
@@ -31,18 +34,26 @@ _MOST_PROMISES = 1000
 _PATIENCE_SECONDS = 10.0
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
     """A promise."""
 
-    pid: Annotated[int, Meta(ge=1, le=2**31 - 1)]
-    start_time: Seconds
+    pid: int
+    start_time: float
     """Unix seconds; with the pid it identifies the process that the promise belongs to."""
     job: str
     """Its name, for people."""
-    gpus: dict[str, Count]
+    gpus: dict[str, int]
     """Bytes by the uuid of a GPU or MIG device, or by the GPU's index where it has none."""
-    until: Seconds | None = None
+    until: float | None = None
     """Unix seconds; None: as long as the process lives."""
+
+    @property
+    def plausible(self) -> bool:
+        """Whether its figures can be true: anybody may have written it."""
+        times = (self.start_time, self.until or 0.0)
+        sizes = all(0 <= size <= 2**62 for size in self.gpus.values())
+        return 1 <= self.pid < 2**31 and all(0 <= time <= LATEST for time in times) and sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,8 @@ class Reservations:
         Raises:
             CannotTellError: the folder cannot be written to.
         """
+        import msgspec
+
         folder = self._checked()
         name = _name(reservation)
         part = folder / f".{name}.{os.getpid()}"
@@ -194,6 +207,8 @@ def _name(reservation: Reservation) -> str:
 
 def _read(file: Path) -> Reservation | None:
     """A promise, unless somebody else made it for a process that is not theirs."""
+    import msgspec  # not before there is a promise
+
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as opened:
@@ -201,7 +216,7 @@ def _read(file: Path) -> Reservation | None:
             if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST_BYTES:
                 return None
             reservation = msgspec.json.decode(opened.read(_LONGEST_BYTES), type=Reservation)
-        return reservation if _may_promise(found.st_uid, reservation.pid) else None
+        return reservation if reservation.plausible and _may_promise(found.st_uid, reservation.pid) else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -1,21 +1,26 @@
 """Follows the processes of known jobs: through their phases, against their budgets, and beyond their end."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
-
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import MIB, format_gib
 
 from .board import GpuRow, ProcessRow, RunRow
-from .compare import Comparison, HighWater, Status, compare, high_water
-from .history import History
-from .phases import PhaseTracker
-from .snapshot import GpuKey, HistoryKey, LastWords, ProcessKey, Snapshot, WatchedJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
+
+    from .compare import Comparison, HighWater, Status
+    from .history import History
+    from .phases import PhaseTracker
+    from .snapshot import GpuKey, HistoryKey, LastWords, ProcessKey, Snapshot, WatchedJob
 
 _NO_MEMORY = "OutOfMemoryError"
 _RECENT_SECONDS = 30.0
@@ -27,6 +32,8 @@ _FULL_BYTES = 512 * MIB
 
 def is_running(key: ProcessKey) -> bool:
     """Whether a process of this machine still runs; one whose start is not known cannot be told from a later one."""
+    import psutil  # not before there is a run
+
     pid, started = key
     try:
         process = psutil.Process(pid)
@@ -40,6 +47,8 @@ def is_running(key: ProcessKey) -> bool:
 
 def start_time_of(pid: int) -> float | None:
     """Unix seconds when a process of this machine started; None: there is none, or it is hidden."""
+    import psutil
+
     try:
         return psutil.Process(pid).create_time()
     except psutil.Error:
@@ -106,6 +115,8 @@ class Follower:
 
     def follow(self, row: ProcessRow, budget: Budget) -> ProcessRow:
         """The row of a process that runs a known job, held against its budget."""
+        from .compare import compare  # not before there is a run
+
         known = self._followed.get(row.key)
         tracker = known.tracker if known and known.tracker.budget is budget else self._tracker(row, budget)
         recent = self._history.process(row.key)
@@ -154,6 +165,8 @@ class Follower:
             process = replace(followed.row.process, counters=words.counters)
             comparison = followed.row.comparison
             if comparison is not None:
+                from .compare import high_water
+
                 high = high_water(followed.tracker.peak_bytes, (), process) or comparison.high_water
                 comparison = replace(comparison, high_water=high)
             followed.row = replace(followed.row, process=process, comparison=comparison)
@@ -212,6 +225,8 @@ class Follower:
 
     def _tracker(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
         """A tracker that knows what was seen of the process before this reading."""
+        from .phases import PhaseTracker
+
         life = self._history.life(row.key)
         from_start = bool(life) and self._begun is not None and life[0][0] > self._begun
         tracker = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)

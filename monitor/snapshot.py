@@ -3,22 +3,23 @@
 A figure that could not be read is None, and a ``Fault`` beside it says why. All sizes are bytes.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta
+if TYPE_CHECKING:  # see ranges
+    from collections.abc import Sequence
 
-from vramtop.estimator.job import Job
+    from msgspec import Meta
+
+    from vramtop.estimator.job import Job
+
+    from .ranges import Count, Degrees, Reading, Seconds, Watts
 
 LATEST = 253_402_300_799
 """Unix seconds of the last moment that a calendar has (the year 9999)."""
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Seconds = Annotated[float, Meta(ge=0, le=LATEST)]
-Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
-Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
-"""The ranges hold where a recording is read, which anybody may have written; so do the lengths below."""
-ProcessKey = tuple[int, Seconds | None]
+ProcessKey = tuple[int, "Seconds | None"]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 """Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
@@ -80,7 +81,7 @@ class GpuProcess:
     pid: Count
     start_time: Seconds | None
     """Unix seconds; with the pid it identifies the process. None: not visible from here (another container, gone)."""
-    used_bytes: Count | None
+    used_bytes: Reading | None
     """What NVML says the process holds on this GPU: CUDA context, allocator cache and all."""
     kinds: tuple[ProcessKind, ...]
     user: str | None = None
@@ -90,7 +91,7 @@ class GpuProcess:
     """Command line in one line, without control characters."""
     note: str | None = None
     """Why something is not known, or what is odd, in a few words: ``no such process here``, ``zombie``."""
-    peak_bytes: Count | None = None
+    peak_bytes: Reading | None = None
     """The most that it ever held on this GPU, as the driver accounts it; None: accounting is off."""
     parent: Count | None = None
     """Its parent's pid."""
@@ -136,10 +137,10 @@ class MigReading:
     compute_instance: Count
     profile: str | None = None
     """Such as ``1g.10gb``."""
-    total_bytes: Count | None = None
-    used_bytes: Count | None = None
-    free_bytes: Count | None = None
-    reserved_bytes: Count | None = None
+    total_bytes: Reading | None = None
+    used_bytes: Reading | None = None
+    free_bytes: Reading | None = None
+    reserved_bytes: Reading | None = None
     """Taken by the driver, as of a whole GPU; None where only memory info v1 is to be had."""
 
 
@@ -156,14 +157,14 @@ class GpuReading:
     index: Count
     uuid: str | None
     name: str | None
-    total_bytes: Count | None = None
-    reserved_bytes: Count | None = None
+    total_bytes: Reading | None = None
+    reserved_bytes: Reading | None = None
     """Taken by driver and firmware; no job can have it. None where only memory info v1 is to be had."""
-    used_bytes: Count | None = None
+    used_bytes: Reading | None = None
     """Without ``reserved_bytes`` (v2); where that is None, the driver's part is inside (v1)."""
-    free_bytes: Count | None = None
+    free_bytes: Reading | None = None
     """What a new job can have."""
-    utilisation_percent: Count | None = None
+    utilisation_percent: Reading | None = None
     temperature_c: Degrees | None = None
     power_w: Watts | None = None
     power_limit_w: Watts | None = None

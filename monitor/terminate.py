@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from vramtop.estimator.errors import VramtopError
 
 from .origins import ancestors_of
@@ -95,6 +93,8 @@ class Ending:
     @property
     def hindrance(self) -> Hindrance | None:
         """What may keep it from ending: it is stopped, or in a call of the kernel's that takes no signals."""
+        import psutil  # not at start-up: nobody is ended there
+
         try:
             status = psutil.Process(self.process.pid).status()
         except psutil.Error:
@@ -127,6 +127,8 @@ class Ending:
 
     def _check(self) -> None:
         """It is there, it is the one that was shown, and this user may end it."""
+        import psutil
+
         pid = self.process.pid
         try:
             seen = psutil.Process(pid)
@@ -150,6 +152,8 @@ class Ending:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
             return bool(poll.poll(0))  # readable once the last of its threads has ended
+        import psutil
+
         try:
             seen = psutil.Process(self.process.pid)
             return seen.status() == psutil.STATUS_ZOMBIE or (

@@ -6,18 +6,17 @@ Several dashboards may change it at once; one that cannot be understood is set a
 import contextlib
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgspec
 from platformdirs import user_data_dir
 
 from vramtop.estimator.errors import CannotTellError
 from vramtop.estimator.foreign import read_file
+from vramtop.estimator.paths import is_file
 
 _PATIENCE_SECONDS = 2.0
 """How long another dashboard may hold the file: it takes milliseconds, unless its disk hangs."""
@@ -28,12 +27,18 @@ _MOST_BYTES = 2**23
 Content = TypeVar("Content")
 
 
-class _Header(msgspec.Struct):
+@dataclass
+class _Header:
     version: int
 
 
 class _DamagedError(CannotTellError):
     """The file is there, and cannot be understood."""
+
+
+def data_folder() -> Path:
+    """Where the user's data belongs; no full path where no home is known."""
+    return Path(user_data_dir("vramtop"))
 
 
 def data_file(name: str) -> Path:
@@ -42,7 +47,7 @@ def data_file(name: str) -> Path:
     Raises:
         CannotTellError: that is nowhere.
     """
-    folder = Path(user_data_dir("vramtop"))
+    folder = data_folder()
     if not folder.is_absolute():  # no home is known (a container's user), or XDG_DATA_HOME is half a path
         raise CannotTellError(f"{name} is kept nowhere: {folder} is no full path; set HOME or XDG_DATA_HOME.")
     return folder / name
@@ -80,6 +85,8 @@ class UserFile(Generic[Content]):
         except OSError as error:
             reason = error.strerror or str(error)
             raise CannotTellError(f"{file}, with {self.holds}, cannot be read: {reason}.") from None
+        import msgspec  # not before there is a file
+
         try:
             if msgspec.json.decode(data, type=_Header).version == self.version:
                 content: Content = msgspec.convert(msgspec.json.decode(data)["content"], self.kind)
@@ -96,6 +103,8 @@ class UserFile(Generic[Content]):
         """
         file, said = self._file, None
         try:
+            if os.path.lexists(file) and not is_file(file):
+                self.read()  # says what it is, before anything is put beside it
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _locked(file.with_suffix(".lock")):
                 try:
@@ -117,6 +126,10 @@ class UserFile(Generic[Content]):
 
 def _write(file: Path, content: Any) -> None:
     """The whole file or none of it."""
+    import tempfile
+
+    import msgspec
+
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.stem}-", delete=False) as part:
         try:
             part.write(msgspec.json.format(msgspec.json.encode(content), indent=1))

@@ -4,26 +4,31 @@ A ``Watchlist`` knows which jobs run in which processes and which jobs wait. Eac
 becomes a ``Board``: all that a screen or ``--once`` needs to show.
 """
 
+from __future__ import annotations
+
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.gpus import Gpu, match_nvml_name
-from vramtop.estimator.job import Job
 from vramtop.estimator.sizes import format_gib
 
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
-from .fit import fit, rooms_of, with_host
 from .history import History
-from .host_memory import HostRoom
-from .mig_devices import MigDevice, homes_of, mig_devices
+from .mig_devices import homes_of, mig_devices
 from .oddities import Oddities
 from .runs import Follower, is_running
-from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from vramtop.estimator.budget import Budget, RankNeed
+    from vramtop.estimator.gpus import Gpu
+    from vramtop.estimator.job import Job
+
+    from .host_memory import HostRoom
+    from .mig_devices import MigDevice
+    from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
 
 _TURNED_READINGS = 3
 """A job that waits fits, or does not, when so many readings in a row say so: processes come and go."""
@@ -74,8 +79,6 @@ class Watchlist:
     on_unpend: Callable[[Job], None] = lambda _: None
     reserved: Callable[[Snapshot], Mapping[Place, int]] = lambda _: {}
     host: Callable[[Snapshot], HostRoom | None] = lambda _: None
-    card: Gpu | None = None
-    """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
     _runs: list[WatchedJob] = field(default_factory=list)
     _pending: list[Job] = field(default_factory=list)
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
@@ -83,7 +86,7 @@ class Watchlist:
     """Runs of a recording that are to be seen no more."""
     _of_ranks: dict[tuple[RankNeed, int], tuple[Budget, Budget]] = field(default_factory=dict)
     """The same budget gives the same object, by which its processes are followed."""
-    _standings: "dict[bytes, _Standing]" = field(default_factory=dict)
+    _standings: dict[bytes, _Standing] = field(default_factory=dict)
     """Of the jobs that wait."""
     _follower: Follower = field(init=False)
     _newest: Snapshot | None = None
@@ -91,6 +94,15 @@ class Watchlist:
 
     def __post_init__(self) -> None:
         self._follower = Follower(self.history, self.is_running)
+
+    @property
+    def card(self) -> Gpu | None:
+        """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
+        from vramtop.estimator.gpus import match_nvml_name  # not at start-up
+
+        newest = self._newest
+        first = next((gpu for gpu in newest.gpus if gpu.name), None) if newest else None
+        return match_nvml_name(first.name, first.total_bytes) if first and first.name else None
 
     def watch(self, watched: WatchedJob) -> None:
         """Hold these processes against this job from the next snapshot on; it takes the place of an older one."""
@@ -144,8 +156,6 @@ class Watchlist:
             if snapshot is not self._newest:
                 self._follower.take_in(snapshot)
                 self._newest = snapshot
-            first = next((gpu for gpu in snapshot.gpus if gpu.name), None)
-            self.card = match_nvml_name(first.name, first.total_bytes) if first and first.name else None
             watched = (*self._runs, *self._recorded(snapshot))
             running = {key: (run, at) for run in watched for at, key in enumerate(run.pids)}
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
@@ -203,8 +213,13 @@ class Watchlist:
     def _pending_rows(
         self, snapshot: Snapshot, committed: Mapping[Place, int], waiting: Sequence[Job]
     ) -> tuple[PendingRow, ...]:
+        if not waiting:
+            self._standings = {}
+            return ()
+        from .fit import fit, rooms_of, with_host  # not before there is a job that waits
+
         committed = dict(committed)
-        host = self.host(snapshot) if waiting else None
+        host = self.host(snapshot)
         rows = []
         standings: dict[bytes, _Standing] = {}
         for job in waiting:
@@ -256,6 +271,8 @@ def _device_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
 
 
 def _identity(job: Job) -> bytes:
+    import msgspec  # not before there is a job
+
     return msgspec.json.encode(job)
 
 

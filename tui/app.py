@@ -1,7 +1,9 @@
 """The app: it owns the source's thread, the newest board and the screens; widgets only ever read boards."""
 
+from __future__ import annotations
+
+import gc
 import time
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -9,35 +11,39 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.geometry import Offset
-from textual.screen import Screen
-from textual.theme import Theme
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.job import Job, ModelSpec
-from vramtop.monitor.board import Board, ProcessRow
+from vramtop.monitor.head_start import HeadStart
 from vramtop.monitor.sampler import Sampler
-from vramtop.monitor.snapshot import ProcessKey, Snapshot
-from vramtop.monitor.source import SnapshotSource
 from vramtop.monitor.terminate import refusal
-from vramtop.monitor.watch import Watchlist
 
 from .app_messages import BoardUpdated, SourceFailed
 from .capabilities import Colours
 from .fit_events import FitEvents, Signal, desktop_sequence
 from .fitting_app import FittingApp
 from .header_text import STALE_INTERVALS, Feed
-from .recorder import Recorder
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
 from .terminal import clean
-from .widgets.choice import Menu
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from textual.screen import Screen
+    from textual.theme import Theme
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
     from vramtop.estimator.methods import Variants
     from vramtop.monitor.attach import Attachment
+    from vramtop.monitor.board import Board, ProcessRow
+    from vramtop.monitor.snapshot import ProcessKey, Snapshot
+    from vramtop.monitor.source import SnapshotSource
+    from vramtop.monitor.watch import Watchlist
 
+    from .capabilities import Colours
     from .estimates import Estimate
+    from .recorder import Recorder
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
@@ -47,7 +53,7 @@ class VramtopApp(FittingApp):
     """The dashboard and all that opens from it.
 
     Args:
-        source: where snapshots come from; read on a thread of its own.
+        source: where snapshots come from; read on a thread of its own, which may have begun already.
         watchlist: knows the jobs, and turns snapshots into boards.
         interval: seconds between readings.
         ascii_only: draw with ASCII characters only.
@@ -61,6 +67,8 @@ class VramtopApp(FittingApp):
         on_fit: a command to run when one begins to fit.
         python: the interpreter that ``--python`` names; None: none.
         read_only: no process can be ended from here.
+        theme: name of the theme to begin with; Textual's own choice when left out, or when there is none of that name.
+        keep_theme: told of each theme that the user chooses.
         clock: seconds that never run backwards.
     """
 
@@ -75,7 +83,7 @@ class VramtopApp(FittingApp):
 
     def __init__(
         self,
-        source: SnapshotSource,
+        source: SnapshotSource | HeadStart,
         watchlist: Watchlist,
         *,
         interval: float = 1.0,
@@ -83,13 +91,15 @@ class VramtopApp(FittingApp):
         colours: Colours = "true",
         banner: str | None = None,
         pid: int | None = None,
-        estimate: "Estimate | None" = None,
-        refine: "Estimate | None" = None,
+        estimate: Estimate | None = None,
+        refine: Estimate | None = None,
         complaints: Sequence[str] = (),
         signal_fit: Signal = "none",
         on_fit: str | None = None,
         python: str | None = None,
         read_only: bool = False,
+        theme: str | None = None,
+        keep_theme: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(colours=colours, ascii_only=ascii_only)
@@ -99,6 +109,9 @@ class VramtopApp(FittingApp):
         self.python = python
         """The interpreter that the user named for jobs."""
         self._read_only = read_only
+        self._keep_theme = keep_theme
+        if theme in self.available_themes:
+            self.theme = theme
         self._banner = banner
         self._pid = pid
         self._estimate = estimate
@@ -114,7 +127,11 @@ class VramtopApp(FittingApp):
         """The job that was looked at last in the fit check."""
         self._attached: dict[ProcessKey, Attachment] = {}
         """What was read of processes that are followed: of one that has ended nothing more can be read."""
-        self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
+        self._head_start = source if isinstance(source, HeadStart) else None
+        if isinstance(source, HeadStart):
+            self._sampler = source.sampler
+        else:
+            self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
     def feed(self) -> Feed:
@@ -143,9 +160,13 @@ class VramtopApp(FittingApp):
 
     def on_mount(self) -> None:
         """Start reading."""
+        self.call_after_refresh(_end_start)
         self.theme_changed_signal.subscribe(self, self._redraw)
         self.set_interval(1.0, self._tick)
-        self._sampler.start()
+        if self._head_start:
+            self._catch_up(self._head_start)
+        else:
+            self._sampler.start()
         for sentence in self._complaints:
             self.notify(sentence, severity="warning", markup=False)
         if self._pid is not None:
@@ -165,11 +186,7 @@ class VramtopApp(FittingApp):
         """Show the figures on what can be seen."""
         if not self.is_running:  # the screens are being taken down
             return
-        self.board = message.board
-        self._arrived = self._clock()
-        self._failure = None
-        for sentence in self._fit_events.update(message.board.pending):
-            self._signal(sentence)
+        self._know(message.board)
         for screen in reversed(self.screen_stack):
             if screen.is_mounted and isinstance(screen, ShowsBoard):
                 screen.show_board(message.board)
@@ -220,6 +237,8 @@ class VramtopApp(FittingApp):
 
     def action_fit_check(self) -> None:
         """Open the fit check: on a job that waits, on the job that was looked at last, or on a new one."""
+        from .widgets.choice import Menu
+
         waiting, draft = self.watchlist.pending(), self._draft
         jobs: list[Job | None] = [*waiting, *([draft] if draft and draft not in waiting else []), None]
         if len(jobs) == 1:
@@ -263,6 +282,8 @@ class VramtopApp(FittingApp):
             self._recorder = None
         else:
             path = Path(time.strftime("vramtop-%Y%m%d-%H%M%S.jsonl.gz")).absolute()
+            from .recorder import Recorder
+
             self._recorder = Recorder(path, self._say_not_recorded)
             self.notify(f"recording to {path}", markup=False)
         self._tick()
@@ -293,7 +314,7 @@ class VramtopApp(FittingApp):
         )
         self._open(screen)
 
-    def _vary(self, job: Job) -> "Variants":
+    def _vary(self, job: Job) -> Variants:
         """Quick estimates for searches, meant for the same card as all others."""
         from vramtop.estimator.methods import variants
 
@@ -301,6 +322,8 @@ class VramtopApp(FittingApp):
 
     def _keep_draft(self, job: Job) -> None:
         """What is typed is not lost by Escape."""
+        from vramtop.estimator.job import ModelSpec
+
         self._draft = job if job.model != ModelSpec() else self._draft
 
     def _open_attach(self, pid: int | None, start_time: float | None) -> None:
@@ -331,6 +354,21 @@ class VramtopApp(FittingApp):
         if not self._opening:  # a key that repeats opens one screen
             self._opening = True
             self.run_worker(show(), name="open screen")
+
+    def _catch_up(self, head_start: HeadStart) -> None:
+        """Take over from who began to read before there was an app; what is known already is drawn at once."""
+        newest = head_start.take_over(self._take_in, self._say_failed)
+        if isinstance(newest, VramtopError):
+            self._failure = newest.message
+        elif newest is not None:
+            self._know(newest)
+
+    def _know(self, board: Board) -> None:
+        self.board = board
+        self._arrived = self._clock()
+        self._failure = None
+        for sentence in self._fit_events.update(board.pending):
+            self._signal(sentence)
 
     def _take_in(self, snapshot: Snapshot) -> None:
         """On the source's thread: estimates and comparisons happen here, off the UI thread."""
@@ -368,7 +406,15 @@ class VramtopApp(FittingApp):
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()
 
-    def _redraw(self, _: Theme) -> None:
+    def _redraw(self, theme: Theme) -> None:
+        self._keep_theme(theme.name)
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen):
                 screen.redraw()
+
+
+def _end_start() -> None:
+    """The command line collects no garbage until the first frame is drawn; what is there by then, stays."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

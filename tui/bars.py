@@ -3,12 +3,17 @@
 Pure and free of any terminal library, so that the dashboard and the command line draw the very same bar.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
-from vramtop.estimator.budget import Components
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .palette import COMPONENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from vramtop.estimator.budget import Components
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from .colours import (
     Rgb,
     contrast,
     from_256,
+    luminance,
     of_16,
     of_256,
     readable,
@@ -36,6 +37,8 @@ _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
 """A letter, digit or sign: something to be read, not drawn."""
 _STANDS_OUT = 1.3
 """Contrast from which a ground is meant to be seen: bars, badges and the cursor, not the head of a table."""
+_DARK = 0.06
+"""The luminance below which the ground of a screen counts as black."""
 _PLAIN = Style.from_color(RichColor.default(), RichColor.default())
 
 
@@ -75,7 +78,7 @@ class ReadableFilter(LineFilter):
         behind = around if style.bgcolor is None else style.bgcolor
         ground = plain if behind.is_default else self._shown(behind)
         if self._colours == "16":
-            return self._of_16(style, ground, plain, TEXT_CONTRAST if text else DRAWN_CONTRAST)
+            return self._of_16(style, around, ground, plain, TEXT_CONTRAST if text else DRAWN_CONTRAST)
         if style.color is None or _is_named(style.color):
             return style
         if not text and style.bgcolor is not None and style.bgcolor != around:
@@ -89,9 +92,11 @@ class ReadableFilter(LineFilter):
     def _shown(self, colour: RichColor) -> Rgb:
         return self._sixteen[colour.number or 0] if colour.type == ColorType.STANDARD else _rgb(colour)
 
-    def _of_16(self, style: Style, ground: Rgb, plain: Rgb, least: float) -> Style:
+    def _of_16(self, style: Style, around: RichColor, ground: Rgb, plain: Rgb, least: float) -> Style:
         """The style in 16 colours; what the theme leaves to the terminal stays so."""
         number = (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else of_16(ground)
+        if style.bgcolor == around and luminance(ground) < _DARK:
+            number = 0  # the whole screen of a bluish dark theme would be blue
         under = None
         if not _is_named(style.bgcolor):
             under = RichColor.from_ansi(number)

@@ -21,7 +21,7 @@ VGA: tuple[Rgb, ...] = (
     *((85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255), (255, 85, 255), (85, 255, 255), WHITE),
 )
 """As the Linux console has them."""
-_GREY = 48
+_GREY = 40
 """Channels that differ by less than this make a grey."""
 _HUES = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
 """Where on the colour circle, in steps of 60 degrees, each of the six colours ends: violet is nearer to magenta."""

@@ -47,6 +47,9 @@ class TerminalDriver(QuietInput):
         loop = asyncio.get_running_loop()
         for number in ENDING:
             loop.add_signal_handler(number, partial(self.end_by, number))
+            signal.signal(
+                number, self._end_soon
+            )  # at once, also while the loop waits for a terminal that takes nothing
         loop.call_later(_LOOK_SECONDS, self._look)
 
     def end_by(self, number: int) -> None:
@@ -55,15 +58,22 @@ class TerminalDriver(QuietInput):
         Args:
             number: of the signal; the exit code is 128 and this, as shells have it.
         """
+        self._end_soon(number)
+        self._app.exit(return_code=128 + number)
+
+    def _end_soon(self, number: int, _: object = None) -> None:
+        """See to it that the process is gone soon, whatever hangs."""
 
         def leave() -> None:
             self._app.close_recording()
+            if self.attrs_before is not None:
+                with contextlib.suppress(termios.error):
+                    termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
             os._exit(128 + number)
 
         timer = threading.Timer(_PATIENCE_SECONDS, leave)
         timer.daemon = True
         timer.start()
-        self._app.exit(return_code=128 + number)
 
     def _look(self) -> None:
         """End when the terminal was closed and nobody said so: under ``nohup`` there is no SIGHUP."""

@@ -44,8 +44,8 @@ def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
 
 def _out_of_reach(reading: GpuReading) -> int:
     """What no job can have: the driver's part, or what the rest of the machine holds of memory that is shared."""
-    if reading.reserved_bytes is not None:
-        return reading.reserved_bytes
+    if not reading.shares_host_memory:
+        return reading.reserved_bytes or 0
     if reading.total_bytes is None or reading.used_bytes is None or reading.free_bytes is None:
         return 0
     return max(0, reading.total_bytes - reading.used_bytes - reading.free_bytes)

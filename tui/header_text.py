@@ -1,15 +1,13 @@
 """The lines above the GPUs: what machine this is, how all jobs and the next one stand, and what is wrong."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from textual.content import Content
-
-from vramtop.monitor.board import Board, PendingRow, ProcessRow, RunRow
-from vramtop.monitor.compare import Status
-from vramtop.monitor.fit import Verdict
 
 from .palette import STATUSES, VERDICTS
 from .terminal import clean
@@ -26,6 +24,13 @@ from .words import (
     span_words,
     spread,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.monitor.board import Board, PendingRow, ProcessRow, RunRow
+    from vramtop.monitor.compare import Status
+    from vramtop.monitor.fit import Verdict
 
 STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""

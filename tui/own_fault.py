@@ -30,14 +30,15 @@ def sentence(error: BaseException) -> str:
 
 def _keep(error: BaseException) -> Path | None:
     """Write the traceback where the user's data is, for the user alone; None where that cannot be done."""
+    from vramtop.estimator.errors import CannotTellError
     from vramtop.monitor.user_file import data_file
 
-    path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     here = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
     try:
+        path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
             file.writelines([here, *traceback.format_exception(error)])
-    except OSError:
+    except (OSError, CannotTellError):
         return None
     return path

@@ -1,12 +1,16 @@
 """Letters, names and colours of what a bar can show: one place, for the dashboard and the command line alike."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from vramtop.estimator.budget import ComponentName
-from vramtop.monitor.compare import Status
-from vramtop.monitor.fit import Verdict
-from vramtop.monitor.preflight.check import Status as CheckStatus
-from vramtop.monitor.snapshot import GpuReading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import ComponentName
+    from vramtop.monitor.compare import Status
+    from vramtop.monitor.fit import Verdict
+    from vramtop.monitor.preflight.check import Status as CheckStatus
+    from vramtop.monitor.snapshot import GpuReading
 
 
 @dataclass(frozen=True, slots=True)

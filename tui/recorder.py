@@ -1,13 +1,19 @@
 """Records what is on the screen to a file, on a thread of its own: a slow disk holds up nothing."""
 
+from __future__ import annotations
+
 import queue
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.errors import VramtopError
 from vramtop.monitor.recording import RecordingWriter
-from vramtop.monitor.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from vramtop.monitor.snapshot import Snapshot
 
 _BACKLOG = 120
 """Snapshots that may wait for the disk; more are left out."""

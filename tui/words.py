@@ -1,19 +1,25 @@
 """How a process, a span of time or a state is said in few words, the same on every part of the dashboard."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.board import GpuRow, ProcessRow
-from vramtop.monitor.compare import Comparison, Status
-from vramtop.monitor.snapshot import GpuProcess
 from vramtop.monitor.time_words import span
 
 from .palette import STATUSES, VERDICTS, Mark
 from .terminal import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vramtop.monitor.board import GpuRow, ProcessRow
+    from vramtop.monitor.compare import Comparison, Status
+    from vramtop.monitor.snapshot import GpuProcess
 
 WORST_FIRST: tuple[Status, ...] = (
     *("out_of_memory", "over", "growing", "under", "unknown", "loading", "warming_up", "on_budget", "ended"),

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,8 @@ from ..foreign import TooLargeError, read_file
 from .script_values import Values, calls
 from .settings import Layer, Setting
 
-_MOST_BYTES = 2**18
-"""Of a script: read in half a second; transformers' own modeling files have less."""
+_MOST_BYTES = 3 * 2**16
+"""Of a script: read within a second, whatever is in it; transformers' own modeling files have less."""
 _CONFIGS = re.compile(r"(Seq2Seq|Unsloth)?TrainingArguments|(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)Config|ModelConfig")
 _TRL = re.compile(r"(SFT|DPO|KTO|GRPO|RLOO|Reward|ORPO|CPO)(Config|Trainer)")
 _LORA = {"r": "lora_r", "target_modules": "lora_target_modules"}
@@ -105,7 +106,10 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
         InputError: it cannot be read, or is not Python that this interpreter can parse.
     """
     try:
-        tree = ast.parse(read_file(path, _MOST_BYTES), filename=str(path))
+        text = read_file(path, _MOST_BYTES)
+        with warnings.catch_warnings():  # of its style: they would go to the terminal
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text, filename=str(path))
         return _read(tree, path.name, options, environ)
     except TooLargeError:
         raise InputError(f"{path}: too large to be a script") from None

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..user_file import data_file
+from vramtop.estimator.foreign import read_file
+
+from ..user_file import data_folder
 
 _LARGEST = 16 << 20
 """Bytes; vramtop's own files stay far below, and one that does not is not read."""
@@ -44,7 +46,7 @@ def file_facts(folder: Path | None = None) -> FileFacts:
     Args:
         folder: another one.
     """
-    folder = folder or data_file("x").parent
+    folder = folder or data_folder()
     try:
         entries = sorted(each.name for each in os.scandir(folder) if each.is_file())
     except OSError:
@@ -79,7 +81,7 @@ def _state(file: Path, size: int) -> tuple[bool, str]:
     if size > _LARGEST:
         return False, "larger than vramtop ever writes it"
     try:
-        content = msgspec.json.decode(file.read_bytes())
+        content = msgspec.json.decode(read_file(file, _LARGEST))
     except OSError as error:
         return False, f"cannot be read: {error.strerror or 'an error of the system'}"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

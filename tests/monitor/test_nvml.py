@@ -156,8 +156,9 @@ def test_a_gpu_in_mig_mode_that_gives_no_memory_does_not_share_the_hosts(driver,
         {"total_bytes": 8 * GIB, "used_bytes": GIB, "free_bytes": 9 * GIB},
         {"total_bytes": 80 * GIB, "used_bytes": 10 * GIB, "free_bytes": 20 * GIB},
         {"total_bytes": 2**64 - 1, "used_bytes": 2**64 - 1, "free_bytes": 2**64 - 1},
+        {"total_bytes": 2**63, "reserved_bytes": 0, "used_bytes": 2**63, "free_bytes": 0},
     ],
-    ids=["used > total", "free > total", "parts missing", "all bits set"],
+    ids=["used > total", "free > total", "parts missing", "all bits set", "beyond any address"],
 )
 def test_figures_that_cannot_be_are_not_shown(driver, source, host, fake_gpu, memory):
     driver.gpus = [fake_gpu(**memory)]
@@ -165,7 +166,7 @@ def test_figures_that_cannot_be_are_not_shown(driver, source, host, fake_gpu, me
     assert gpu.total_bytes is gpu.reserved_bytes is gpu.used_bytes is gpu.free_bytes is None
     assert {fault.field for fault in gpu.faults} == {"total_bytes", "reserved_bytes", "used_bytes", "free_bytes"}
     assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE"}
-    assert "implausible, as they do not add up" in gpu.reason("used_bytes")
+    assert "memory figures are implausible (" in gpu.reason("used_bytes")
 
 
 def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, source, fake_gpu, fake_process):
@@ -194,6 +195,13 @@ def test_a_process_larger_than_the_card_is_unknown(driver, source, fake_gpu, fak
     (process,) = read_one(source).processes
     assert process.used_bytes is None
     assert process.note == "reported memory exceeds the card"
+
+
+def test_a_process_larger_than_any_card_is_unknown_where_the_cards_size_is(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**64 - 2), fake_process(4_000_000, 5 * GIB)])]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    sizes = {process.pid: process.used_bytes for process in read_one(source).processes}
+    assert sizes == {ME: None, 4_000_000: 5 * GIB}
 
 
 def test_a_process_without_any_memory_is_one_of_unknown_memory(driver, source, fake_gpu, fake_process):

@@ -126,6 +126,15 @@ def test_what_is_no_promise_is_passed_over(reservations: Reservations, content: 
     assert [each.pid for each in reservations.promises()] == [os.getpid()]
 
 
+@pytest.mark.parametrize("figures", [{"until": 1e18}, {"gpus": {"GPU-0": -1}}, {"gpus": {"GPU-0": 2**63 - 1}}])
+def test_a_promise_of_impossible_figures_is_passed_over(reservations: Reservations, figures: dict[str, object]) -> None:
+    reservations.promise(promise())
+    (file,) = reservations.folder.glob("*.json")
+    assert len(reservations.promises()) == 1
+    file.write_bytes(msgspec.json.encode({**msgspec.to_builtins(promise()), **figures}))
+    assert reservations.promises() == ()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_nobody_makes_promises_for_other_users_processes(reservations: Reservations) -> None:
     reservations.promise(promise())

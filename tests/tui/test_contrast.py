@@ -176,3 +176,27 @@ def test_statuses_are_told_apart_without_any_colour() -> None:
         words = [mark.letter + mark.word for mark in marks.values()]
         assert len(set(words)) == len(words)
     assert len({mark.letter for mark in COMPONENTS.values()}) == len(COMPONENTS)
+
+
+def test_a_cursor_is_seen_in_16_colours_and_a_bluish_screen_is_black() -> None:
+    def ground(colour: str, around: str) -> int:
+        (segment,) = ReadableFilter("16").apply(
+            [Segment("words", Style.parse(f"#ffffff on {colour}"))], Color.parse(around)
+        )
+        return segment.style.bgcolor.number
+
+    assert ground("#0f2639", "#121212") == 4
+    assert ground("#002b36", "#002b36") == 0
+    assert ground("#0178d4", "#0178d4") == 4
+    assert ground("#fdf6e3", "#fdf6e3") == 7
+
+
+async def test_without_colour_the_focus_is_seen(open_app) -> None:
+    app = open_app(colours="none")
+    async with app.run_test(size=(150, 50)) as pilot:
+        heard = await look_around(pilot, ["textual-dark"])
+        heard["textual-dark"].drawn.clear()
+        app.listener = heard["textual-dark"]
+        app.screen.query("Choice").first().focus()
+        await pilot.pause(0.2)
+    assert any(style.reverse for style, _, _ in heard["textual-dark"].drawn)

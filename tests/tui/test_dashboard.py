@@ -1,3 +1,6 @@
+import gc
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +14,7 @@ from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import VramtopError
 from vramtop.estimator.job import Job, ModelSpec
 from vramtop.estimator.sizes import GIB
+from vramtop.monitor.head_start import HeadStart
 from vramtop.monitor.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
@@ -36,6 +40,7 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
         *,
         jobs: dict[str, Sequence[int]] | None = None,
         pending: Sequence[str] = (),
+        early: bool = False,
         **options: Any,
     ) -> VramtopApp:
         def estimate(asked: Job) -> Budget:
@@ -47,7 +52,11 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
         for name in pending:
             watchlist.pend(job(name))
         source = scripted_source(snapshots)
-        app = VramtopApp(source, watchlist, **{"interval": 0.05} | options)
+        app = VramtopApp(
+            HeadStart(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
+        )
+        while early and source.reads < 2:  # by then the first one has been passed on
+            time.sleep(0.01)
         app.source_for_test = source
         return app
 
@@ -80,6 +89,38 @@ async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_sna
         assert "train.py 60.5" in text
         assert "gpubox-3 · driver 580.95 · CUDA 13.0" in text
         assert "unattributed: driver" in text
+
+
+async def test_the_first_frame_shows_what_was_read_before(open_app, make_snapshot, make_gpu, make_process, monkeypatch):
+    """The frame that has the header's line has the GPU's figures, and its process."""
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])], early=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        first = next(frame for frame in written if "vramtop" in frame)
+        assert "61.5 of 80.0 GiB" in first
+        assert "4711" in first
+
+
+async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_source):
+    closed = threading.Event()
+
+    class NoDriver(scripted_source):
+        def open(self):
+            raise VramtopError("no NVIDIA driver here")
+
+        def close(self):
+            closed.set()
+
+    watchlist = Watchlist(make_budget)
+    head_start = HeadStart(NoDriver([]), 0.05, watchlist.update)
+    assert closed.wait(20)
+    app = VramtopApp(head_start, watchlist)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert "no NVIDIA driver here" in screen_text(app)
 
 
 async def test_job_over_its_budget_is_told_by_word_and_sign_in_panel_table_and_summary(
@@ -213,16 +254,13 @@ async def test_a_gpu_on_which_the_driver_hangs_says_so_and_the_others_go_on(
 
 
 async def test_a_fault_that_appears_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
-    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])], interval=60.0)  # nothing else draws all of it anew
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        app.source_for_test.hang.clear()  # no figures come any more that would draw all of it anew
-        await pilot.pause(0.2)
         app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
         await pilot.pause()
         assert app.screen.max_scroll_y == 0
         assert "Quit" in screen_lines(app)[-1]
-        app.source_for_test.hang.set()
 
 
 async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gpu):
@@ -561,6 +599,19 @@ async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapsho
         await pilot.press("f", "end", "enter")
         await pilot.pause(0.3)
         assert app.screen.job.model.id is None
+
+
+async def test_garbage_is_collected_again_once_the_first_frame_is_drawn(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu()])])
+    gc.disable()
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert gc.isenabled()
+            assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 async def test_only_cells_that_changed_are_sent_to_the_terminal(

@@ -42,6 +42,18 @@ def test_a_signal_ends_it_with_the_terminal_as_it_was(demo, name) -> None:
     assert b"Traceback" not in dashboard.written
 
 
+def test_a_signal_ends_it_also_while_the_terminal_takes_nothing(demo) -> None:
+    """A connection that stalls: nobody reads what is drawn, and the drawing waits."""
+    dashboard = demo("--interval", "0.1", size=(400, 100))
+    for _ in range(60):
+        dashboard.type("?\x1b")
+        time.sleep(0.05)
+    os.kill(dashboard.pid, signal.SIGTERM)
+    _wait(dashboard)
+    assert dashboard.code == 128 + signal.SIGTERM
+    assert dashboard.echoes
+
+
 @pytest.mark.parametrize("shell", ["exec {}", "trap '' HUP; exec {}"])
 def test_a_terminal_that_is_closed_ends_it_also_under_nohup(on_terminal, shell) -> None:
     command = shell.format(f"{sys.executable} -m vramtop.tui.cli --demo")
@@ -64,8 +76,7 @@ def test_a_recording_is_whole_after_the_terminal_was_closed(demo, tmp_path, monk
     dashboard = demo()
     dashboard.type("r")
     dashboard.seen("recording")
-    for _ in range(15):
-        dashboard.read()
+    dashboard.until(lambda: any(path.stat().st_size > 200 for path in tmp_path.glob("*.gz")))  # its first reading
     dashboard.hang_up()
     _wait(dashboard)
     (path,) = tmp_path.glob("*.jsonl.gz")

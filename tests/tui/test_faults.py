@@ -120,4 +120,4 @@ def test_versions_that_are_not_known_are_not_made_up(run: Run, make_snapshot: Ca
     snapshot = make_snapshot([])
     nameless = replace(snapshot, source=replace(snapshot.source, driver_version=None, cuda_version=None))
     out = run(nameless, "--once")[1]
-    assert out.splitlines()[0] == "gpubox-3 · 0 GPUs"
+    assert out.splitlines()[0] == "gpubox-3, 0 GPUs"

@@ -141,11 +141,11 @@ def test_a_gpu_whose_processes_cannot_be_read_does_not_look_idle(make_row, make_
 def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(make_row, make_gpu, make_process):
     process = make_process(used=20)
     gpu = make_gpu(0, [process], used_bytes=20 * GIB, free_bytes=40 * GIB, reserved_bytes=None)
-    cells = held_cells(make_row(gpu), 40)
-    assert [sum(cell.char == char for cell in cells) for char in "█░ "] == [10, 10, 20]
     assert "(host's memory)" not in drawn(make_row(gpu))[0]
     shares = Fault(field="reserved_bytes", code=HOST_MEMORY, message="this GPU shares the host's memory")
-    assert "(host's memory)" in drawn(make_row(replace(gpu, faults=(shares,))))[0]
+    row = make_row(replace(gpu, faults=(shares,)))
+    assert [sum(cell.char == char for cell in held_cells(row, 40)) for char in "█░ "] == [10, 10, 20]
+    assert "(host's memory)" in drawn(row)[0]
 
 
 @pytest.mark.parametrize(

@@ -45,3 +45,22 @@ def test_the_dashboard_says_that_it_needs_a_terminal(around) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert "--once" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "estimate gpt2 --method formula",
+        "fit gpt2 --method formula --gpu-memory 8GiB",
+        "preflight gpt2 --method formula --gpu-memory 8GiB --timeout 5",
+        "doctor",
+        "--help",
+        "fit --help",
+    ],
+)
+def test_a_pipe_gets_plain_text_unless_colour_is_forced(words) -> None:
+    plain = in_shell(f"TERM=xterm-256color COLORTERM=truecolor {VRAMTOP} {words} | cat")
+    assert plain.stdout
+    assert "\x1b" not in plain.stdout + plain.stderr
+    if words.startswith("fit gpt2"):
+        assert "\x1b[" in in_shell(f"TERM=xterm FORCE_COLOR=1 {VRAMTOP} {words} | cat").stdout

@@ -1,36 +1,41 @@
 """``vramtop``: open the dashboard, on this machine's GPUs or a recording; without GPUs, for planning."""
 
-import argparse
+from __future__ import annotations
+
 import os
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vramtop.estimator.budget import Budget
 from vramtop.estimator.errors import InputError
-from vramtop.estimator.gpus import Gpu
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import load_job
-from vramtop.monitor.demo import demo_source
+from vramtop.monitor.head_start import HeadStart
 from vramtop.monitor.host_memory import HostRoom, host_room
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.pending import PendingJobs
 from vramtop.monitor.planning import LiveOrNone
-from vramtop.monitor.replay import ReplaySource
 from vramtop.monitor.reservations import Reservations
-from vramtop.monitor.snapshot import Place, Snapshot
-from vramtop.monitor.source import SnapshotSource
+from vramtop.monitor.settings import Settings
 from vramtop.monitor.watch import Watchlist
 
 from ..capabilities import COLOUR_SYSTEMS, colours, is_dumb
 from ..own_fault import sentence
 from ..terminal import clean, look
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.gpus import Gpu
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.snapshot import Place, Snapshot
+    from vramtop.monitor.source import SnapshotSource
+
 
 def run(options: argparse.Namespace) -> int:
     """Open the dashboard and stay until it is quit; exit code 0."""
-    jobs = [load_job(Path(path)) for path in options.job]
+    jobs = _jobs(options)
     source, banner = _source(options)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
@@ -39,7 +44,6 @@ def run(options: argparse.Namespace) -> int:
     shown = look(ascii_only=options.ascii)
     many = colours()
     os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
-    from ..app import VramtopApp
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         from vramtop.estimator.methods import estimate  # not before there is a job: it takes a fifth of the start
@@ -57,8 +61,10 @@ def run(options: argparse.Namespace) -> int:
 
     watchlist = Watchlist(quick, reserved=_reserved, host=_host)
     kept = PendingJobs()
+    settings = Settings()
     complaints: list[str] = []
-    kept.say = complaints.append
+    kept.say = settings.say = complaints.append
+    theme = None if os.environ.get("TEXTUAL_THEME") else settings.theme()
     if banner is None:  # what waits for this machine does not wait for a recorded one
         for job in kept.load():
             watchlist.pend(job)
@@ -66,8 +72,11 @@ def run(options: argparse.Namespace) -> int:
     for job in jobs:
         watchlist.pend(job)
 
+    head_start = HeadStart(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
+    from ..app import VramtopApp
+
     app = VramtopApp(
-        source,
+        head_start,
         watchlist,
         interval=options.interval,
         ascii_only=shown.ascii_only,
@@ -81,8 +90,10 @@ def run(options: argparse.Namespace) -> int:
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
+        theme=theme,
+        keep_theme=settings.keep_theme,
     )
-    kept.say = app.say
+    kept.say = settings.say = app.say
     threading.excepthook = lambda failed: app.say(sentence(failed.exc_value or failed.exc_type()))
     app.run(mouse=not options.no_mouse)
     if app.own_fault is not None:
@@ -102,6 +113,14 @@ def _only_once(options: argparse.Namespace) -> int:
     return once.run(options)
 
 
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    if not options.job:
+        return []
+    from vramtop.estimator.jobfile import load_job  # not before there is a job
+
+    return [load_job(Path(path)) for path in options.job]
+
+
 def _reserved(snapshot: Snapshot) -> Mapping[Place, int]:
     """Room that is promised on this machine; a recorded one has none."""
     return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
@@ -115,10 +134,14 @@ def _host(snapshot: Snapshot) -> HostRoom | None:
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
     """Where snapshots come from, and the line that says so when it is not this machine."""
     if options.replay:
+        from vramtop.monitor.replay import ReplaySource
+
         path = Path(options.replay)
         source = ReplaySource(path, rebase=True)
         source.open()  # a file that cannot be played is said before the screen opens
         return source, f"the recording {path.name}, not this machine now"
     if options.demo:
+        from vramtop.monitor.demo import demo_source
+
         return demo_source(), "the demo recording, not this machine"
     return LiveOrNone(NvmlSource()), None

@@ -1,18 +1,12 @@
 """``vramtop --once``: the GPUs now, as text or JSON."""
 
 import argparse
-import json
 import os
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.gpus import match_nvml_name
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import load_job
 from vramtop.estimator.sizes import format_gib
 from vramtop.monitor.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.mig_devices import MigDevice, mig_devices
@@ -25,11 +19,17 @@ from ..odd_text import odd_lines
 from ..palette import STATUSES, VERDICTS, rest_words
 from ..terminal import Terminal, cut, look, table
 
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import Budget
+    from vramtop.estimator.job import Job
+
 
 def run(options: argparse.Namespace) -> int:
     """Print one reading; exit code 0."""
     board = _read(options)
     if options.json:
+        import json
+
         print(json.dumps(board_json(board), indent=2))
     else:
         print("\n".join(_lines(board, look(ascii_only=options.ascii))))
@@ -37,14 +37,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> Board:
-    def quick(job: Job) -> Budget:
+    def quick(job: "Job") -> "Budget":
         from vramtop.estimator.methods import estimate  # not before there is a job: it takes a fifth of the start
 
         return estimate(job, gpu=None if job.target.gpu else watchlist.card)
 
     watchlist = Watchlist(quick, oddities=Oddities(after_seconds=0))
-    for path in options.job:
-        watchlist.pend(load_job(Path(path)))
+    if options.job:
+        from vramtop.estimator.jobfile import load_job
+
+        for path in options.job:
+            watchlist.pend(load_job(Path(path)))
     source = NvmlSource()
     source.open()
     try:
@@ -57,6 +60,7 @@ def _read(options: argparse.Namespace) -> Board:
 
 
 def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
+    from vramtop.estimator.gpus import match_nvml_name
     from vramtop.estimator.methods import estimate
 
     from .attach import complete_job, observe
@@ -73,6 +77,8 @@ def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
 
 def board_json(board: Board) -> dict[str, Any]:
     """The board as ``--once --json`` prints it; null for what is not known."""
+    from datetime import datetime, timezone  # text has no time
+
     snapshot = board.snapshot
     return {
         "schema": 1,

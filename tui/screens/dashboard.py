@@ -1,20 +1,18 @@
 """The dashboard: every GPU beside its budget, the jobs that wait, and all processes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.events import Resize, ScreenResume
-from textual.geometry import Offset
+from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Input
-
-from vramtop.estimator.job import Job
-from vramtop.monitor.board import Board, GpuRow
 
 from ..arrange import Arrangement, arrange
 from ..header_text import STALE_INTERVALS, Feed, header_line, notices, summary_line
@@ -32,6 +30,12 @@ from ..widgets.process_table import ProcessTable
 from ..words import MUTED, severity, shorten
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from textual.app import ComposeResult
+
+    from vramtop.estimator.job import Job
+    from vramtop.monitor.board import Board, GpuRow
     from vramtop.monitor.snapshot import GpuKey
 
     from ..app import VramtopApp
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 class DashboardScreen(Screen[None]):
     """The first screen."""
 
-    app: "VramtopApp"
+    app: VramtopApp
     AUTO_FOCUS = "ProcessTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f", "app.fit_check", "Fit"),
@@ -64,6 +68,8 @@ class DashboardScreen(Screen[None]):
         self._panels: list[GpuPanel] = []
         self._chosen: tuple[GpuKey, int] | None = None
         """The GPU or MIG device that the user has chosen, and its position; None: the one that needs a look."""
+        self._drawn: tuple[Board, Size] | None = None
+        """What was drawn last, and on how much room."""
         self._taken = 0
         """Lines of the head, the filter and the footer."""
         self._endings: Endings | None = None
@@ -86,8 +92,16 @@ class DashboardScreen(Screen[None]):
         yield KeysLine()
 
     def on_mount(self) -> None:
-        """Nothing is known yet."""
-        self._show_head(self.app.board, self.app.feed)
+        """Draw what is known already."""
+        if self.app.board:
+            self.show_board(self.app.board)
+        else:
+            self._show_head(None, self.app.feed)
+
+    @property
+    def _room(self) -> Size:
+        """What there is to draw on, also before the first layout."""
+        return self.size or self.app.size
 
     @property
     def table(self) -> ProcessTable:
@@ -96,19 +110,20 @@ class DashboardScreen(Screen[None]):
 
     def show_board(self, board: Board) -> None:
         """Show these figures."""
+        self._drawn = board, self._room
         with self.app.batch_update():
             feed = self.app.feed
-            plan = self._plan(board, self.size.height - self._show_head(board, feed))
+            plan = self._plan(board, self._room.height - self._show_head(board, feed))
             self._show_gpus(board, plan, feed)
             self.query_one(PendingList).show_pending(
-                board.pending, width=self.size.width - 2, height=plan.pending_height, now=board.snapshot.time
+                board.pending, width=self._room.width - 2, height=plan.pending_height, now=board.snapshot.time
             )
-            self.table.show_board(board, width=self.size.width)
+            self.table.show_board(board, width=self._room.width)
             self._say_matches()
             legend = self.query_one(Legend)
             legend.display = plan.legend
             if plan.legend:
-                legend.show(legend_line(self.size.width - 2))
+                legend.show(legend_line(self._room.width - 2))
             if self._no_ending != self.app.no_ending:
                 self._no_ending = self.app.no_ending
                 self.refresh_bindings()
@@ -124,6 +139,10 @@ class DashboardScreen(Screen[None]):
 
     @on(Resize)
     @on(ScreenResume)
+    def _fill_room(self) -> None:
+        if self._drawn is None or self._drawn[0] is not self.app.board or self._drawn[1] != self.size:
+            self._arrange_again()
+
     def _arrange_again(self) -> None:
         if self.app.board and self.app.is_running and self.is_mounted and self.size.width:
             self.show_board(self.app.board)
@@ -266,7 +285,7 @@ class DashboardScreen(Screen[None]):
             then(jobs[0])
             return
         place = Offset(1, self.query_one(PendingList).region.bottom)
-        names = [shorten(clean(job.label), self.size.width - 8) for job in jobs]
+        names = [shorten(clean(job.label), self._room.width - 8) for job in jobs]
         self.app.push_screen(Menu(names, place), lambda at: None if at is None else then(jobs[at]))
 
     def _unpin(self, job: Job) -> None:
@@ -282,7 +301,7 @@ class DashboardScreen(Screen[None]):
     def _show_head(self, board: Board | None, feed: Feed) -> int:
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
         self._headed = board, feed
-        width = self.size.width
+        width = self._room.width
         self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
         warnings = notices(board, feed, width - 2)
         box = self.query_one("#notices", Lines)
@@ -297,7 +316,7 @@ class DashboardScreen(Screen[None]):
 
     def _plan(self, board: Board, height: int) -> Arrangement:
         return arrange(
-            width=self.size.width,
+            width=self._room.width,
             height=height,
             gpus=len(board.shown),
             processes=len(board.processes) + len(board.shown),
@@ -318,13 +337,13 @@ class DashboardScreen(Screen[None]):
         shown = board.shown
         chosen = self._chosen_position(shown)
         scrolls = plan.gpu_height < len(shown)
-        width = self.size.width - scrolls
+        width = self._room.width - scrolls
         names = names_width(shown)
         rows.styles.height = plan.gpu_height
         titles.show(row_titles(width, names=names))
         rows.show_gpus(shown, width=width, names=names, chosen=chosen, stale=lambda gpu: self._stale(gpu, board, feed))
         if plan.open_panel:
-            shape = PanelShape(width=self.size.width, graph_height=plan.graph_height)
+            shape = PanelShape(width=self._room.width, graph_height=plan.graph_height)
             self._show_panel(opened, shown[chosen], board, shape, feed)
 
     def _show_panels(self, board: Board, plan: Arrangement, feed: Feed, container: Container) -> None:
@@ -337,7 +356,7 @@ class DashboardScreen(Screen[None]):
         container.styles.grid_size_columns = plan.columns
         container.styles.grid_rows = str(panel_height(plan.graph_height))
         container.styles.height = plan.gpu_height
-        shape = PanelShape(width=self.size.width // plan.columns, graph_height=plan.graph_height)
+        shape = PanelShape(width=self._room.width // plan.columns, graph_height=plan.graph_height)
         for panel, gpu in zip(self._panels, shown, strict=True):
             self._show_panel(panel, gpu, board, shape, feed)
 

@@ -25,6 +25,7 @@ _KEYS = (
     ("x", "dismiss the ended run under the cursor; else take a job from those that wait"),
     ("r", "record to a file, and stop recording"),
     ("Ctrl+P", "all commands, and the themes"),
+    ("Ctrl+L", "draw the whole screen again; Ctrl+Z suspends, fg in the shell comes back"),
     ("q", "quit"),
 )
 _ATTACH_KEYS = (

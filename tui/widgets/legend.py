@@ -1,12 +1,17 @@
 """What the letters of a budget bar mean, in one line."""
 
-from textual.content import Content
+from __future__ import annotations
 
-from vramtop.estimator.budget import ComponentName
+from typing import TYPE_CHECKING
+
+from textual.content import Content
 
 from ..palette import COMPONENTS
 from ..words import MUTED
 from .lines import Lines
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget import ComponentName
 
 _SHORT: dict[ComponentName, str] = {
     "gradients": "grads",
