@@ -22,7 +22,7 @@ _Cell = tuple[str, Style | None]
 
 
 class ShownCells:
-    """What was sent to a terminal. What Textual lays out anew is sent as a whole: the terminal may have lost it."""
+    """What was sent to a terminal, until that may have lost it."""
 
     def __init__(self) -> None:
         self._lines: list[dict[int, tuple[int, Strip]]] = []
@@ -42,24 +42,16 @@ class ShownCells:
 
     def send(self, update: ChopsUpdate | LayoutUpdate, console: Console) -> str:
         """What is to be written for an update."""
-        if isinstance(update, LayoutUpdate):
-            self._remember(update)
-            return update.render_segments(console)
+        height = len(update.chops) if isinstance(update, ChopsUpdate) else update.region.bottom
+        whole = not self._lines and isinstance(update, LayoutUpdate)
         pen = _Pen(console._color_system or ColorSystem.TRUECOLOR)
-        self._lines += [{} for _ in range(len(update.chops) - len(self._lines))]
-        for y, first, end in update.spans:
-            for x, until, strip in _chops(update, y, first, end):
+        self._lines += [{} for _ in range(height - len(self._lines))]
+        for x, y, until, strip in _pieces(update):
+            if whole:
+                self._lines[y][x] = (until, strip)
+            else:
                 self._send_chop(pen, x, y, until, strip)
-        return pen.written()
-
-    def _remember(self, update: LayoutUpdate) -> None:
-        top, left = update.region.y, update.region.x
-        self._lines = [{} for _ in range(top + len(update.strips))]
-        for line, strips in zip(self._lines[top:], update.strips, strict=True):
-            x = left
-            for strip in strips:
-                line[x] = (x + strip.cell_length, strip)
-                x += strip.cell_length
+        return update.render_segments(console) if whole else pen.written()
 
     def _send_chop(self, pen: "_Pen", x: int, y: int, until: int, strip: Strip) -> None:
         line = self._lines[y]
@@ -190,11 +182,16 @@ def _codes(style: Style, colours: ColorSystem) -> str:
     return Strip.render_ansi(style, colours)
 
 
-def _chops(update: ChopsUpdate, y: int, first: int, end: int) -> Iterator[tuple[int, int, Strip]]:
-    """The pieces of a line that were painted: first column, the one behind the last, content.
-
-    Those outside of the span may show what is behind another widget.
-    """
-    for until, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
-        if strip is not None and x < end and until > first:
-            yield x, until, strip
+def _pieces(update: ChopsUpdate | LayoutUpdate) -> Iterator[tuple[int, int, int, Strip]]:
+    """The pieces of lines that were painted: first column, line, the column behind the last, content."""
+    if isinstance(update, LayoutUpdate):
+        for y, strips in enumerate(update.strips, update.region.y):
+            x = update.region.x
+            for strip in strips:
+                yield x, y, x + strip.cell_length, strip
+                x += strip.cell_length
+        return
+    for y, first, end in update.spans:
+        for until, (x, piece) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+            if piece is not None and x < end and until > first:  # others may show what is behind another widget
+                yield x, y, until, piece

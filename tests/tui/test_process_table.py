@@ -78,6 +78,21 @@ async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_pr
         assert "41.0" in after[1].text
 
 
+async def test_lines_have_the_width_of_the_table_also_before_it_is_told(make_board, make_gpu, three, monkeypatch):
+    app = TableApp()
+    async with app.run_test(size=(80, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        monkeypatch.setattr(ProcessTable, "on_resize", lambda *_: None)
+        table.show_board(make_board([make_gpu(0, three)]), width=80)
+        await pilot.pause()
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        drawn(table)
+        await pilot.resize_terminal(120, 20)
+        await pilot.pause()
+        assert {strip.cell_length for strip in drawn(table)} == {120}
+        assert "--seed" in drawn(table)[1].text
+
+
 async def test_lines_out_of_sight_are_not_drawn(make_board, make_gpu, make_process, monkeypatch):
     app = TableApp()
     async with app.run_test(size=(120, 20)) as pilot:

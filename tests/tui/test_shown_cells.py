@@ -71,12 +71,17 @@ def test_terminal_shows_the_same_as_if_all_had_been_sent(seed: int):
     draw = random.Random(seed)  # noqa: S311 - nothing is secret here
     console = Console(force_terminal=True, color_system="truecolor")
     shown, all_sent, changes_sent = ShownCells(), Screen(), Screen()
-    full = LayoutUpdate(
-        [[strip_of(draw, 10), strip_of(draw, 14)] for _ in range(_HEIGHT)], Region(0, 0, _WIDTH, _HEIGHT)
-    )
-    for screen, written in ((all_sent, full.render_segments(console)), (changes_sent, shown.send(full, console))):
-        screen.feed(written)
-    for _ in range(40):
+
+    def lay_out(cut: int) -> None:
+        lines = [[strip_of(draw, cut), strip_of(draw, _WIDTH - cut)] for _ in range(_HEIGHT)]
+        full = LayoutUpdate(lines, Region(0, 0, _WIDTH, _HEIGHT))
+        all_sent.feed(full.render_segments(console))
+        changes_sent.feed(shown.send(full, console))
+        assert changes_sent.cells == all_sent.cells
+
+    for step in range(40):
+        if step % 8 == 0:
+            lay_out(draw.choice([10, 12]))
         cuts = draw.choice([_CUTS, _CUTS, (0, 6, _WIDTH)])
         pairs = list(pairwise(cuts))
         lines = [{x: strip_of(draw, end - x) for x, end in pairs} for _ in range(_HEIGHT)]
@@ -101,11 +106,14 @@ def test_only_what_changed_is_written():
     assert shown.send(line("67"), console) == "\x1b[1;12H\x1b[38;2;16;32;48m7\x1b[0m"
 
 
-def test_what_is_laid_out_anew_is_sent_as_a_whole():
+def test_what_is_laid_out_anew_is_compared_until_the_terminal_may_have_lost_it():
     console = Console(force_terminal=True, color_system="truecolor")
     shown = ShownCells()
     full = LayoutUpdate([[Strip([Segment("all")], 3)]], Region(0, 0, 3, 1))
-    assert shown.send(full, console) == shown.send(full, console) == full.render_segments(console)
+    assert shown.send(full, console) == full.render_segments(console)
+    assert shown.send(full, console) == ""
+    shown.forget()
+    assert shown.send(full, console) == full.render_segments(console)
 
 
 def test_piece_behind_another_widget_is_not_sent():

@@ -6,7 +6,6 @@ from itertools import pairwise
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual.content import Content
-from textual.events import Resize
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -24,6 +23,8 @@ class ContentLines(ScrollView, can_focus=False):
         self._lines: list[Content] = []
         self._strips: dict[int, Strip] = {}
         """Lines that have been drawn."""
+        self._width = 0
+        """Their cells."""
         self._styles: dict[tuple[str | Style, ...], RichStyle] = {}
         """By the styles that lie over each other, the lowest first."""
 
@@ -53,6 +54,9 @@ class ContentLines(ScrollView, can_focus=False):
     def render_line(self, y: int) -> Strip:
         """The line, as it was drawn last where it is the same."""
         at = y + self.scroll_offset.y
+        if self._width != self.size.width:  # it may be painted before it is told of its new size
+            self._strips.clear()
+            self._width = self.size.width
         if at >= len(self._lines) or not self.size.width:
             return Strip.blank(self.size.width, self.rich_style)
         strip = self._strips.get(at)
@@ -65,10 +69,6 @@ class ContentLines(ScrollView, can_focus=False):
         super().notify_style_update()
         self._strips.clear()
         self._styles.clear()
-
-    def on_resize(self, _: Resize) -> None:
-        """Lines of another width."""
-        self._strips.clear()
 
     def _style_of(self, at: int) -> Style:  # noqa: ARG002 - for those that draw some lines in another style
         return self.visual_style

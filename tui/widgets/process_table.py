@@ -93,6 +93,8 @@ class ProcessTable(ScrollView, can_focus=True):
         self._painted: dict[int, Strip] = {}
         """What was drawn last, by line of the widget."""
         self._header: Strip | None = None
+        self._width = 0
+        """Cells of the lines that were drawn."""
         self._grounds: dict[bool, Style] = {}
         """Of rows without the cursor and with it."""
 
@@ -188,8 +190,7 @@ class ProcessTable(ScrollView, can_focus=True):
             self.move_cursor(row=row)
 
     def on_resize(self, _: Resize) -> None:
-        """Other rows may be in sight, and lines of another width."""
-        self._forget()
+        """Other rows may be in sight."""
         self._measure()
 
     def render_line(self, y: int) -> Strip:
@@ -221,6 +222,9 @@ class ProcessTable(ScrollView, can_focus=True):
         self._lines = {key: line for key, line in self._lines.items() if key in in_sight}
 
     def _strip_at(self, y: int) -> Strip:
+        if self._width != self.size.width:  # it may be painted before it is told of its new size
+            self._forget()
+            self._width = self.size.width
         if y < _HEADER_LINES:
             if self._header is None:
                 self._header = self._draw_header()
