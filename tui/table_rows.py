@@ -141,11 +141,12 @@ def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
         command = f"({clean(process.note)}) {command}"
     if row.job:
         command = f"{clean(row.job.label)}: {command}"
+    figures: Tone = "muted" if row.gpu.is_old else "plain"
     return {
         "PID": CellText(str(process.pid)),
         "USER": CellText(_user(row)),
         "GPU": CellText(row.gpu.label),
-        "VRAM GiB": CellText(format_gib(process.used_bytes)),
+        "VRAM GiB": CellText(format_gib(process.used_bytes), figures),
         "BUDGET": budget,
         "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), tone_of(row)),
         "STATUS": _status(row),
@@ -205,6 +206,8 @@ def tone_of(row: ProcessRow) -> Tone:
 
 
 def _status(row: ProcessRow) -> CellText:
+    if row.gpu.is_old and row.ended_at is None:
+        return CellText("! old figure", "over")
     if row.comparison:
         mark = STATUSES[row.comparison.status]
         word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.word  # the column is no wider

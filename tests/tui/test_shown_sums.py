@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vramtop.estimator.sizes import GIB
-from vramtop.monitor.snapshot import Fault, GpuReading
+from vramtop.monitor.snapshot import NO_ANSWER, Fault, GpuReading
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.commands.once import board_json
 from vramtop.tui.gpu_bars import held_cells
@@ -78,3 +78,12 @@ def test_a_contradiction_is_said_in_the_table(make_gpu, make_process, make_snaps
     *_, rest = table_rows(board_of(make_snapshot, gpu))
     assert rest.cells["VRAM GiB"].text == "n/a"
     assert "the processes hold more than is used" in rest.cells["COMMAND"].text
+
+
+def test_figures_from_before_a_hang_are_told_from_new_ones(make_gpu, make_process, make_snapshot):
+    fault = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
+    gpus = [make_gpu(0, [make_process(100, 30)], faults=(fault,)), make_gpu(1, [make_process(101, 30)])]
+    board = Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot(gpus))
+    cells = {row.row.process.pid: row.cells for row in table_rows(board) if row.row}
+    assert (cells[100]["STATUS"].text, cells[101]["STATUS"].text) == ("! old figure", "-")
+    assert (cells[100]["VRAM GiB"].tone, cells[101]["VRAM GiB"].tone) == ("muted", "plain")

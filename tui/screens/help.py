@@ -73,7 +73,7 @@ _BARS = (
     ("·", "what the allocator's cache keeps beyond the components"),
     ("┈", "the budget in the graph, whose floor is 0 and whose ceiling is the card"),
     ("┃", "where the budget ends, on the one-line bars"),
-    ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; its row is in scale to its own memory"),
+    ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; bars are in scale to its memory"),
     ("n/a", "not known; details say why"),
 )
 _STATUS_HELP = {
