@@ -18,7 +18,7 @@ EVERY_SECONDS = 2.0
 _AFTER_SECONDS = 10.0
 """So long something must be odd before it is said: processes that start and end pass through odd moments."""
 _LINGER_SECONDS = 10.0
-"""So long it is still said when it is not seen any more, as long as its processes are there."""
+"""So long it is still said when it is not seen any more, as long as its processes are there and its GPU answers."""
 
 
 class Oddities:
@@ -61,10 +61,11 @@ class Oddities:
         self._looked_at = now
         found = {oddity.identity: oddity for oddity in self._find(snapshot)}
         present = {process.pid for _, process in snapshot.processes()}
+        told = {gpu.index for gpu in snapshot.gpus if gpu.used_bytes is not None or gpu.processes is not None}
         self._last = {
             identity: (time, oddity)
             for identity, (time, oddity) in self._last.items()
-            if now - time <= _LINGER_SECONDS and present.issuperset(oddity.pids)
+            if now - time <= _LINGER_SECONDS and oddity.gpu_index in told and present.issuperset(oddity.pids)
         } | {identity: (now, oddity) for identity, oddity in found.items()}
         self._first = {identity: self._first.get(identity, now) for identity in self._last}
         said = [oddity for identity, (_, oddity) in self._last.items() if now - self._first[identity] >= self._after]

@@ -84,9 +84,8 @@ def _held(row: ProcessRow, board: Board) -> str:
 
 
 def _held_on(gpu: GpuReading, process: GpuProcess) -> str:
-    instance = "" if process.gpu_instance is None else f" MIG {process.gpu_instance}"
     size = "n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB"
-    return f"{size} of GPU {gpu.index}{instance}"
+    return f"{size} of GPU {gpu.label}"
 
 
 def _started(process: GpuProcess) -> str:

@@ -262,6 +262,18 @@ def test_sentences_neither_come_nor_go_by_one_odd_moment(machine: Machine) -> No
     assert machine.look(after=5) == ()  # a process that is gone is not lingered over
 
 
+def test_memory_of_no_process_is_not_said_of_a_gpu_that_no_longer_answers(
+    machine: Machine, make_gpu: Make, make_snapshot: Make
+) -> None:
+    machine.oddities = Oddities(viewer="ana")
+    machine.changes = {"used_bytes": 16 * 2**30}
+    machine.look()
+    assert kinds(machine.look(after=8)) == []
+    lost = make_gpu(0, processes=(), used_bytes=None, free_bytes=None, reserved_bytes=None)
+    lost = replace(lost, processes=None)
+    assert machine.oddities.update(make_snapshot([lost], time=machine.time + 4)) == ()
+
+
 def test_where_processes_come_from_is_read_once_and_never_for_a_recording(machine: Machine) -> None:
     for number, pid in enumerate((201, 202)):
         machine.add(0, pid, 30)

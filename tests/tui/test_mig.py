@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -23,6 +24,7 @@ from vramtop.tui.cli import main
 from vramtop.tui.commands import attach, once
 from vramtop.tui.row_text import names_width, row_line, row_titles
 from vramtop.tui.table_rows import in_order, matching, table_rows
+from vramtop.tui.terminate_text import question
 from vramtop.tui.widgets.gpu_panel import GpuPanel
 from vramtop.tui.widgets.gpu_rows import GpuRows
 from vramtop.tui.widgets.process_table import ProcessTable
@@ -230,6 +232,30 @@ def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figure
     assert "n/a: this user may not read" in lines[1]
     assert "n/a/n/a" in lines[1]
     assert "train.py 1 +1" in lines[1]
+
+
+def test_once_says_once_what_is_wrong_with_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Make,
+    scripted_source: Make,
+    mig_gpu: Make,
+) -> None:
+    gpu = mig_gpu()
+    less = replace(gpu, mig=tuple(replace(each, used_bytes=GIB) for each in gpu.mig))
+    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([make_snapshot([less], time=time.time())]))
+    assert main(["--once"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "add up to" in line]
+    assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
+
+
+def test_the_question_before_the_end_calls_a_device_as_the_table_does(
+    make_snapshot: Make, make_watchlist: Make, mig_gpu: Make
+) -> None:
+    board = make_watchlist().update(make_snapshot([mig_gpu()], time=time.time()))
+    row = board.processes[1]
+    ending = SimpleNamespace(process=row.process, foreign=False, doubt=None)
+    assert "2.0 GiB of GPU 0:3:1" in question(row, board, ending, width=80).plain
 
 
 def test_once_has_a_line_for_each_device_and_json_an_array(

@@ -178,8 +178,11 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
         yield terminal.text(f"pending {row.job.label}: {word}: {row.fit.sentence if row.fit else row.problem or ''}")
     yield from (terminal.text(fault.message) for fault in board.snapshot.faults)
     for gpu in board.gpus:
-        for message in dict.fromkeys(fault.message for fault in gpu.reading.faults):
-            yield terminal.text(f"GPU {gpu.reading.index}: {message}")
+        places: dict[str, str] = {}
+        for each in (gpu.reading, *(device.reading for device in gpu.devices)):
+            for fault in each.faults:
+                places.setdefault(fault.message, each.label)
+        yield from (terminal.text(f"GPU {label}: {message}") for message, label in places.items())
 
 
 def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
