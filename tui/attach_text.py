@@ -8,6 +8,7 @@ from vramtop.monitor.attach import Attachment
 from vramtop.monitor.board import ProcessRow, RunRow
 from vramtop.monitor.snapshot import ProcessKey
 
+from .absence import NOT_YET
 from .palette import STATUSES
 from .run_text import time_words
 from .terminal import clean
@@ -35,8 +36,14 @@ def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int
     return line.truncate(width)
 
 
-def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
-    """The run in one line, its command in another; ``rows`` are its processes on GPUs."""
+def run_content(attachment: Attachment, rows: Sequence[ProcessRow], absent: str) -> Content:
+    """The run in one line, its command in another.
+
+    Args:
+        attachment: what was read of it.
+        rows: its processes on GPUs.
+        absent: why there are none, where there are none.
+    """
     gpus = gpu_labels(rows)
     versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
     count = len(attachment.ranks)
@@ -45,7 +52,7 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow]) -> Content:
         f"by {attachment.launcher}" if attachment.launcher else "started directly",
         *(clean(place) for place in attachment.inside),
         "with the probe" if attachment.probe else "",
-        f"GPU {', '.join(gpus)}" if gpus else "on no GPU yet",
+        f"GPU {', '.join(gpus)}" if gpus else absent,
         f"up {span_words(rows[0].elapsed_seconds)}" if rows else "",
         versions,
     ]
@@ -72,7 +79,7 @@ def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
         return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
     if row is None or row.comparison is None:
-        return Content.assemble(words, Content.styled(" no budget" if run.problem else " on no GPU yet", MUTED))
+        return Content.assemble(words, Content.styled(" no budget" if run.problem else f" {NOT_YET.words}", MUTED))
     return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
 
 

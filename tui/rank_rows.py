@@ -9,6 +9,7 @@ from vramtop.monitor.board import ProcessRow
 from vramtop.monitor.compare import HighWater
 from vramtop.monitor.snapshot import ProcessKey
 
+from .absence import NOT_YET
 from .palette import STATUSES
 from .run_text import PHASES
 from .table_rows import CellText, tone_of
@@ -34,7 +35,7 @@ class RankRow:
 
     key: str
     row: ProcessRow | None
-    """None: this rank holds nothing on a GPU yet."""
+    """None: this rank is seen on no GPU."""
     cells: dict[RankColumn, CellText]
 
 
@@ -45,6 +46,8 @@ class Place:
     rank: int | None = None
     gpu: str = "-"
     """The GPU that it will take, as far as its environment says."""
+    absent: str = NOT_YET.words
+    """Why it is on no GPU, where it is on none."""
 
 
 def rank_columns(width: int, *, gpu_width: int = 3) -> dict[RankColumn, int]:
@@ -71,7 +74,7 @@ def is_right(name: RankColumn) -> bool:
 
 
 def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place]) -> list[RankRow]:
-    """A row for each process on each GPU, and for each rank that is on none yet; by rank.
+    """A row for each process on each GPU, and for each rank that is seen on none; by rank.
 
     Args:
         rows: the processes on GPUs, those that have ended as well.
@@ -121,7 +124,7 @@ def _waiting(key: ProcessKey, place: Place) -> RankRow:
     texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
     texts["PID"] = CellText(str(key[0]))
     texts["GPU"] = CellText(place.gpu, "muted")
-    texts["STATUS"] = CellText("on no GPU yet", "muted")
+    texts["STATUS"] = CellText(place.absent, "muted")
     return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
 
 

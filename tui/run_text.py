@@ -85,9 +85,9 @@ def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
     return Content("\n").join([*lines, *_counter_lines(row, now), _status_line(row, now)])
 
 
-def nothing_content(budget: Budget | None, width: int) -> Content:
-    """A run that holds nothing on a GPU yet: its budget alone."""
-    words = Content("It holds no memory on a GPU yet.")
+def nothing_content(sentence: str, budget: Budget | None, width: int) -> Content:
+    """A run that is seen on no GPU: why, and its budget alone."""
+    words = Content(sentence)
     if budget is None:
         return words
     parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=width - _LABEL)

@@ -402,6 +402,26 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         assert not screen.query_one(MemoryGraph).display
 
 
+async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(
+    training, watchlist, estimate_forty, board, make_snapshot, make_gpu
+):
+    unread = replace(make_gpu(0, used_bytes=None, free_bytes=None), processes=None)
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        screen.show_board(watchlist.update(make_snapshot([unread, make_gpu(1)], time=2_001.0)))
+        await until(pilot, lambda: "GPU n/a" in text_of(screen, "#run"))
+        assert "not known: GPU 0 cannot be read" in text_of(screen, "#bars")
+        assert "GPU n/a" in str(screen.query_one(RankTable).get_row_at(0))
+        training.kill()
+        training.wait()
+        screen.show_board(watchlist.update(make_snapshot([make_gpu(0), make_gpu(1)], time=2_002.0)))
+        await until(pilot, lambda: "It has ended." in text_of(screen, "#bars"))
+        assert "no GPU" not in text_of(screen, "#run")
+
+
 async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
     training, watchlist, estimate_forty, board
 ):

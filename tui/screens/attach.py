@@ -144,7 +144,7 @@ class AttachScreen(Screen[None]):
         """First the choice of a process, then the run."""
         yield Lines(id="title")
         yield PidChooser(id="choose")
-        yield FollowedRun(self._watchlist.history, self._estimate, id="attached")
+        yield FollowedRun(self._watchlist.history, self._estimate, self._watchlist.is_running, id="attached")
         yield KeysLine()
 
     def on_mount(self) -> None:

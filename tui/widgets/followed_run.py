@@ -21,6 +21,7 @@ from vramtop.monitor.history import History
 from vramtop.monitor.snapshot import HistoryKey, ProcessKey
 from vramtop.monitor.why import why
 
+from ..absence import NOT_YET, Absence, absence
 from ..attach_text import process_content, run_content, warnings_content
 from ..estimates import Estimate
 from ..newest import Newest
@@ -43,6 +44,7 @@ class FollowedRun(Vertical):
     Args:
         history: what processes have held.
         estimate: a quick estimate, for explanations.
+        is_running: whether a process of this machine still runs.
         id: the widget's id in the DOM.
     """
 
@@ -68,12 +70,14 @@ class FollowedRun(Vertical):
         self,
         history: History,
         estimate: Estimate,
+        is_running: Callable[[ProcessKey], bool],
         *,
         id: str | None = None,  # noqa: A002 - Textual's own name for it
     ) -> None:
         super().__init__(id=id)
         self._history = history
         self._estimate = estimate
+        self._is_running = is_running
         self._why = Newest("explain")
         self._gone = threading.Event()
         self._question: _Question | None = None
@@ -110,7 +114,8 @@ class FollowedRun(Vertical):
         self._attachment = attachment
         self.rows = run_rows(board, keys)
         now = board.snapshot.time if board else 0.0
-        header = run_content(attachment, self.rows) if attachment else None
+        absent = NOT_YET if self.rows else absence(board, keys, self._is_running)
+        header = run_content(attachment, self.rows, absent.words) if attachment else None
         if header is None and self.rows:
             header = process_content(self.rows)
         reading = Content.styled(f"… reading process {keys[0][0]}", MUTED) if keys else Content()
@@ -119,10 +124,10 @@ class FollowedRun(Vertical):
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
             warnings.show(warnings_content(attachment), layout=True)
-        places = _places(board, attachment, self.rows) or dict.fromkeys(keys, Place())
+        places = self._places(board, attachment) or dict.fromkeys(keys, Place(absent=absent.words))
         self.query_one(RankTable).show(self.rows, places, width=self.size.width)
-        self._again = lambda: self._draw(budget, now)
-        self._draw(budget, now)
+        self._again = lambda: self._draw(budget, now, absent)
+        self._again()
 
     @property
     def drawn(self) -> ProcessRow | None:
@@ -147,10 +152,25 @@ class FollowedRun(Vertical):
         if event.question == self._question:
             self.query_one(RunView).explain(why_content(event.answer))
 
-    def _draw(self, budget: Budget | None, now: float) -> None:
+    def _places(self, board: Board | None, attachment: Attachment | None) -> dict[ProcessKey, Place]:
+        """The ranks that were read; those that are seen on no GPU with the one that they will take, or why not."""
+        if attachment is None:
+            return {}
+        present = {row.process.key for row in self.rows}
+        if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
+            attachment = attachment.seated([gpu.reading for gpu in board.gpus])
+        places: dict[ProcessKey, Place] = {}
+        for rank in attachment.ranks:
+            key = rank.pid, rank.start_time
+            absent = NOT_YET if key in present else absence(board, (key,), self._is_running)
+            gpu = "-" if rank.seat.gpu is None else str(rank.seat.gpu)
+            places[key] = Place(rank.rank, gpu, absent.words)
+        return places
+
+    def _draw(self, budget: Budget | None, now: float, absent: Absence) -> None:
         row, view = self.drawn, self.query_one(RunView)
         if row is None:
-            view.show_nothing(budget)
+            view.show_nothing(absent.sentence, budget)
             return
         view.show(row, history=self._history.life(row.key), now=now)
         self._ask_why(row)
@@ -178,19 +198,6 @@ class FollowedRun(Vertical):
                     self.post_message(self.Explained(question, found))
 
             self._why.submit(answer)
-
-
-def _places(board: Board | None, attachment: Attachment | None, rows: Sequence[ProcessRow]) -> dict[ProcessKey, Place]:
-    """The ranks that were read; those that hold nothing yet with the GPU that they will take."""
-    if attachment is None:
-        return {}
-    present = {row.process.key for row in rows}
-    if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
-        attachment = attachment.seated([gpu.reading for gpu in board.gpus])
-    return {
-        (rank.pid, rank.start_time): Place(rank.rank, "-" if rank.seat.gpu is None else str(rank.seat.gpu))
-        for rank in attachment.ranks
-    }
 
 
 def run_of(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:

@@ -71,11 +71,11 @@ class RunView(VerticalScroll):
         self._write("budget", budget_content(row.budget) if row.budget else Content())
         self._write("facts", facts_content(row))
 
-    def show_nothing(self, budget: Budget | None) -> None:
-        """Show a budget alone: the run holds nothing on a GPU yet."""
-        self._again = partial(self.show_nothing, budget)
+    def show_nothing(self, sentence: str, budget: Budget | None) -> None:
+        """Show a budget alone, and why the run is seen on no GPU."""
+        self._again = partial(self.show_nothing, sentence, budget)
         self.query_one(MemoryGraph).display = False
-        self._write("bars", nothing_content(budget, self._width))
+        self._write("bars", nothing_content(sentence, budget, self._width))
         self._write("budget", budget_content(budget) if budget else Content())
         for name in ("legend", "why", "facts"):
             self._write(name, Content())
