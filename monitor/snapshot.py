@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # see ranges
 
 LATEST = 253_402_300_799
 """Unix seconds of the last moment that a calendar has (the year 9999)."""
-ProcessKey = tuple[int, "Seconds | None"]
+ProcessKey = tuple[int, float | None]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 """Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
