@@ -18,7 +18,6 @@ from vramtop.monitor.sampler import Sampler
 from vramtop.monitor.terminate import refusal
 
 from .app_messages import BoardUpdated, SourceFailed
-from .capabilities import Colours
 from .fit_events import FitEvents, Signal, desktop_sequence
 from .fitting_app import FittingApp
 from .header_text import STALE_INTERVALS, Feed

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from textual import on
 from textual.events import Resize
@@ -53,6 +54,12 @@ class FittingApp(FrugalApp):
             for widget in screen.walk_children(with_self=True):
                 widget.notify_style_update()
                 widget.refresh()
+
+    def deliver_screenshot(
+        self, filename: str | None = None, path: str | None = None, time_format: str | None = None
+    ) -> str | None:
+        """Save the picture where vramtop was started: few servers have the downloads folder that Textual takes."""
+        return super().deliver_screenshot(filename, path or str(Path.cwd()), time_format)
 
     def mind_size(self) -> None:
         """A screen may have opened over the sentence that there is no room."""

@@ -1,6 +1,7 @@
-"""What the app is told before it is open, and what it keeps: the theme that the user chooses."""
+"""What the app is told before it is open, and what it keeps: the theme that the user chooses, screenshots."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,3 +43,17 @@ async def test_what_is_said_before_the_dashboard_is_open_is_shown_then(make_app:
     async with app.run_test() as pilot:
         await pilot.pause()
         assert [note.message for note in app._notifications] == ["first", "second"]
+
+
+async def test_a_screenshot_lies_where_vramtop_was_started(
+    make_app: Callable[..., VramtopApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = make_app()
+    async with app.run_test() as pilot:
+        app.action_screenshot()
+        for _ in range(100):
+            if app._notifications:
+                break
+            await pilot.pause(0.05)
+        assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]

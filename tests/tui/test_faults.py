@@ -116,6 +116,15 @@ def test_once_shows_what_is_known_beside_what_is_not(
     assert [fault["code"] for fault in gpus[1]["faults"]] == [NO_ANSWER]
 
 
+def test_a_recording_without_a_reading_says_so(
+    monkeypatch: pytest.MonkeyPatch, run: Run, make_snapshot: Callable[..., Snapshot], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Machine, "read", lambda self: None)
+    code, out, err = run(make_snapshot([]), "record", str(tmp_path / "r.gz"), "--seconds", "0.1")
+    assert (code, out) == (3, "")
+    assert "nothing was recorded" in err
+
+
 def test_versions_that_are_not_known_are_not_made_up(run: Run, make_snapshot: Callable[..., Snapshot]) -> None:
     snapshot = make_snapshot([])
     nameless = replace(snapshot, source=replace(snapshot.source, driver_version=None, cuda_version=None))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.errors import CannotTellError, VramtopError
 from vramtop.monitor.nvml import NvmlSource
 from vramtop.monitor.recording import RecordingWriter
 from vramtop.monitor.sampler import Sampler
@@ -17,7 +17,7 @@ from vramtop.monitor.snapshot import Snapshot
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Record until interrupted, or for ``--seconds``; exit code 0."""
+    """Record until interrupted, or for ``--seconds``; exit code 0, or 3 where no reading came in."""
     del launch
     path = Path(options.file)
     done = threading.Event()
@@ -26,11 +26,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
     def keep(snapshot: Snapshot) -> None:
         nonlocal written
-        try:
-            writer.write(snapshot)
-            written += 1
-        except OSError as error:
-            fail(VramtopError(f"{path}: cannot be written: {error.strerror or error}"))
+        writer.write(snapshot)  # what it raises ends the sampler, which says so
+        written += 1
 
     def fail(error: VramtopError) -> None:
         failed.append(error)
@@ -54,5 +51,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         sampler.stop()
     if failed:
         raise failed[0]
-    print(json.dumps({"file": str(path), "snapshots": written}) if options.json else f"{path}: {written} snapshots")
+    if not written:
+        raise CannotTellError(f"{path}: nothing was recorded: no reading has come in; the driver may hang")
+    count = "1 snapshot" if written == 1 else f"{written} snapshots"
+    print(json.dumps({"file": str(path), "snapshots": written}) if options.json else f"{path}: {count}")
     return 0
