@@ -42,6 +42,7 @@ _FIELD = {
     "FUNCTION_NOT_FOUND": "the installed driver is too old to report {what}",
     "ARGUMENT_VERSION_MISMATCH": "the installed driver is too old to report {what}",
     "NO_PERMISSION": "the driver does not let this user read {what}",
+    "IMPLAUSIBLE": "the driver's figures for {what} are implausible",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .nvml_ask import Asker, RefusedError
 from .nvml_errors import UNSUPPORTED, field_fault
+from .nvml_processes import ADDRESSABLE_BYTES
 from .processes import one_line
 from .snapshot import Fault, MigReading
 
@@ -182,8 +183,15 @@ class NvmlMig:
         except RefusedError as refused:
             if refused.code not in UNSUPPORTED:
                 raise
-            return self._asker.call("nvmlDeviceGetMemoryInfo", slot.handle), None
-        return info, int(info.reserved)
+            return _plausible(self._asker.call("nvmlDeviceGetMemoryInfo", slot.handle)), None
+        return _plausible(info), int(info.reserved)
+
+
+def _plausible(info: Any) -> Any:
+    """The answer, where it can be a GPU instance's memory; what it says is reserved may be the whole GPU's."""
+    if 0 < info.total <= ADDRESSABLE_BYTES and info.used <= info.total and info.free <= info.total:
+        return info
+    raise RefusedError("IMPLAUSIBLE")
 
 
 def _reading(slot: _Slot, answer: tuple[Any, int | None] | None) -> MigReading:

@@ -21,6 +21,8 @@ def trusted(snapshot: Snapshot) -> Snapshot:
     """
     if any(figure >= 2**64 for figure in _figures(snapshot)):
         raise msgspec.ValidationError("more than 64 bits")
+    if any(0 in (gpu.total_bytes, *(device.total_bytes for device in gpu.mig or ())) for gpu in snapshot.gpus):
+        raise msgspec.ValidationError("a GPU without memory")
     if sum(len(gpu.processes or ()) for gpu in snapshot.gpus) > _MOST_PROCESSES:
         raise msgspec.ValidationError(f"more than {_MOST_PROCESSES:,} processes")
     if not snapshot.watched and not snapshot.pending:

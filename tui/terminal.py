@@ -75,9 +75,8 @@ class Terminal:
         if self.colours == "none" or colour is None:
             return text
         if self.colours == "16":
-            return (
-                f"\x1b[{'97' if of_16(parse(colour)) in (1, 4, 5) else '30'};{40 + of_16(parse(colour))}m{text}\x1b[0m"
-            )
+            ground = of_16(parse(colour))
+            return f"\x1b[{97 if ground in _NEED_WHITE else 30};{40 + ground}m{text}\x1b[0m"
         return f"\x1b[{self._code(38, INK)};{self._code(48, colour)}m{text}\x1b[0m"
 
     def _code(self, kind: int, colour: str) -> str:

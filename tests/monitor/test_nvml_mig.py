@@ -63,6 +63,18 @@ def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
     assert next(read_recording(tmp_path / "mig.rec")).gpus == snapshot.gpus
 
 
+@pytest.mark.parametrize(
+    "figures", [{"total_bytes": 0, "used_bytes": 0}, {"total_bytes": 10 * GIB, "used_bytes": 11 * GIB}]
+)
+def test_figures_that_make_no_sense_are_not_shown(driver, source, fake_gpu, fake_mig, fake_process, figures):
+    held = [fake_process(ME, GIB, gpu_instance=3)]
+    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3, 0, **figures), fake_mig("MIG-c", 9)], processes=held)]
+    source.open()
+    gpu = read(source)
+    assert [(device.total_bytes, device.used_bytes) for device in gpu.mig] == [(None, None), (10 * GIB, GIB)]
+    assert gpu.reason("mig") == "the driver's figures for the memory of its MIG devices are implausible"
+
+
 def test_a_gpu_without_mig_mode_is_asked_once(driver, source, clock, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB)])]
     source.open()

@@ -57,6 +57,8 @@ def test_what_is_no_file_is_a_sentence(tmp_path: Path, kind: str) -> None:
         line(time=-1),
         line().replace(b"100.0", b"NaN"),
         line().replace(b"100.0", b"1" + b"0" * 400),
+        gpu(total_bytes=0),
+        gpu(mig=[{"uuid": "MIG-1", "gpu_instance": 1, "compute_instance": 0, "total_bytes": 0}]),
         gpu(used_bytes=-1),
         gpu(used_bytes=10**30),
         gpu(power_w=1e300),
