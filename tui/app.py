@@ -19,11 +19,11 @@ from vramtop.monitor.terminate import refusal
 
 from .app_messages import BoardUpdated, SourceFailed
 from .fit_events import FitEvents, Signal, desktop_sequence
-from .fitting_app import FittingApp
 from .header_text import STALE_INTERVALS, Feed
 from .screens.base import ShowsBoard
 from .screens.dashboard import DashboardScreen
 from .terminal import clean
+from .tty.fitting_app import FittingApp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from vramtop.monitor.source import SnapshotSource
     from vramtop.monitor.watch import Watchlist
 
-    from .capabilities import Colours
     from .estimates import Estimate
     from .recorder import Recorder
+    from .tty.capabilities import Colours
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""

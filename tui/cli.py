@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from vramtop.estimator.errors import InputError, VramtopError
 
-from .streams import finish, not_written, open_missing
 from .terminal import clean
+from .tty.streams import finish, not_written, open_missing
 
 _COMMANDS = {
     "estimate": "what a training job will take, by phase and component",

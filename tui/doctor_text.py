@@ -12,7 +12,7 @@ from vramtop.monitor.doctor.system import SystemFacts
 
 from .palette import CHECKS, Mark
 from .terminal import Terminal
-from .terminal_facts import TerminalFacts
+from .tty.terminal_facts import TerminalFacts
 
 _LABEL = 10
 _SEPARATOR = " · "

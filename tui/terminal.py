@@ -12,9 +12,9 @@ from typing import TextIO
 from vramtop.monitor.plain_text import visible
 
 from .bars import Cell, runs
-from .capabilities import Colours, colours, is_dumb, speaks_utf8, wants_colour
-from .colours import of_16, of_256, parse
 from .palette import ASCII_SIGNS, INK
+from .tty.capabilities import Colours, colours, is_dumb, speaks_utf8, wants_colour
+from .tty.colours import of_16, of_256, parse
 
 _NEED_WHITE = (1, 4, 5)
 """Red, blue and magenta, on which black does not read."""

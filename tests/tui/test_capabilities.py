@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from vramtop.tui.capabilities import colours, is_dumb, speaks_utf8, wants_colour
 from vramtop.tui.terminal import Terminal
+from vramtop.tui.tty.capabilities import colours, is_dumb, speaks_utf8, wants_colour
 
 
 @pytest.mark.parametrize(

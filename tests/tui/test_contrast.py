@@ -14,10 +14,10 @@ from vramtop.estimator.job import Job, ModelSpec
 from vramtop.monitor.snapshot import Fault, WatchedJob
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
-from vramtop.tui.capabilities import Colours
-from vramtop.tui.colour_filters import PlainFilter, ReadableFilter, is_text
-from vramtop.tui.colours import VGA, XTERM, contrast, from_256, of_16, of_256, parse
 from vramtop.tui.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
+from vramtop.tui.tty.capabilities import Colours
+from vramtop.tui.tty.colour_filters import PlainFilter, ReadableFilter, is_text
+from vramtop.tui.tty.colours import VGA, XTERM, contrast, from_256, of_16, of_256, parse
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
 RGB = tuple[int, int, int]

@@ -19,7 +19,7 @@ from vramtop.monitor.doctor.system import system_facts
 from vramtop.tui.cli import main
 from vramtop.tui.doctor_text import page_lines
 from vramtop.tui.terminal import Terminal
-from vramtop.tui.terminal_facts import terminal_facts, terminal_findings
+from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_findings
 
 SECRETS = ("zaphod", "moonshot", "hunter2")
 

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from vramtop.tui.frugal_app import FrugalApp
+from vramtop.tui.tty.frugal_app import FrugalApp
 from vramtop.tui.widgets.keys_line import KeysLine
 
 

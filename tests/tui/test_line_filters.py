@@ -1,7 +1,7 @@
 import pytest
 from rich.cells import cell_len
 
-from vramtop.tui.line_filters import to_ascii, to_inert
+from vramtop.tui.tty.line_filters import to_ascii, to_inert
 
 HOSTILE = [
     "\x1b[31mred",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from textual.events import Key
 
-from vramtop.tui.quiet_input import QuietInput, _Ending
+from vramtop.tui.tty.quiet_input import QuietInput, _Ending
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         return SimpleNamespace(register=real.register, poll=wait, unregister=real.unregister)
 
-    monkeypatch.setattr("vramtop.tui.quiet_input.select.poll", watched)
-    monkeypatch.setattr("vramtop.tui.quiet_input._QUIET_SECONDS", 0.3)
+    monkeypatch.setattr("vramtop.tui.tty.quiet_input.select.poll", watched)
+    monkeypatch.setattr("vramtop.tui.tty.quiet_input._QUIET_SECONDS", 0.3)
     driver.__dict__.update(fileno=slave, _debug=False, exit_event=(ending := _Ending()), _ending=ending)
     driver.process_message = lambda event: keys.append(event.key) if isinstance(event, Key) else None
     thread = threading.Thread(target=driver.run_input_thread, daemon=True)

@@ -12,7 +12,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from vramtop.tui.shown_cells import ShownCells
+from vramtop.tui.tty.shown_cells import ShownCells
 
 _WIDTH, _HEIGHT = 24, 4
 _CUTS = (0, 10, _WIDTH)

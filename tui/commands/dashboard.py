@@ -18,9 +18,9 @@ from vramtop.monitor.reservations import Reservations
 from vramtop.monitor.settings import Settings
 from vramtop.monitor.watch import Watchlist
 
-from ..capabilities import COLOUR_SYSTEMS, colours, is_dumb
 from ..own_fault import sentence
 from ..terminal import clean, look
+from ..tty.capabilities import COLOUR_SYSTEMS, colours, is_dumb
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,7 @@ from ..doctor_text import page_lines
 from ..json_text import json_text
 from ..progress import Progress
 from ..terminal import look
-from ..terminal_facts import TerminalFacts, terminal_facts, terminal_findings
+from ..tty.terminal_facts import TerminalFacts, terminal_facts, terminal_findings
 
 _WIDTH = 80
 """A page that is pasted into a report is read in any window."""

@@ -11,11 +11,11 @@ from textual.geometry import Size
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
+from ..screens.too_small import SMALLEST, TooSmallScreen
 from .appearance import Appearance
 from .capabilities import Colours
 from .driver import TerminalDriver
 from .frugal_app import FrugalApp
-from .screens.too_small import SMALLEST, TooSmallScreen
 
 
 class FittingApp(FrugalApp):

@@ -9,7 +9,7 @@ from textual.filter import LineFilter
 
 from vramtop.monitor.plain_text import INVISIBLE
 
-from .palette import ASCII_SIGNS
+from ..palette import ASCII_SIGNS
 
 _LINES = {
     **dict.fromkeys("─┄┈╌", "-"),
