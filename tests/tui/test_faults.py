@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +86,23 @@ def test_attach_says_why_it_does_not_know_what_a_process_holds(
     healthy = make_gpu(0, faults=(Fault(field="power_w", code="NOT_SUPPORTED", message="no power"),))
     _, out, _ = run(make_snapshot([healthy, hangs]), "attach", str(os.getpid()), "--json")
     assert json.loads(out)["faults"] == [f"GPU 1: {HANGS}"]
+
+
+def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
+    tmp_path: Path, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("input()\n")
+    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE) as process:
+        settings = ("model.id=gpt2", "training.sequence_length=64", "training.micro_batch=1")
+        sets = (word for setting in settings for word in ("--set", setting))
+        words = ("attach", str(process.pid), "--method", "formula", *sets)
+        idle = run(make_snapshot([make_gpu(0)]), *words)
+        hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
+        blind = run(make_snapshot([hangs]), *words)
+        process.communicate(b"\n")
+    assert "it is on none of the GPUs that are seen here" in idle[1]
+    assert "its memory cannot be read" in blind[1]
 
 
 def test_fit_says_why_a_gpus_room_is_not_known_and_takes_another(

@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vramtop.estimator.budget import Budget
@@ -69,6 +69,8 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
         budget = _estimate(options, attachment, job, gpu)
     comparison = _compare(attachment, budget, held) if budget else None
+    if comparison and held is None and snapshot and all(gpu.processes is not None for gpu in snapshot.gpus):
+        comparison = replace(comparison, sentence="it is on none of the GPUs that are seen here")
     pids = {attachment.pid, *(rank.pid for rank in attachment.ranks)}
     found = _Run(
         attachment=attachment,
