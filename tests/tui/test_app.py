@@ -1,5 +1,7 @@
 """What the app is told before it is open, and what it keeps: the theme that the user chooses, screenshots."""
 
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 
 from vramtop.monitor.watch import Watchlist
 from vramtop.tui.app import VramtopApp
+from vramtop.tui.cli import main
 
 
 @pytest.fixture
@@ -57,3 +60,21 @@ async def test_a_screenshot_lies_where_vramtop_was_started(
                 break
             await pilot.pause(0.05)
         assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
+
+
+def test_a_job_of_the_command_line_waits_while_the_dashboard_is_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    waiting = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: waiting.append(self.watchlist.pending()))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    file = tmp_path / "job.toml"
+    file.write_text('name = "once"\n[model]\nid = "gpt2"\n')
+    assert main(["--job", str(file)]) == 0
+    for thread in threading.enumerate():
+        if thread.name == "keep pending jobs":
+            thread.join(10)
+    assert main([]) == 0
+    assert [[job.label for job in jobs] for jobs in waiting] == [["once"], []]

@@ -65,12 +65,11 @@ def run(options: argparse.Namespace) -> int:
     complaints: list[str] = []
     kept.say = settings.say = complaints.append
     theme = None if os.environ.get("TEXTUAL_THEME") else settings.theme()
-    if banner is None:  # what waits for this machine does not wait for a recorded one
-        for job in kept.load():
-            watchlist.pend(job)
-        watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
-    for job in jobs:
+    kept_jobs = kept.load() if banner is None else ()  # what waits for this machine does not wait for a recorded one
+    for job in (*kept_jobs, *jobs):
         watchlist.pend(job)
+    if banner is None:  # from here on: a job of the command line waits as long as the dashboard is open
+        watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
 
     threading.excepthook = lambda failed: kept.say(sentence(failed.exc_value or failed.exc_type()))
     head_start = HeadStart(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
