@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
 
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
 COMMAND = [sys.executable, "-m", "vramtop.tui.cli", "estimate", "meta-llama/Llama-3.1-8B", "--method", "traced"]
 
 

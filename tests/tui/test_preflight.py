@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,7 @@ def test_a_card_that_is_too_small_fails_both_bounds(preflight: Preflight) -> Non
     assert (checks["Model files"], checks["Model access"]) == ("failure", "skipped")
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
 def test_what_decides_and_cannot_be_told_is_exit_code_3(preflight: Preflight) -> None:
     words = ("llama-3.1-8b", "--gpu-memory", "800GiB", "--json")
     done = preflight(*words, HF_ENDPOINT="http://127.0.0.1:9")
