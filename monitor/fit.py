@@ -8,6 +8,7 @@ from vramtop.estimator.budget import Budget, RankNeed
 from vramtop.estimator.sizes import format_gib
 
 from .host_memory import HostRoom, HostVerdict, judge_host
+from .mig_devices import label_of
 from .snapshot import GpuReading, MigReading, Place, Snapshot
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Room:
     """What the driver keeps of the total, which CUDA does not count in it; 0 where that is not known."""
     mig: MigReading | None = None
     """The MIG device; None: it is a whole GPU."""
+    mig_label: str | None = None
+    """How the dashboard calls the MIG device: ``0:3``."""
 
     @property
     def place(self) -> Place:
@@ -76,13 +79,10 @@ class Room:
 
     @property
     def label(self) -> str:
-        """For people: ``GPU 0``, ``GPU 0 MIG 1g.10gb (gi 3)``."""
+        """For people: ``GPU 0``, ``GPU 0:3 (MIG 1g.10gb)``."""
         if self.mig is None:
             return f"GPU {self.index}"
-        words = [f"GPU {self.index} MIG", self.mig.profile, f"(gi {self.mig.gpu_instance}"]
-        if self.mig.compute_instance:
-            words[-1] = f"{words[-1]}, ci {self.mig.compute_instance}"
-        return f"{' '.join(filter(None, words))})"
+        return f"GPU {self.mig_label or self.index} ({' '.join(filter(None, ('MIG', self.mig.profile)))})"
 
     @property
     def available_bytes(self) -> int | None:
@@ -271,6 +271,7 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             reserved_bytes=gpu.reserved_bytes or 0,
             closed=closed,
         )
+    instances = [device.gpu_instance for device in gpu.mig or ()]
     for device in gpu.mig or ():
         yield Room(
             index=gpu.index,
@@ -279,6 +280,7 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             total_bytes=device.total_bytes,
             free_bytes=None if gpu.is_old else device.free_bytes,
             mig=device,
+            mig_label=label_of(gpu.index, device, shared=instances.count(device.gpu_instance) > 1),
             closed=closed,
         )
 

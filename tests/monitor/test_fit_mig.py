@@ -21,9 +21,9 @@ Snap = Callable[..., Snapshot]
 def test_each_mig_device_is_a_room_and_its_gpu_is_none(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
     rooms = rooms_of(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
     assert [(room.label, room.device, room.available_bytes) for room in rooms[:3]] == [
-        ("GPU 0 MIG 1c.3g.40gb (gi 3)", "MIG-0-3-0", 39 * GIB),
-        ("GPU 0 MIG 2c.3g.40gb (gi 3, ci 1)", "MIG-0-3-1", 39 * GIB),
-        ("GPU 0 MIG 1g.20gb (gi 9)", "MIG-0-9-0", 19 * GIB),
+        ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
+        ("GPU 0:3:1 (MIG 2c.3g.40gb)", "MIG-0-3-1", 39 * GIB),
+        ("GPU 0:9 (MIG 1g.20gb)", "MIG-0-9-0", 19 * GIB),
     ]
     assert [room.label for room in rooms[3:]] == ["GPU 1"]
 
@@ -55,7 +55,7 @@ def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
 ) -> None:
     found = fit(make_budget(device=16), rooms_of(make_snapshot([make_mig_gpu(2, free=(18, 19))]), {}))
     assert (found.verdict, found.placement, found.devices) == ("fits", (2,), ("MIG-2-9-0",))
-    assert found.sentence.endswith("fits on GPU 2 MIG 1g.20gb (gi 9)")
+    assert found.sentence.endswith("fits on GPU 2:9 (MIG 1g.20gb)")
     assert [gpu.verdict for gpu in found.gpus] == ["fits", "fits", "fits"]
     said = found.to_json()
     assert (said["placement"], said["placement_uuids"]) == ([2], ["MIG-2-9-0"])
@@ -69,7 +69,7 @@ def test_what_the_whole_gpu_has_free_is_nobodys(
 ) -> None:
     found = fit(make_budget(device=45), rooms_of(make_snapshot([make_mig_gpu()]), {}))
     assert found.verdict == "does_not_fit"
-    assert "GPU 0 MIG 1c.3g.40gb (gi 3) is short of 6.0 GiB" in found.sentence
+    assert "GPU 0:3:0 (MIG 1c.3g.40gb) is short of 6.0 GiB" in found.sentence
 
 
 def test_several_ranks_go_to_whole_gpus(

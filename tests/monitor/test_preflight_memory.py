@@ -161,7 +161,7 @@ def test_a_mig_device_that_is_named_is_the_one_that_counts(make_context: MakeCon
     assert budget.peak.device_bytes > 39 * GIB
     failed = FitVerdict().look(make_context(asked, **asked_of))
     assert (failed.status, failed.advice) == ("failure", "vramtop fit says what would make it smaller")
-    assert "GPU 0 MIG 1g.20gb (gi 9) is short" in failed.found
+    assert "GPU 0:9 (MIG 1g.20gb) is short" in failed.found
     small = dataclasses.replace(
         budget, peak=dataclasses.replace(budget.peak, device_bytes=30 * GIB, high_bytes=31 * GIB)
     )

@@ -87,9 +87,9 @@ def test_each_mig_device_has_its_line(
     monkeypatch.setattr(fit, "NvmlSource", lambda: scripted_source([snapshot]))
     assert main(["fit", "gpt2", "--method", "formula"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("fits on GPU 0 MIG 1c.3g.40gb (gi 3)")
+    assert lines[0].endswith("fits on GPU 0:3:0 (MIG 1c.3g.40gb)")
     assert [line for line in lines if line.startswith("*")] == [
-        "*GPU 0 MIG 1c.3g.40gb (gi 3): 39.0 GiB available of 40.0: ✓ fits"
+        "*GPU 0:3:0 (MIG 1c.3g.40gb): 39.0 GiB available of 40.0: ✓ fits"
     ]
-    assert " GPU 0 MIG 1g.20gb (gi 9): 19.0 GiB available of 20.0: ✓ fits" in lines
+    assert " GPU 0:9 (MIG 1g.20gb): 19.0 GiB available of 20.0: ✓ fits" in lines
     assert any(line.startswith(" GPU 1 NVIDIA H100 80GB HBM3 is in MIG mode and has no MIG device") for line in lines)
