@@ -104,6 +104,18 @@ async def test_the_first_frame_shows_what_was_read_before(open_app, make_snapsho
         assert "4711" in first
 
 
+async def test_keys_that_depend_on_the_figures_come_with_them(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
+    app.source_for_test.hang.clear()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.1)
+        assert "Kill" not in screen_lines(app)[-1]
+        app.source_for_test.hang.set()
+        await settle(pilot)
+        await pilot.pause(0.1)
+        assert " k Kill " in screen_lines(app)[-1]
+
+
 async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_source):
     closed = threading.Event()
 

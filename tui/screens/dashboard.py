@@ -73,7 +73,8 @@ class DashboardScreen(Screen[None]):
         self._taken = 0
         """Lines of the head, the filter and the footer."""
         self._endings: Endings | None = None
-        self._no_ending: str | None = None
+        self._no_ending: str | None = ""
+        """Why no process can be ended, as the keys were shown last; empty: nothing was known yet."""
 
     def compose(self) -> ComposeResult:
         """From the most general to the most special."""
