@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .mig_devices import MigDevice
     from .snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
 
+_MOST_BUDGETS = 64
+"""Those of jobs that run or wait are kept however many they are."""
 _TURNED_READINGS = 3
 """A job that waits fits, or does not, when so many readings in a row say so: processes come and go."""
 
@@ -138,7 +140,7 @@ class Watchlist:
     def refine(self, budget: Budget) -> None:
         """Use a better budget for its job than the quick estimate."""
         with self._lock:
-            self._budgets[_identity(budget.job)] = budget
+            self._keep(_identity(budget.job), budget)
 
     def watched(self) -> tuple[WatchedJob, ...]:
         """The jobs that run, with their processes, in the order in which they came to be known."""
@@ -259,10 +261,24 @@ class Watchlist:
         identity = _identity(job)
         if identity not in self._budgets:
             try:
-                self._budgets[identity] = self.estimate(job)
+                self._keep(identity, self.estimate(job))
             except VramtopError as error:
-                self._budgets[identity] = error.message
+                self._keep(identity, error.message)
         return self._budgets[identity]
+
+    def _keep(self, identity: bytes, budget: Budget | str) -> None:
+        """Remember a budget; of jobs that neither run nor wait any more, the oldest are forgotten."""
+        self._budgets[identity] = budget
+        if len(self._budgets) <= _MOST_BUDGETS:
+            return
+        recorded = self._newest.watched if self._newest else ()
+        waiting = (*self._pending, *(self._newest.pending if self._newest else ()))
+        jobs = (*(run.job for run in (*self._runs, *recorded)), *waiting)
+        used = {identity, *map(_identity, jobs)}
+        for each in [each for each in self._budgets if each not in used][: len(self._budgets) - _MOST_BUDGETS]:
+            del self._budgets[each]
+        left = {id(budget) for budget in self._budgets.values()}
+        self._of_ranks = {key: kept for key, kept in self._of_ranks.items() if id(kept[0]) in left}
 
 
 def _device_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:

@@ -2,6 +2,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from vramtop.estimator.budget import Budget, RankNeed
@@ -15,6 +16,10 @@ from vramtop.monitor.watch import Watchlist
 JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
 OTHER = Job(name="other", model=ModelSpec(id="gpt2"))
 Make = Callable[..., GpuProcess]
+
+
+def replace_name(job: Job, name: str) -> Job:
+    return msgspec.structs.replace(job, name=name)
 
 
 @pytest.fixture
@@ -103,6 +108,26 @@ def test_a_better_budget_takes_the_place_of_the_quick_one(
     budget = watchlist.update(machine).processes[0].budget
     assert budget is not None
     assert budget.peak.device_bytes < 25 * GIB
+
+
+def test_budgets_of_jobs_long_gone_are_forgotten_and_those_in_use_are_not(
+    machine: Snapshot, make_budget: Callable[..., Budget]
+) -> None:
+    asked: list[str] = []
+
+    def estimate(job: Job) -> Budget:
+        asked.append(job.label)
+        return make_budget(job)
+
+    watchlist = Watchlist(estimate)
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.pend(OTHER)
+    for number in [*range(200), 0]:
+        watchlist.watch(WatchedJob(job=replace_name(JOB, f"job {number}"), pids=((2, 1_000.0),)))
+        watchlist.update(replace(machine, time=machine.time + number))
+        watchlist.dismiss([(2, 1_000.0)])
+    assert (asked.count("sft"), asked.count("other"), asked.count("job 199"), asked.count("job 0")) == (1, 1, 1, 2)
+    assert len(watchlist._budgets) == 64
 
 
 def test_jobs_of_a_recording_are_shown_with_ones_own(
