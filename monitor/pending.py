@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.errors import CannotTellError, InputError
 
-from .user_file import UserFile, data_file
+from .user_file import UserFile, change_later, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,15 +67,7 @@ class PendingJobs:
         return UserFile(path, kind=_Jobs, empty=list, version=_VERSION, holds="the jobs that wait")
 
     def _change(self, change: Callable[[_Jobs], _Jobs]) -> None:
-        def write() -> None:
-            try:
-                said = self._file.change(change)
-            except CannotTellError as error:
-                said = error.message
-            if said:
-                self.say(said)
-
-        threading.Thread(target=write, name="keep pending jobs").start()  # no daemon: quitting at once loses nothing
+        change_later(lambda: self._file, change, self.say, thread="keep pending jobs")
 
 
 def _plain(job: Job) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramtop.estimator.errors import CannotTellError
 
-from .user_file import UserFile, data_file
+from .user_file import UserFile, change_later, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,16 +40,7 @@ class Settings:
 
     def keep_theme(self, name: str) -> None:
         """Remember a theme; what else is in the file stays."""
-
-        def write() -> None:
-            try:
-                said = self._file.change(lambda values: {**values, _THEME: name})
-            except CannotTellError as error:
-                said = error.message
-            if said:
-                self.say(said)
-
-        threading.Thread(target=write, name="keep settings").start()  # no daemon: quitting at once loses nothing
+        change_later(lambda: self._file, lambda values: {**values, _THEME: name}, self.say, thread="keep settings")
 
     @property
     def _file(self) -> UserFile[_Values]:

@@ -6,6 +6,7 @@ Several dashboards may change it at once; one that cannot be understood is set a
 import contextlib
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -122,6 +123,33 @@ class UserFile(Generic[Content]):
     @property
     def _file(self) -> Path:
         return Path(os.path.realpath(self.path))
+
+
+def change_later(
+    file: Callable[[], UserFile[Content]],
+    change: Callable[[Content], Content],
+    say: Callable[[str], None],
+    *,
+    thread: str,
+) -> None:
+    """Change a file on a thread of its own: a disk may hang.
+
+    Args:
+        file: gives the file; may raise CannotTellError.
+        change: as of ``UserFile.change``.
+        say: told in a sentence when it could not be written, or was set aside; on that thread.
+        thread: its name.
+    """
+
+    def write() -> None:
+        try:
+            said = file().change(change)
+        except CannotTellError as error:
+            said = error.message
+        if said:
+            say(said)
+
+    threading.Thread(target=write, name=thread).start()  # no daemon: quitting at once loses nothing
 
 
 def _write(file: Path, content: Any) -> None:
