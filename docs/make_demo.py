@@ -8,13 +8,13 @@ then it does not.
 import math
 import random
 
-from vramtop.estimator.gpus import find_gpu
-from vramtop.estimator.job import Job, Lora, ModelSpec, Target, Training
-from vramtop.estimator.methods import estimate
-from vramtop.estimator.sizes import GIB, MIB
-from vramtop.monitor.demo import demo_path
-from vramtop.monitor.recording import RecordingWriter
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
+from vramtop.estimator.common.sizes import GIB, MIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Target, Training
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source, WatchedJob
+from vramtop.monitor.sources.demo import demo_path
+from vramtop.monitor.sources.recording import RecordingWriter
 
 SECONDS = 180
 START = 1_780_000_000.0

@@ -9,16 +9,16 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Job
-from vramtop.estimator.methods import estimate
-from vramtop.monitor.demo import demo_path
-from vramtop.monitor.recording import read_recording
-from vramtop.monitor.snapshot import Snapshot
-from vramtop.monitor.watch import Watchlist
-from vramtop.tui.app import VramtopApp
-from vramtop.tui.screens.attach import Estimate
-from vramtop.tui.screens.step import StepScreen
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import Snapshot
+from vramtop.monitor.sources.demo import demo_path
+from vramtop.monitor.sources.recording import read_recording
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.screens.attach.screen import Estimate
+from vramtop.tui.screens.step.screen import StepScreen
 
 FOLDER = Path(__file__).parent
 SECOND = 132

@@ -31,25 +31,25 @@ an ``InputError``, what cannot be known here a ``CannotTellError``; both are ``V
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .budget import Budget
-    from .errors import CannotTellError, InputError, VramtopError
-    from .job import Job, Lora, ModelSpec, Parallel, Target, Training
-    from .jobfile import load_job
-    from .methods import estimate
+    from .budget.budget import Budget
+    from .common.errors import CannotTellError, InputError, VramtopError
+    from .estimation import estimate
+    from .job.job import Job, Lora, ModelSpec, Parallel, Target, Training
+    from .job.job_file import load_job
 
 _HOMES = {
-    "Budget": "budget",
-    "CannotTellError": "errors",
-    "InputError": "errors",
-    "Job": "job",
-    "Lora": "job",
-    "ModelSpec": "job",
-    "Parallel": "job",
-    "Target": "job",
-    "Training": "job",
-    "VramtopError": "errors",
-    "estimate": "methods",
-    "load_job": "jobfile",
+    "Budget": "budget.budget",
+    "CannotTellError": "common.errors",
+    "InputError": "common.errors",
+    "Job": "job.job",
+    "Lora": "job.job",
+    "ModelSpec": "job.job",
+    "Parallel": "job.job",
+    "Target": "job.job",
+    "Training": "job.job",
+    "VramtopError": "common.errors",
+    "estimate": "estimation",
+    "load_job": "job.job_file",
 }
 __all__ = [
     "Budget",

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.budget import Budget, Components, ModelFacts, Peak, Phase
-from vramtop.estimator.job import Job, ModelSpec
-from vramtop.estimator.sizes import GIB
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
+from vramtop.estimator.budget.budget import Budget, Components, ModelFacts, Peak, Phase
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
 
 
 @pytest.fixture(autouse=True)

@@ -1,1 +1,5 @@
-"""Readers of other tools' flags and configuration files: to a Job, each field with where it came from."""
+"""Readers: launch lines, training scripts and other tools' configuration files to a Job, with evidence for each value.
+
+Lives here: reading only; nothing that is read is imported or run.
+Callers: ``monitor.attach``, preflight, and the command line (``config_file``, ``launch_line``).
+"""

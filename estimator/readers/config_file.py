@@ -6,18 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
-from .accelerate_env import yaml_layer
-from .data_files import as_layer, read_table
-from .deepspeed import deepspeed_layer
-from .evidence import Finding, JobReading, Notes
-from .launchers import Launch
-from .place import Place
-from .program import Program
-from .settings import Setting
+from ..common.errors import InputError
+from .program.accelerate_env import yaml_layer
+from .program.deepspeed import deepspeed_layer
+from .program.launchers import Launch
+from .program.program import Program
+from .source.data_files import as_layer, read_table
+from .source.evidence import Finding, JobReading, Notes
+from .source.filesystem_view import Place
+from .source.settings import Setting
+from .source.versions import transformers_defaults, trl_defaults
 from .tools.registry import tool_that_wrote
-from .trainer_program import read_trainer
-from .versions import transformers_defaults, trl_defaults
+from .trainer.trainer_program import read_trainer
 
 _ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
 _DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")

@@ -5,19 +5,19 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..errors import InputError
-from .accelerate_env import accelerate_layers
-from .data_files import as_layer, read_table
-from .evidence import JobReading, Notes
-from .flags import parse_flags
-from .launchers import parse_launch, words_of
-from .place import Place
-from .program import Program
-from .script_ast import ALL, SIZES, Script, read_script
-from .settings import Layer, Setting
+from ..common.errors import InputError
+from .program.accelerate_env import accelerate_layers
+from .program.launchers import parse_launch, words_of
+from .program.program import Program
+from .program.script_ast import ALL, SIZES, Script, read_script
+from .source.data_files import as_layer, read_table
+from .source.evidence import JobReading, Notes
+from .source.filesystem_view import Place
+from .source.flags import parse_flags
+from .source.settings import Layer, Setting
+from .source.versions import transformers_defaults, trl_defaults
 from .tools.registry import tool_of
-from .trainer_program import read_trainer
-from .versions import transformers_defaults, trl_defaults
+from .trainer.trainer_program import read_trainer
 
 _WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")

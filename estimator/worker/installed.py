@@ -27,7 +27,7 @@ if not __package__:  # run by its path: the folder becomes a package, so that it
     del sys.path[0]
     __package__ = here.name
 
-from .protocol import serve
+from .request.protocol import serve
 
 
 def packages(request: dict[str, Any]) -> dict[str, Any]:

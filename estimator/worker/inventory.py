@@ -32,16 +32,16 @@ if not __package__:  # run by its path: the folder becomes a package, so that it
     del sys.path[0]
     __package__ = here.name
 
-from .protocol import ping, serve, versions
+from .request.protocol import ping, serve, versions
 
 
 def inventory(request: dict[str, Any]) -> dict[str, Any]:
     """Every parameter and buffer of the model that config and task describe, grouped by name and shape."""
     import torch
 
-    from . import listing
-    from .build import build_model, has_tied_head, with_adapters
-    from .request import Lora, read_code
+    from .model import listing
+    from .model.build import build_model, has_tied_head, with_adapters
+    from .request.request import Lora, read_code
 
     with torch.device("meta"):  # shapes without storage
         model = build_model(request.get("config") or {}, request["task"], code=read_code(request))

@@ -34,17 +34,17 @@ if not __package__:  # run by its path: the folder becomes a package, so that it
     del sys.path[0]
     __package__ = here.name
 
-from .protocol import ping, serve, versions
+from .request.protocol import ping, serve, versions
 
 
 def trace(message: dict[str, Any]) -> dict[str, Any]:
     """The memory of two training steps; figures of the second."""
     begun = time.monotonic()
-    from .held import pack, reserved
-    from .limits import UnsupportedError
-    from .request import read_request
-    from .step import trace_steps
-    from .summary import allocator_events, summarize
+    from .memory.replay_reserved import pack, reserved
+    from .memory.summary import allocator_events, summarize
+    from .request.limits import UnsupportedError
+    from .request.request import read_request
+    from .step.training_steps import trace_steps
 
     gc.freeze()  # the libraries' own objects need not be looked through again and again
     request = read_request(message)

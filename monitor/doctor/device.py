@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..nvml_ask import Asker, DeviceLostError, RefusedError
-from ..nvml_memory import MemoryFigures, implausible
-from ..processes import ProcessDirectory, one_line
+from ..host.processes import ProcessDirectory, one_line
+from ..sources.nvml.calls import Asker, DeviceLostError, RefusedError
+from ..sources.nvml.memory import MemoryFigures, implausible
 
 Tell = Callable[[dict[str, Any]], None]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..nvml_errors import KERNEL_VERSION, no_driver
+from ..sources.nvml.error_messages import KERNEL_VERSION, no_driver
 from .device import Device, Tell
 
 _LIBRARY = "libnvidia-ml.so"

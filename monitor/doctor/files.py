@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.foreign import read_file
+from vramtop.estimator.common.untrusted_files import read_file
 
-from ..user_file import data_folder
+from ..storage.user_file import data_folder
 
 _LARGEST = 16 << 20
 """Bytes; vramtop's own files stay far below, and one that does not is not read."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from vramtop.estimator.errors import InputError
-from vramtop.estimator.interpreters import find_interpreters, probe
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.trace.interpreters import find_interpreters, probe
 
-from ..preflight.machine import DRIVER_SECONDS
+from ..preflight.facts.machine import DRIVER_SECONDS
 from .access import AccessFacts, access_facts
 from .driver import DriverChild, DriverFacts
 from .files import FileFacts, file_facts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from ..origins import ancestors_of
+from ..host.container_origin import ancestors_of
 
 PACKAGES = ("vramtop-budget", "textual", "nvidia-ml-py", "pynvml", "psutil", "msgspec", "platformdirs", "PyYAML")
 """vramtop, what it depends on, and the retired package that takes the place of nvidia-ml-py's module."""

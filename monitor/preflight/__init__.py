@@ -1,4 +1,5 @@
-"""Preflight: whether all that a job needs is there, before it is started. ``run.run`` makes the checks.
+"""Preflight: checks before launch that everything a job needs is present.
 
-A new check is a small class in one of the modules here, and a line in ``run.CHECKS``.
+Lives here: ``prepare`` gathers the facts, ``run`` applies the checks.
+Callers: the preflight screen and the ``preflight`` command.
 """

@@ -5,22 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.cancel import Cancel, current
-from vramtop.estimator.errors import CannotTellError, InputError
-from vramtop.estimator.installed import packages, torch_build
-from vramtop.estimator.job import Job
-from vramtop.estimator.methods import MethodChoice, estimate
-from vramtop.estimator.models import resolve_model
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.estimation import MethodChoice, estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.trace.installed_packages import packages, torch_build
 
-from .access import Access, ask_hub
-from .context import Context, Once
-from .interpreter import JobPython
-from .launch import job_environ, local_ranks
-from .libraries import DISTRIBUTIONS
-from .logs import REPORTING_MODULES
-from .machine import Machine
-from .model import model_place
+from .checks.libraries import DISTRIBUTIONS
+from .checks.logs import REPORTING_MODULES
+from .checks.model import model_place
+from .context.context import Context, Once
+from .facts.access import Access, ask_hub
+from .facts.interpreter import JobPython
+from .facts.launch import job_environ, local_ranks
+from .facts.machine import Machine
 
 BUDGET_SECONDS = 90.0
 """After so long, the closed form answers in place of anything deeper."""

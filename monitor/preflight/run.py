@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from vramtop.estimator.cancel import Cancel, current
-from vramtop.estimator.errors import CancelledError, VramtopError
+from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.errors import CancelledError, VramtopError
 
-from .check import Check, Outcome
-from .context import Context
-from .cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices
-from .keys import HubToken, Keys
-from .libraries import Libraries
-from .logs import LogFolder, OutputFolder, ReportingTargets
-from .memory import FitVerdict, HostMemory, LowerBound
-from .model import ModelAccess, ModelFiles
-from .ranks import InfiniBand, NetworkInterface, Rendezvous, SharedMemory
+from .checks.cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices
+from .checks.keys import HubToken, Keys
+from .checks.libraries import Libraries
+from .checks.logs import LogFolder, OutputFolder, ReportingTargets
+from .checks.memory import FitVerdict, HostMemory, LowerBound
+from .checks.model import ModelAccess, ModelFiles
+from .checks.ranks import InfiniBand, NetworkInterface, Rendezvous, SharedMemory
+from .context.check import Check, Outcome
+from .context.context import Context
 
 CHECKS: tuple[type[Check], ...] = (
     *(Driver, CudaRuntime, ComputeCapability, VisibleDevices),

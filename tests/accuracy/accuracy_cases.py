@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.gpus import match_nvml_name
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import job_from_mapping
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file import job_from_mapping
 
 Figure = Literal["allocated", "reserved", "device", "component"]
 Part = Literal["context", "nccl", "logits", "states", "loading", "loading_reserved"]

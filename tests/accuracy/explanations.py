@@ -19,13 +19,13 @@ from accuracy_cases import read_cases, read_measured
 from explanation_jobs import JOBS, Truth, both, truths
 from report import replay
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.cause_search import Measure
-from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.explain import Explanation, explain
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import with_changes
-from vramtop.estimator.methods import estimate
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.causes.cause_search import Measure
+from vramtop.estimator.causes.explain import Explanation, explain
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file import with_changes
 
 FIGURES: dict[Measure, tuple[str, ...]] = {"device": ("reserved", "device"), "allocated": ("allocated",)}
 REPEATS = 3

@@ -67,9 +67,9 @@ def main() -> int:
 def predict(job: Tables, options: argparse.Namespace) -> dict[str, Any] | None:
     """The prediction for a job; None where vramtop is not installed."""
     try:
-        from vramtop.estimator.gpus import find_gpu
-        from vramtop.estimator.jobfile import job_from_mapping
-        from vramtop.estimator.methods import estimate
+        from vramtop.estimator.estimation import estimate
+        from vramtop.estimator.job.gpu_catalogue import find_gpu
+        from vramtop.estimator.job.job_file import job_from_mapping
     except ImportError:
         return None
     gpu = find_gpu(options.gpu) if options.gpu else None

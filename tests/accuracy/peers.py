@@ -7,10 +7,10 @@ gets an answer only from the lower bound, which looks at stored weights alone.
 from collections.abc import Callable
 from math import prod
 
-from vramtop.estimator.architecture import Architecture
-from vramtop.estimator.inventory import Inventory
-from vramtop.estimator.job import Job
-from vramtop.estimator.sizes import GIB
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.model.architecture import Architecture
+from vramtop.estimator.model.parameters import Inventory
 
 Peer = Callable[[Job, Architecture, Inventory], int | None]
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from accuracy_cases import Case, read_cases, read_left_out, read_measured
 from peers import PEERS
 
-from vramtop.estimator.architecture import read_architecture
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.methods import MethodChoice, estimate
-from vramtop.estimator.models import resolve_model
-from vramtop.estimator.shape_inventory import inventory_of
-from vramtop.estimator.sizes import GIB
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import MethodChoice, estimate
+from vramtop.estimator.model.architecture import read_architecture
+from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.find_config import resolve_model
 
 METHODS: tuple[MethodChoice, ...] = ("formula", "exact", "traced", "auto")
 

@@ -5,11 +5,11 @@ from accuracy_cases import FOLDER, Case, read_cases, read_left_out
 from peers import accelerate, deepspeed, eleuther, preflight, space
 from report import Result, groups, level, main, replay
 
-from vramtop.estimator.architecture import read_architecture
-from vramtop.estimator.jobfile import job_from_mapping
-from vramtop.estimator.models import resolve_model
-from vramtop.estimator.shape_inventory import inventory_of
-from vramtop.estimator.sizes import GIB
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.model.architecture import read_architecture
+from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.find_config import resolve_model
 
 REACHED = {  # median absolute error, share under by more than 5 %, share whose truth lies in the range
     "allocated": (0.01, 0.0, 0.98),
@@ -79,7 +79,7 @@ def bert() -> Case:
 
 
 def test_a_range_moves_with_the_figure_it_is_for(bert: Case) -> None:
-    from vramtop.estimator.methods import estimate
+    from vramtop.estimator.estimation import estimate
 
     budget = estimate(bert.job)
     assert bert.range_bytes(budget) == (budget.peak.low_bytes, budget.peak.high_bytes)

@@ -10,9 +10,9 @@ import pytest
 from accuracy_cases import read_measured
 from configurations import configurations, find, tiny
 
-from vramtop.estimator.jobfile import job_from_mapping
-from vramtop.estimator.methods import estimate
-from vramtop.estimator.sizes import GIB
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping
 
 PROGRAM = Path(measure.__file__)
 

@@ -26,8 +26,8 @@ from pathlib import Path
 import growth
 import monitors
 
-from vramtop.estimator.job import ModelSpec
-from vramtop.estimator.models import resolve_model
+from vramtop.estimator.job.job import ModelSpec
+from vramtop.estimator.model.find_config import resolve_model
 
 SMALL, LARGE = "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B"
 ACCELERATE = Path(__file__).with_name("accelerate_offline.py")
@@ -100,7 +100,7 @@ def measure(folder: Path, runs: int) -> Iterator[Measured]:
 
 def vramtop(model: Path, method: str) -> list[str]:
     """The command as it is installed, started as a program."""
-    return [sys.executable, "-m", "vramtop.tui.cli", "estimate", str(model), "--method", method]
+    return [sys.executable, "-m", "vramtop.tui.cli.main", "estimate", str(model), "--method", method]
 
 
 def seconds(command: Sequence[str], folder: Path, runs: int, *, fresh: bool = False) -> float:

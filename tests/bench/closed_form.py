@@ -8,13 +8,13 @@ import time
 from itertools import combinations
 from typing import Any
 
-from vramtop.estimator.architecture import read_architecture
-from vramtop.estimator.changes import changes_of
-from vramtop.estimator.closed_form import closed_form
-from vramtop.estimator.job import Job
-from vramtop.estimator.jobfile import job_from_mapping, with_changes
-from vramtop.estimator.methods import variants
-from vramtop.estimator.shape_inventory import inventory_of
+from vramtop.estimator.advice.training_changes import changes_of
+from vramtop.estimator.estimation import variants
+from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.model.architecture import read_architecture
+from vramtop.estimator.model.count_parameters import inventory_of
 
 ROUNDS = 5
 CONFIG: dict[str, Any] = {

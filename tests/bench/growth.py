@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.job import Job
-from vramtop.estimator.methods import estimate
-from vramtop.monitor.oddities import Oddities
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, Source
-from vramtop.monitor.watch import Watchlist
-from vramtop.tui.row_text import row_line
-from vramtop.tui.table_rows import in_order, matching, table_rows
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
+from vramtop.tui.screens.dashboard.row_text import row_line
+from vramtop.tui.screens.dashboard.table_rows import in_order, matching, table_rows
 
 GPUS = (1, 2, 4, 8, 16)
 PROCESSES_EACH = 32

@@ -30,11 +30,11 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
-from vramtop.estimator.job import Job, ModelSpec, Training
-from vramtop.estimator.methods import estimate
-from vramtop.estimator.sizes import GIB, MIB
-from vramtop.monitor.snapshot import Fault, GpuProcess, GpuReading, Snapshot, Source, WatchedJob
-from vramtop.monitor.watch import Watchlist
+from vramtop.estimator.common.sizes import GIB, MIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot, Source, WatchedJob
 
 DAYS = 2
 GPUS, BACKGROUND = 8, 6
@@ -83,8 +83,8 @@ def app(options: argparse.Namespace) -> int:
 
 
 async def _app(days: float) -> int:
-    from vramtop.tui.app import VramtopApp
-    from vramtop.tui.app_messages import BoardUpdated
+    from vramtop.tui.app.app import VramtopApp
+    from vramtop.tui.app.app_messages import BoardUpdated
 
     watchlist = Watchlist(estimate=estimate, is_running=lambda _: False)
     held = Held(round(days * 8_640))
@@ -106,7 +106,7 @@ def command(options: argparse.Namespace) -> int:
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     started = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-m", "vramtop.tui.cli"], stdin=follower, stdout=follower, stderr=follower
+        [sys.executable, "-m", "vramtop.tui.cli.main"], stdin=follower, stdout=follower, stderr=follower
     )
     os.close(follower)
     watched = psutil.Process(process.pid)

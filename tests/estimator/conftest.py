@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.architecture import read_architecture
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.closed_form import closed_form
-from vramtop.estimator.jobfile import job_from_mapping
-from vramtop.estimator.shape_inventory import inventory_of
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.model.architecture import read_architecture
+from vramtop.estimator.model.count_parameters import inventory_of
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

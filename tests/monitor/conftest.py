@@ -16,15 +16,15 @@ import psutil
 import pynvml
 import pytest
 
-from vramtop.estimator.budget import Budget
-from vramtop.estimator.installed import Packages, TorchBuild
-from vramtop.estimator.job import Job, ModelSpec
-from vramtop.monitor.fit import rooms_of
-from vramtop.monitor.preflight.access import Access
-from vramtop.monitor.preflight.context import Context
-from vramtop.monitor.preflight.interpreter import JobPython
-from vramtop.monitor.preflight.machine import Machine
-from vramtop.monitor.snapshot import GpuReading
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.trace.installed_packages import Packages, TorchBuild
+from vramtop.monitor.board.fit import rooms_of
+from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.facts.access import Access
+from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.facts.machine import Machine
+from vramtop.monitor.snapshot.snapshot import GpuReading
 
 SUCCESS = 0
 GIB = 2**30

@@ -1,1 +1,5 @@
-"""The terminal itself: what it can show, what is sent to it, and how it is left."""
+"""The terminal device: its driver, input, colours, and sending only the cells that changed.
+
+Lives here: everything that depends on Textual's internals or on the terminal's behaviour.
+Callers: ``app`` and the ``doctor`` command.
+"""

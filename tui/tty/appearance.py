@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from textual.filter import LineFilter, Monochrome, NoColor
 
-from .capabilities import Colours
+from ..draw.capabilities import Colours
 from .colour_filters import PlainFilter, ReadableFilter
 from .line_filters import AsciiFilter, InertFilter
 

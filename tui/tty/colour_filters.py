@@ -14,8 +14,8 @@ from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
-from .capabilities import Colours
-from .colours import (
+from ..draw.capabilities import Colours
+from ..draw.colours import (
     BLACK,
     DRAWN_CONTRAST,
     TEXT_CONTRAST,

@@ -18,7 +18,7 @@ from textual.geometry import Size
 from .quiet_input import QuietInput
 
 if TYPE_CHECKING:
-    from .fitting_app import FittingApp
+    from .terminal_app import FittingApp
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What ends the dashboard from outside; the keys of the same meaning never arrive as signals."""

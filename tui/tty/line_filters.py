@@ -7,9 +7,9 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
-from vramtop.monitor.plain_text import INVISIBLE
+from vramtop.monitor.host.plain_text import INVISIBLE
 
-from ..palette import ASCII_SIGNS
+from ..draw.palette import ASCII_SIGNS
 
 _LINES = {
     **dict.fromkeys("─┄┈╌", "-"),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from vramtop.monitor.doctor.findings import Finding
 from vramtop.monitor.doctor.system import SystemFacts
 
-from ..terminal import Terminal
-from .capabilities import Colours, colours, is_dumb
+from ..draw.capabilities import Colours, colours, is_dumb
+from ..draw.terminal import Terminal
 
 _LEAST_COLUMNS, _LEAST_LINES = 80, 24
 

@@ -1,1 +1,5 @@
-"""The parts that screens are made of."""
+"""Widgets that several screens share.
+
+Lives here: small Textual widgets that know budgets and text but no screen.
+Callers: ``job``, ``screens`` and ``app``.
+"""

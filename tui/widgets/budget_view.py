@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from textual.content import Content
 
-from vramtop.estimator.budget import Budget, Method
-from vramtop.estimator.effective_batch import effective_batch
-from vramtop.estimator.sizes import format_gib
-from vramtop.monitor.fit import Fit, GpuVerdict, Room
+from vramtop.estimator.budget.budget import Budget, Method
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.effective_batch import effective_batch
+from vramtop.monitor.board.fit import Fit, GpuVerdict, Room
 
-from ..bars import Cell, Part, bar, component_parts, mark_range
-from ..gpu_bars import SLACK, bar_content
-from ..palette import COMPONENTS, VERDICTS
-from ..words import badge
+from ..draw.bars import Cell, Part, bar, component_parts, mark_range
+from ..draw.gpu_bars import SLACK, bar_content
+from ..draw.labels import badge
+from ..draw.palette import COMPONENTS, VERDICTS
 
 METHOD_WORDS: Mapping[Method, str] = {
     "formula": "from the shape",

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from ..bars import Cell
+from ..draw.bars import Cell
 
 
 def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:

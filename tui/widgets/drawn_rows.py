@@ -4,7 +4,7 @@ from textual.events import Resize
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ..bars import Cell
+from ..draw.bars import Cell
 from .cells import cells_strip
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from ..palette import COMPONENTS
-from ..words import MUTED
+from ..draw.labels import MUTED
+from ..draw.palette import COMPONENTS
 from .lines import Lines
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget import ComponentName
+    from vramtop.estimator.budget.budget import ComponentName
 
 _SHORT: dict[ComponentName, str] = {
     "gradients": "grads",

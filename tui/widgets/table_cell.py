@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ..table_rows import CellText, Tone
-from ..words import shorten
+from ..draw.cell_text import CellText, Tone
+from ..draw.labels import shorten
 
 _TONES: dict[Tone, tuple[str, str]] = {
     "plain": ("", ""),

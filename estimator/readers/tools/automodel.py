@@ -4,16 +4,16 @@ Names and meanings: ``nemo_automodel/recipes`` and ``components/distributed`` of
 transformers' own; FSDP2 gathers in bf16 and reduces in fp32.
 """
 
-from ..evidence import JobReading, Notes
-from ..model_facts import known_config, stored_dtype
-from ..precision import WEIGHT_TYPES
-from ..program import Program
-from ..ranks import World, read_world
-from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..unread import warn_of_unread
-from .known_models import folder_id
-from .layers import tool_settings
-from .own import put_bool, put_int, put_ranks, put_word
+from ..program.program import Program
+from ..program.ranks import World, read_world
+from ..source.evidence import JobReading, Notes
+from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer.model_facts import known_config, stored_dtype
+from ..trainer.precision import WEIGHT_TYPES
+from ..trainer.unread_settings import warn_of_unread
+from .shared.job_keys import put_bool, put_int, put_ranks, put_word
+from .shared.known_models import folder_id
+from .shared.merged_settings import tool_settings
 
 _STRATEGIES = {
     "fsdp2": "fsdp2",

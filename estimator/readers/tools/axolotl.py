@@ -6,14 +6,14 @@ transformers' Trainer and accelerate.
 
 from dataclasses import replace
 
-from ..accelerate_env import accelerate_layers
-from ..evidence import JobReading
-from ..program import Program
-from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import read_trainer
-from ..versions import transformers_defaults
-from .layers import tool_layers
-from .translation import Translation, uses_deepspeed
+from ..program.accelerate_env import accelerate_layers
+from ..program.program import Program
+from ..source.evidence import JobReading
+from ..source.settings import Layer, Setting, Settings, as_bool, as_int, as_word
+from ..source.versions import transformers_defaults
+from ..trainer.trainer_program import read_trainer
+from .shared.merged_settings import tool_layers
+from .shared.translation import Translation, uses_deepspeed
 
 _RENAMED = {
     "base_model": "model_name_or_path",

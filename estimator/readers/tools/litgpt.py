@@ -5,14 +5,14 @@ Names and meanings: ``litgpt/finetune``, ``litgpt/args.py`` of LitGPT 0.5.
 
 from pathlib import PurePath
 
-from ..evidence import JobReading, Notes
-from ..program import Program
-from ..ranks import read_world, visible_gpus
-from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..unread import warn_of_unread
-from .known_models import folder_id
-from .layers import CONFIG_ENDINGS, tool_settings
-from .own import put_int, put_word
+from ..program.program import Program
+from ..program.ranks import read_world, visible_gpus
+from ..source.evidence import JobReading, Notes
+from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer.unread_settings import warn_of_unread
+from .shared.job_keys import put_int, put_word
+from .shared.known_models import folder_id
+from .shared.merged_settings import CONFIG_ENDINGS, tool_settings
 
 _PRECISION = {
     "bf16-true": "bf16",

@@ -3,15 +3,15 @@
 Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains with transformers' Trainer.
 """
 
-from ..accelerate_env import accelerate_layers
-from ..evidence import STATES, JobReading, Notes
-from ..program import Program
-from ..ranks import processes_per_node
-from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import read_trainer
-from ..versions import transformers_defaults
-from .layers import tool_layers
-from .translation import Translation, uses_deepspeed
+from ..program.accelerate_env import accelerate_layers
+from ..program.program import Program
+from ..program.ranks import processes_per_node
+from ..source.evidence import STATES, JobReading, Notes
+from ..source.settings import Layer, Setting, Settings, as_bool, as_int, as_word
+from ..source.versions import transformers_defaults
+from ..trainer.trainer_program import read_trainer
+from .shared.merged_settings import tool_layers
+from .shared.translation import Translation, uses_deepspeed
 
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _V1 = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config")

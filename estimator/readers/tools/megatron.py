@@ -5,13 +5,13 @@ Names, meanings and defaults: ``megatron/training/arguments.py`` and ``megatron/
 
 from typing import Any
 
-from ..evidence import JobReading, Notes
-from ..program import Program
-from ..ranks import World, read_world
-from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..unread import warn_of_unread
-from .layers import tool_settings
-from .own import put_bool, put_int, put_ranks, put_word
+from ..program.program import Program
+from ..program.ranks import World, read_world
+from ..source.evidence import JobReading, Notes
+from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer.unread_settings import warn_of_unread
+from .shared.job_keys import put_bool, put_int, put_ranks, put_word
+from .shared.merged_settings import tool_settings
 
 _SHARDING = {
     "no_shard": "none",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ..evidence import JobReading
-from ..launchers import Launch
-from ..program import Program
+from ..program.launchers import Launch
+from ..program.program import Program
+from ..source.evidence import JobReading
 from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, unsloth, vllm
 
 Table = Mapping[str, Any]

@@ -3,17 +3,17 @@
 Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
 """
 
-from ..accelerate_env import accelerate_layers
-from ..evidence import STATES, Finding, JobReading, Notes
-from ..model_facts import known_config
-from ..program import Program
-from ..ranks import processes_per_node, visible_gpus
-from ..settings import Layer, Setting, Settings, as_bool, as_int, as_word
-from ..trainer_program import read_trainer
-from ..transformers_args import PAIRS
-from ..versions import transformers_defaults
-from .layers import tool_layers
-from .translation import Translation, uses_deepspeed
+from ..program.accelerate_env import accelerate_layers
+from ..program.program import Program
+from ..program.ranks import processes_per_node, visible_gpus
+from ..source.evidence import STATES, Finding, JobReading, Notes
+from ..source.settings import Layer, Setting, Settings, as_bool, as_int, as_word
+from ..source.versions import transformers_defaults
+from ..trainer.model_facts import known_config
+from ..trainer.trainer_program import read_trainer
+from ..trainer.transformers_args import PAIRS
+from .shared.merged_settings import tool_layers
+from .shared.translation import Translation, uses_deepspeed
 
 _ATTENTION = {
     "flash_attn": "flash_attention_2",

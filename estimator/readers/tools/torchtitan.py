@@ -7,14 +7,14 @@ values a reader that runs nothing cannot see: what no flag says is asked of the 
 import re
 from dataclasses import replace
 
-from ..evidence import JobReading, Notes
-from ..program import Program
-from ..ranks import World, read_world
-from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..unread import warn_of_unread
-from .known_models import folder_id, torchtitan_id
-from .layers import tool_settings
-from .own import put_bool, put_int, put_ranks, put_word
+from ..program.program import Program
+from ..program.ranks import World, read_world
+from ..source.evidence import JobReading, Notes
+from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer.unread_settings import warn_of_unread
+from .shared.job_keys import put_bool, put_int, put_ranks, put_word
+from .shared.known_models import folder_id, torchtitan_id
+from .shared.merged_settings import tool_settings
 
 _TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _CHECKPOINTING = re.compile(r"activation[-_]checkpoint:([\w-]+)")

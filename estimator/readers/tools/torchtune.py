@@ -8,16 +8,16 @@ import os
 import shutil
 from pathlib import Path, PurePath
 
-from ..evidence import JobReading, Notes
-from ..flags import parse_flags
-from ..precision import WEIGHT_TYPES
-from ..program import Program
-from ..ranks import read_world
-from ..settings import Setting, Settings, as_bool, as_int, as_word
-from ..unread import warn_of_unread
-from .known_models import folder_id, torchtune_id
-from .layers import overrides_first, tool_settings
-from .own import put_bool, put_int, put_ranks, put_word
+from ..program.program import Program
+from ..program.ranks import read_world
+from ..source.evidence import JobReading, Notes
+from ..source.flags import parse_flags
+from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..trainer.precision import WEIGHT_TYPES
+from ..trainer.unread_settings import warn_of_unread
+from .shared.job_keys import put_bool, put_int, put_ranks, put_word
+from .shared.known_models import folder_id, torchtune_id
+from .shared.merged_settings import overrides_first, tool_settings
 
 _OPTIMIZERS = {
     "adamw": "adamw",

@@ -3,12 +3,12 @@
 Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with TRL's SFTTrainer.
 """
 
-from ..evidence import JobReading
-from ..program import Program
-from ..settings import Layer, Setting, Settings, as_word
-from ..trainer_program import read_trainer
-from ..versions import transformers_defaults
-from .layers import tool_layers
+from ..program.program import Program
+from ..source.evidence import JobReading
+from ..source.settings import Layer, Setting, Settings, as_word
+from ..source.versions import transformers_defaults
+from ..trainer.trainer_program import read_trainer
+from .shared.merged_settings import tool_layers
 
 _DEFAULTS = {
     "per_device_train_batch_size": 2,

@@ -6,12 +6,12 @@ Names, meanings and defaults: vllm/engine/arg_utils.py and vllm/config.
 from collections.abc import Mapping
 from typing import Any
 
-from ..evidence import JobReading, Notes
-from ..model_facts import known_config
-from ..program import Program
-from ..settings import Setting, Settings, as_int, as_word
-from .layers import tool_layers
-from .own import put_int, put_word
+from ..program.program import Program
+from ..source.evidence import JobReading, Notes
+from ..source.settings import Setting, Settings, as_int, as_word
+from ..trainer.model_facts import known_config
+from .shared.job_keys import put_int, put_word
+from .shared.merged_settings import tool_layers
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _STORED = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}

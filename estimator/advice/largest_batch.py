@@ -1,0 +1,102 @@
+"""The other way round: the largest micro-batch and the longest sequence of a job that still fit."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.errors import VramtopError
+from ..job.effective_batch import effective_batch
+from ..job.job import Job
+from ..job.job_file import with_changes
+
+_MOST_SEQUENCES = 4096
+_LONGEST = 1 << 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Largest:
+    """How far a job can grow in one direction, all else as it is."""
+
+    micro_batch: int | None
+    """A power of two or a multiple of eight; None: not even 1 fits."""
+    sequence_length: int | None
+    """A multiple of 128, or of 64 below that; None: not even 64 tokens fit."""
+    at_model_limit: bool = False
+    """The sequence is as long as the model was made for; memory would allow more."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``largest``."""
+        return {
+            "micro_batch": self.micro_batch,
+            "sequence_length": self.sequence_length,
+            "at_model_limit": self.at_model_limit,
+        }
+
+
+def largest(
+    job: Job, fits: Callable[[Job], bool], *, max_positions: int | None = None, keep_global_batch: bool = False
+) -> Largest:
+    """Search both directions by bisection; what is returned does fit, and the next candidate does not.
+
+    Allocated bytes never fall as either grows. The upper bound may, by less than a hundredth, where another phase
+    becomes the fullest; then a larger candidate can be passed over.
+
+    Args:
+        job: as it is.
+        fits: whether a changed job fits, by a quick estimate; one that makes no sense (InputError) does not.
+        max_positions: the longest sequence that the model was made for.
+        keep_global_batch: only micro-batches with which some accumulation keeps the sequences per step.
+    """
+    batch = effective_batch(job)
+
+    def with_batch(size: int) -> bool:
+        changes: dict[str, Any] = {"training.micro_batch": size}
+        if keep_global_batch and batch:
+            steps = batch.accumulation_for(micro_batch=size, data_ranks=batch.data_ranks)
+            changes["training.gradient_accumulation"] = steps
+        return _fits(job, changes, fits)
+
+    sizes = _batch_sizes()
+    if keep_global_batch and batch:
+        sizes = [s for s in sizes if batch.accumulation_for(micro_batch=s, data_ranks=batch.data_ranks)]
+    lengths = _lengths(max_positions)
+    longest = _last(lengths, lambda length: _fits(job, {"training.sequence_length": length}, fits))
+    return Largest(
+        micro_batch=_last(sizes, with_batch),
+        sequence_length=longest,
+        at_model_limit=longest is not None and max_positions is not None and longest == lengths[-1],
+    )
+
+
+def _fits(job: Job, changes: dict[str, Any], fits: Callable[[Job], bool]) -> bool:
+    try:
+        return fits(with_changes(job, changes))
+    except VramtopError:
+        return False
+
+
+def _last(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The last that fits, where all before it do: in steps that double, then by halves."""
+    if not candidates or not fits(candidates[0]):
+        return None
+    low, step = 0, 1
+    while low + step < len(candidates) and fits(candidates[low + step]):
+        low += step
+        step *= 2
+    high = min(low + step, len(candidates))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(candidates[middle]) else (low, middle)
+    return candidates[low]
+
+
+def _batch_sizes() -> list[int]:
+    return [1, 2, 4, *range(8, _MOST_SEQUENCES + 1, 8)]
+
+
+def _lengths(max_positions: int | None) -> list[int]:
+    limit = min(max_positions or _LONGEST, _LONGEST)
+    lengths = [length for length in (64, *range(128, limit + 1, 128)) if length <= limit]
+    if max_positions and (not lengths or lengths[-1] != max_positions):
+        lengths.append(max_positions)
+    return lengths

@@ -1,0 +1,236 @@
+"""What a running job holds against what its budget says: where the difference lies, and what would explain it.
+
+With torch's own counters the difference is split: tensors (allocated), what lies free in torch's cache, and what torch
+never sees (CUDA context, NCCL, libraries). Settings are searched for the part that differs.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal
+
+from ..budget.budget import Budget
+from ..common.errors import VramtopError
+from ..common.sizes import MIB, format_gib
+from .cause_search import Measure
+from .explain import Explanation, explain
+from .extra_memory import Estimate
+
+PartName = Literal["allocated", "cached", "outside"]
+
+_ALLOCATED_SHARE = 0.05
+"""Allocated bytes that are off by less are as predicted: nine in ten rows of the accuracy table are within 4 %."""
+_CACHED_SHARE = 0.08
+"""Of the allocated bytes: what the closed form's range allows the allocator to leave behind besides."""
+_LEAST_CACHED_BYTES = 256 * MIB
+_OUTSIDE_BYTES = 300 * MIB
+"""What the closed form's range allows CUDA context and libraries to be off by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Torch's own of one process on one GPU, as far as they are known."""
+
+    allocated_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """At the moment, as the device's figure beside it."""
+    reserved_peak_bytes: int | None = None
+    retries: int | None = None
+    """How often the cache was flushed because an allocation failed."""
+    out_of_memory: int | None = None
+    """How often an allocation failed for good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What was seen of one rank."""
+
+    device_bytes: int | None
+    """The most that it has held in its steady phase; while it loads, what it holds."""
+    loading: bool = False
+    """It has not yet stepped: ``device_bytes`` are held against the loading phase."""
+    now_bytes: int | None = None
+    """What it holds at the time of the counters; ``device_bytes`` when left out."""
+    loaded_bytes: int | None = None
+    """What it held between loading and the first step, where that plateau was seen."""
+    counters: Counters | None = None
+    at_least: bool = False
+    """It ran out of memory, and would have held more."""
+    of_card: bool = False
+    """The figures are those of the whole card, since the driver tells none for the process."""
+    foreign_bytes: int | None = None
+    """What other processes are known to hold on the card."""
+    assumed: Collection[str] = ()
+    """Dotted keys of the job that nobody wrote down: defaults and inferences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of the three parts of what a process holds."""
+
+    name: PartName
+    observed_bytes: int
+    expected_bytes: int
+    differs: bool
+    """By more than predictions are off."""
+    sentence: str
+    """For people; with what to do where there is something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Why a job holds what it holds, as far as that can be told."""
+
+    sentence: str
+    """All of it in one sentence: what was observed and what would give it."""
+    parts: tuple[Part, ...]
+    """Allocated, cached and outside; empty without torch's counters."""
+    explanations: tuple[Explanation, ...]
+    """The likeliest first."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Below the sentence: the parts that differ, and each prediction with all that makes it."""
+        return (*(part.sentence for part in self.parts if part.differs), *_predictions(self.explanations))
+
+
+def diverge(budget: Budget, observation: Observation, estimate: Estimate) -> Divergence:
+    """Hold what was seen of a rank against its budget.
+
+    Args:
+        budget: of the job as it was read.
+        observation: what was seen.
+        estimate: a quick estimate of a changed job; may raise VramtopError.
+    """
+    seen = observation
+    if seen.loading:
+        loading = budget.phase("loading")
+        expected = loading.components.total_bytes if loading else None
+        return _by(budget, seen, estimate, _Figure("loaded", seen.device_bytes, expected))
+    parts = () if seen.at_least else tuple(_parts(budget, seen))
+    differing = {part.name: part for part in parts if part.differs}
+    for name in ("allocated", "outside"):
+        if name in differing:
+            part = differing[name]
+            figure = _Figure(name, part.observed_bytes, part.expected_bytes)
+            return replace(_by(budget, seen, estimate, figure), parts=parts)
+    if parts and parts[0].name == "allocated":
+        words = differing["cached"].sentence if "cached" in differing else "each part is as predicted"
+        return Divergence(sentence=f"tensors take what was predicted: {words}", parts=parts, explanations=())
+    figure = _Figure("device", seen.device_bytes, budget.steady_device_bytes)
+    return replace(_by(budget, seen, estimate, figure), parts=parts)
+
+
+_WHAT: dict[Measure, str] = {
+    "device": "observed",
+    "allocated": "tensors take",
+    "outside": "held outside of torch",
+    "loaded": "held while loading",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    measure: Measure
+    observed: int | None
+    expected: int | None
+
+
+def _by(budget: Budget, seen: Observation, estimate: Estimate, figure: _Figure) -> Divergence:
+    """The settings searched by one figure."""
+    measure, observed, expected = figure.measure, figure.observed, figure.expected
+    if observed is None or expected is None:
+        return Divergence(sentence="what it holds cannot be read", parts=(), explanations=())
+    found = explain(
+        budget.job,
+        budget,
+        observed,
+        estimate,
+        measure=measure,
+        loaded_bytes=seen.loaded_bytes,
+        assumed=seen.assumed,
+        of_card=seen.of_card,
+        foreign_bytes=seen.foreign_bytes,
+        at_least=seen.at_least,
+    )
+    what = "ran out of memory with" if seen.at_least else _WHAT[measure]
+    said = f"{what} {format_gib(observed)} GiB, expected {format_gib(expected)}"
+    peak = budget.peak
+    inside = measure == "device" and peak.low_bytes <= observed <= peak.high_bytes
+    why = next(_predictions(found), None)
+    why = why or ("as far as predictions go, that is the same" if inside else _unexplained(budget, estimate))
+    return Divergence(sentence=f"{said}; {why}", parts=(), explanations=found)
+
+
+def _unexplained(budget: Budget, estimate: Estimate) -> str:
+    try:
+        estimate(budget.job)
+    except VramtopError as error:
+        return f"its settings cannot be searched: {error}"
+    return "no setting within two changes of the job would explain it"
+
+
+def _predictions(found: Collection[Explanation]) -> Iterator[str]:
+    """``47.3 GiB if activation checkpointing is off``: a line for all that predict the same."""
+    for _, alike in groupby(found, key=lambda each: each.group):
+        group = list(alike)
+        words = ", or ".join(each.words for each in group)
+        same = " (the same bytes: memory alone cannot tell)" if len(group) > 1 else ""
+        fixes = [each.fix for each in group[:1] if each.fix]
+        yield f"{format_gib(group[0].predicted_bytes)} GiB if {words}{same}{''.join(f'; {fix}' for fix in fixes)}"
+
+
+def _parts(budget: Budget, seen: Observation) -> Iterator[Part]:
+    counters, peak = seen.counters, budget.peak
+    if counters is None:
+        return
+    allocated = counters.allocated_peak_bytes
+    if allocated is not None:
+        yield _allocated(budget, allocated)
+        if counters.reserved_peak_bytes is not None:
+            expected = peak.reserved_bytes - peak.allocated_bytes
+            yield _cached(counters, counters.reserved_peak_bytes - allocated, expected, allocated)
+    now = seen.device_bytes if seen.now_bytes is None else seen.now_bytes
+    fullest = budget.phase(peak.phase)
+    if now is None or counters.reserved_bytes is None or fullest is None or now < counters.reserved_bytes:
+        return
+    yield _outside(now - counters.reserved_bytes, fullest.outside_bytes, fullest.components.context)
+
+
+def _allocated(budget: Budget, observed: int) -> Part:
+    expected = budget.peak.allocated_bytes
+    allowed = _ALLOCATED_SHARE * expected
+    if budget.model.count == "approximate":
+        allowed = max(allowed, (budget.peak.high_bytes - budget.peak.low_bytes) / 2)
+    return Part(
+        name="allocated",
+        observed_bytes=observed,
+        expected_bytes=expected,
+        differs=abs(observed - expected) > allowed,
+        sentence=f"tensors take {format_gib(observed)} GiB at most, expected {format_gib(expected)}",
+    )
+
+
+def _cached(counters: Counters, observed: int, expected: int, allocated: int) -> Part:
+    flushed = counters.retries or 0
+    times = "once" if flushed == 1 else f"{flushed} times"
+    differs = observed - expected > max(_LEAST_CACHED_BYTES, _CACHED_SHARE * allocated)
+    words = f"{format_gib(observed)} GiB lie free in torch's cache at its peak, expected {format_gib(expected)}"
+    if differs:
+        # blocks of one size do not serve another: lengths that vary, an evaluation between the steps
+        words += ": fragmentation; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    if flushed:
+        words += f"; the cache was flushed {times} for want of room"
+    if counters.out_of_memory:
+        words += f"; {counters.out_of_memory} allocations failed for good"
+    return Part(name="cached", observed_bytes=observed, expected_bytes=expected, differs=differs, sentence=words)
+
+
+def _outside(observed: int, expected: int, context: int) -> Part:
+    nccl = expected - context
+    more = observed - expected
+    words = f"CUDA context and libraries take {format_gib(observed)} GiB, expected {format_gib(expected)}"
+    differs = abs(more) > _OUTSIDE_BYTES + nccl // 2  # half of communication is what the closed form allows, too
+    if differs and more > 0:
+        words += ": another library in the process, more NCCL communicators, or kernels loaded all at once"
+    return Part(name="outside", observed_bytes=observed, expected_bytes=expected, differs=differs, sentence=words)

@@ -1,0 +1,247 @@
+"""Job files: TOML to ``Job``, with errors that name the file, the key, the value and the nearest known key."""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..common.errors import InputError
+from ..common.paths import is_file
+from ..common.untrusted_files import parse_toml, read_file
+from .config_fields import shown
+from .job import Job, Run, Software, Unsure
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+
+
+def load_job(path: Path) -> Job:
+    """The job in a TOML file. A model id that is a folder beside the file becomes that folder's full path.
+
+    Raises:
+        InputError: the file cannot be read, is not TOML, or is not a job.
+    """
+    data = _read(path)
+    job = job_from_mapping(data, where=str(path))
+    if job.model.id is None and job.model.config is None:
+        raise InputError(f"{path}: no model is given; write [model] with an id, or [model.config]")
+    if job.model.id and is_file(path.parent / job.model.id / "config.json"):
+        folder = str((path.parent / job.model.id).resolve())
+        job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, id=folder))
+    if uses_own_code(job):
+        place = str((path.parent / (job.model.code_folder or "")).resolve())
+        job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, code_folder=place))
+    return job
+
+
+def written_keys(path: Path) -> tuple[str, ...]:
+    """The dotted keys that a job file sets itself.
+
+    Raises:
+        InputError: it cannot be read, or is not TOML.
+    """
+    tables = _read(path)
+    return tuple(
+        f"{table}.{key}".rstrip(".")
+        for table, fields in tables.items()
+        for key in (fields if isinstance(fields, dict) else ("",))
+    )
+
+
+def uses_own_code(job: Job) -> bool:
+    """The user names code of his own, a model or a tensor-parallel plan, that a worker is to import."""
+    return job.parallel.tensor_plan is not None or names_code(job.model.id)
+
+
+def names_code(name: str | None) -> bool:
+    """It is written ``module:attribute``, and no file is called so."""
+    return bool(name) and _CALLABLE.fullmatch(name or "") is not None and not os.access(name or "", os.F_OK)
+
+
+def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
+    """A job from nested tables as a job file has them.
+
+    Args:
+        data: the tables.
+        where: what to call their source in an error.
+
+    Raises:
+        InputError: an unknown key (the nearest known one is named) or a wrong value.
+    """
+    try:
+        return msgspec.convert(data, Job)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {_explain(str(error), data)}") from None
+    except UnicodeEncodeError:  # half a character, which JSON and YAML can spell
+        raise InputError(f"{where}: a value is no text") from None
+
+
+def job_to_mapping(job: Job) -> dict[str, Any]:
+    """The job as nested tables with every field written out, as a job file would have them."""
+    tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
+    for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
+        value = getattr(job, table)
+        if value is not None and value not in (Software(), Run(), Unsure()):  # rarely said
+            fields = msgspec.structs.asdict(value)
+            tables[table] = {key: field for key, field in fields.items() if field is not None}
+    return tables
+
+
+def job_keys() -> tuple[str, ...]:
+    """Every settable key, dotted: ``training.micro_batch``."""
+    tables = [table.encode_name for table in msgspec.structs.fields(Job)]
+    return tuple(f"{table}.{key}".rstrip(".") for table in tables for key in _table_keys(table) or ("",))
+
+
+def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
+    """The job with dotted keys set, such as ``{"training.micro_batch": 4}``. A table set to None is removed.
+
+    Raises:
+        InputError: an unknown key or a wrong value.
+    """
+    try:
+        return _with_tables(job, changes)
+    except (msgspec.ValidationError, KeyError, UnicodeEncodeError):  # said below by what is wrong, where
+        tables = job_to_mapping(job)
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        if not key:
+            if value is None:
+                tables.pop(table, None)
+            else:
+                tables[table] = value
+        else:
+            tables.setdefault(table, {})[key] = value
+    return job_from_mapping(tables, where=where)
+
+
+def differences(before: Job, after: Job) -> dict[str, Any]:
+    """What to set in one job to get the other, by dotted keys, as ``with_changes`` takes it.
+
+    A table that only ``before`` has is None.
+    """
+    old, new = job_to_mapping(before), job_to_mapping(after)
+    changes: dict[str, Any] = {}
+    for table in dict.fromkeys([*old, *new]):
+        there, wanted = old.get(table, {}), new.get(table)
+        if not isinstance(wanted, dict):
+            if wanted != there:
+                changes[table] = wanted
+            continue
+        unset = dict.fromkeys(key for key in there if key not in wanted)
+        changes |= {f"{table}.{key}": value for key, value in (wanted | unset).items() if there.get(key) != value}
+    return changes
+
+
+@lru_cache
+def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
+    """The job's tables by name, each with the types of its keys."""
+    kinds = {f.encode_name: _struct_of(f.encode_name) for f in msgspec.structs.fields(Job)}
+    return {
+        name: (kind, {f.encode_name: f.type for f in msgspec.structs.fields(kind)})
+        for name, kind in kinds.items()
+        if kind is not None
+    }
+
+
+def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
+    """The job with the keys that change made anew, and nothing else: searches ask for thousands of these.
+
+    Raises:
+        msgspec.ValidationError: a wrong value.
+        KeyError: an unknown key, or a table that is to be taken out.
+    """
+    settable = _settable()
+    tables: dict[str, dict[str, Any]] = {}
+    for dotted, value in changes.items():
+        table, _, key = dotted.partition(".")
+        tables.setdefault(table, {})[key] = msgspec.convert(value, settable[table][1][key])
+    made = {name: getattr(job, name) or settable[name][0]() for name in tables}
+    return msgspec.structs.replace(
+        job, **{name: msgspec.structs.replace(old, **tables[name]) for name, old in made.items()}
+    )
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string.
+
+    Raises:
+        InputError: there is no ``=``.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{text!r} is not KEY=VALUE, such as training.micro_batch=4")
+    if key.strip().startswith("software."):  # 1.10 is a version, not a number
+        return key.strip(), value.strip().strip("\"'")
+    try:
+        return key.strip(), parse_toml(f"value = {value}")["value"]
+    except ValueError:
+        return key.strip(), value.strip()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = read_file(path).decode()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path}: cannot be read as text: {reason}") from None
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+
+
+def _explain(message: str, data: Mapping[str, Any]) -> str:
+    match = _AT.match(message)
+    what, path = (match["what"], match["path"] or "$") if match else (message, "$")
+    steps = [step for step in path[1:].split(".") if step]
+    unknown = _UNKNOWN.search(what)
+    if unknown:
+        known = _table_keys(steps[0]) if steps else _table_keys(None)
+        dotted = ".".join([*steps, unknown[1]])
+        return f"unknown key {dotted!r}; {_nearest(unknown[1], known)}"
+    value = _lookup(data, steps)
+    dotted = ".".join(steps) or "the job"
+    choices = _choices(steps) if what.startswith("Invalid enum value") else ()
+    if choices:
+        return f"{dotted} = {shown(value)} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
+    return f"{dotted} = {shown(value)}: {what[:1].lower()}{what[1:]}"
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+
+
+def _table_keys(table: str | None) -> tuple[str, ...]:
+    kind = Job if table is None else _struct_of(table)
+    return tuple(f.encode_name for f in msgspec.structs.fields(kind)) if kind else ()
+
+
+def _struct_of(table: str) -> type[msgspec.Struct] | None:
+    kind = next((f.type for f in msgspec.structs.fields(Job) if f.encode_name == table), None)
+    options = [kind, *getattr(kind, "__args__", ())]
+    return next((o for o in options if isinstance(o, type) and issubclass(o, msgspec.Struct)), None)
+
+
+def _choices(steps: Sequence[str]) -> tuple[str, ...]:
+    struct = _struct_of(steps[0]) if len(steps) == 2 else None
+    for f in msgspec.structs.fields(struct) if struct else ():
+        if f.encode_name == steps[1]:
+            return tuple(str(choice) for choice in getattr(f.type, "__args__", ()) if isinstance(choice, str))
+    return ()
+
+
+def _lookup(data: Any, steps: Sequence[str]) -> Any:
+    for step in steps:
+        if isinstance(data, Mapping):
+            data = data.get(step.partition("[")[0])
+    return data

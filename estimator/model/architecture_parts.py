@@ -1,0 +1,196 @@
+"""The parts of a model's shape, each read from its config: blocks, attention, window, MLP, experts, surroundings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..common.errors import InputError
+from ..job.config_fields import Fields
+from ..job.job import Task
+from .families import Family
+
+
+def read_parts(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
+    """Every field of an ``Architecture`` that the config decides."""
+    blocks = _blocks(fields, family, task)
+    return {
+        **blocks,
+        **_attention(fields, family),
+        **_window(fields, family, blocks["layers"]),
+        **_mlp(fields, family),
+        **_experts(fields, family, blocks["layers"]),
+        **_surroundings(fields, family),
+    }
+
+
+def _blocks(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
+    layers = fields.layers("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    if family.layout == "t5":
+        decoder = 0 if task == "token-classification" else fields.layers("num_decoder_layers", default=layers)
+        return {"layers": layers + decoder, "encoder_layers": layers, "decoder_layers": decoder, "causal": False}
+    causal = family.layout not in ("bert", "distilbert")
+    return {
+        "layers": layers,
+        "encoder_layers": 0 if causal else layers,
+        "decoder_layers": layers if causal else 0,
+        "causal": causal or fields.flag("is_decoder", False),
+    }
+
+
+def _attention(fields: Fields, family: Family) -> dict[str, Any]:
+    hidden = fields.size("hidden_size", "n_embd", "d_model", "dim")
+    heads = fields.size("num_attention_heads", "n_head", "num_heads", "n_heads")
+    attention_bias = fields.flag("attention_bias", family.qkv_bias) if "attention_bias" in family.bias_fields else None
+    qkv_bias = fields.flag("qkv_bias", family.qkv_bias) if "qkv_bias" in family.bias_fields else family.qkv_bias
+    return {
+        "hidden": hidden,
+        "heads": heads,
+        **(_latent(fields, heads) if fields.optional_size("kv_lora_rank") else _plain(fields, family, hidden, heads)),
+        "norm": family.norm,
+        "norms_per_layer": family.norms_per_layer,
+        "qk_norm": family.qk_norm,
+        "qkv_bias": qkv_bias if attention_bias is None else attention_bias,
+        "output_bias": family.output_bias if attention_bias is None else attention_bias,
+        "attention_softcap": fields.number("attn_logit_softcapping", default=family.attention_softcap),
+        "relative_buckets": fields.size("relative_attention_num_buckets", default=32) if family.layout == "t5" else 0,
+    }
+
+
+def _plain(fields: Fields, family: Family, hidden: int, heads: int) -> dict[str, Any]:
+    own_heads = family.layout in ("llama", "phi", "phi3")
+    kv_heads = fields.optional_size("num_key_value_heads")
+    head_dim = fields.optional_size("head_dim", "d_kv")
+    if not own_heads:
+        kv_heads = heads
+    if family.layout not in ("llama", "t5"):
+        head_dim = None  # the other families' code divides, whatever the config says
+    kv_heads, head_dim = kv_heads or heads, head_dim or hidden // heads
+    if head_dim < 1:
+        raise InputError(f"{fields.where}: {heads} attention heads do not fit into a hidden size of {hidden}")
+    return {
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "value_head_dim": head_dim,
+        "query_size": heads * head_dim,
+        "key_size": kv_heads * head_dim,
+        "value_size": kv_heads * head_dim,
+        "attention_output_size": heads * head_dim,
+        "q_lora_rank": None,
+        "kv_lora_rank": None,
+        "rope_head_dim": head_dim,
+    }
+
+
+def _latent(fields: Fields, heads: int) -> dict[str, Any]:
+    """DeepSeek's multi-head latent attention (arXiv 2405.04434): every head has its own keys and values."""
+    rope = fields.size("qk_rope_head_dim")
+    head_dim = rope + fields.size("qk_nope_head_dim")
+    value_dim = fields.size("v_head_dim")
+    return {
+        "kv_heads": heads,
+        "head_dim": head_dim,
+        "value_head_dim": value_dim,
+        "query_size": heads * head_dim,
+        "key_size": heads * head_dim,
+        "value_size": heads * value_dim,
+        "attention_output_size": heads * value_dim,
+        "q_lora_rank": fields.optional_size("q_lora_rank"),
+        "kv_lora_rank": fields.size("kv_lora_rank"),
+        "rope_head_dim": rope,
+    }
+
+
+def _window(fields: Fields, family: Family, layers: int) -> dict[str, Any]:
+    window = fields.optional_size("sliding_window", minimum=0)
+    kinds = fields.items("layer_types")
+    if kinds is not None:
+        windowed = kinds.count("sliding_attention")
+    elif family.full_attention_every:
+        every = fields.size("sliding_window_pattern", default=family.full_attention_every)
+        windowed = layers - layers // every
+    elif "use_sliding_window" in fields.config or fields.config["model_type"].startswith("qwen"):
+        first = fields.optional_size("max_window_layers", minimum=0) or 0
+        windowed = max(layers - first, 0) if fields.flag("use_sliding_window", False) else 0
+    else:
+        windowed = layers
+    return {"sliding_window": (window or None) if windowed else None, "sliding_layers": windowed if window else 0}
+
+
+def _mlp(fields: Fields, family: Family) -> dict[str, Any]:
+    hidden = fields.size("hidden_size", "n_embd", "d_model", "dim")
+    activation = fields.text("hidden_activation", "hidden_act", "activation_function", "activation")
+    gated = family.gated
+    if family.layout == "t5":
+        feed_forward = fields.text("feed_forward_proj", default="relu") or "relu"
+        gated, activation = feed_forward.startswith("gated-"), feed_forward.removeprefix("gated-")
+        activation = "gelu_new" if feed_forward == "gated-gelu" else activation  # as T5Config reads it
+    return {
+        "mlp_size": fields.size(
+            "intermediate_size",
+            "n_inner",
+            "d_ff",
+            "hidden_dim",
+            "ffn_dim",
+            default=4 * hidden if family.layout == "gpt2" else None,
+        ),
+        "gated": gated,
+        "activation": activation or family.activation,
+        "mlp_bias": fields.flag("mlp_bias", False) if "mlp_bias" in family.bias_fields else family.mlp_bias,
+        "parallel_residual": family.layout == "phi"
+        or (family.layout == "gpt_neox" and fields.flag("use_parallel_residual", True)),
+    }
+
+
+def _experts(fields: Fields, family: Family, layers: int) -> dict[str, Any]:
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    experts = (fields.optional_size(*names, minimum=0) or 0) if family.layout == "llama" else 0
+    moe_layers = _count_moe_layers(fields, layers) if experts else 0
+    if not moe_layers:
+        experts = 0
+    own_size = fields.optional_size("moe_intermediate_size")
+    return {
+        "experts": experts,
+        "experts_per_token": fields.size("num_experts_per_tok", "experts_per_token", default=1) if experts else 0,
+        "expert_mlp_size": (own_size or fields.size("intermediate_size")) if experts else 0,
+        "shared_mlp_size": _shared_mlp_size(fields, own_size) if experts else 0,
+        "moe_layers": moe_layers,
+        "dense_layers": layers - moe_layers,
+    }
+
+
+def _count_moe_layers(fields: Fields, layers: int) -> int:
+    first_dense = fields.optional_size("first_k_dense_replace", minimum=0)
+    if first_dense is not None:
+        return max(layers - first_dense, 0)
+    dense = set(fields.items("mlp_only_layers") or ())
+    step = fields.size("decoder_sparse_step", default=1)
+    return sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
+
+
+def _shared_mlp_size(fields: Fields, own_size: int | None) -> int:
+    shared = fields.optional_size("n_shared_experts", minimum=0)
+    if shared is not None:
+        return shared * (own_size or fields.size("moe_intermediate_size"))
+    return fields.optional_size("shared_expert_intermediate_size", minimum=0) or 0
+
+
+def _surroundings(fields: Fields, family: Family) -> dict[str, Any]:
+    max_positions = fields.optional_size("max_position_embeddings", "n_positions", "n_ctx")
+    learned = family.layout in ("gpt2", "bert", "distilbert")
+    labels = fields.config.get("id2label")
+    dtype = str(fields.config.get("dtype") or fields.config.get("torch_dtype") or "").removeprefix("torch.")
+    return {
+        "vocab": fields.size("vocab_size"),
+        "positions": (max_positions or (1024 if family.layout == "gpt2" else 512)) if learned else 0,
+        "max_positions": max_positions,
+        "token_types": fields.size("type_vocab_size", default=2) if family.layout == "bert" else 0,
+        "tied": fields.flag("tie_word_embeddings", family.tied),
+        "hidden_dropout": fields.number(
+            "hidden_dropout_prob", "resid_pdrop", "dropout_rate", "dropout", "hidden_dropout", default=family.dropout
+        ),
+        "attention_dropout": fields.number(
+            "attention_probs_dropout_prob", "attn_pdrop", "attention_dropout", "dropout_rate", default=family.dropout
+        ),
+        "logit_softcap": fields.number("final_logit_softcapping", default=family.logit_softcap),
+        "dtype": dtype if dtype in ("float32", "bfloat16", "float16") else None,
+        "num_labels": fields.size("num_labels", default=len(labels) if isinstance(labels, Mapping) and labels else 2),
+    }

@@ -1,0 +1,241 @@
+"""From a job's model to its config: written out, in a folder, in the Hugging Face cache, or built in. No network."""
+
+import difflib
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..common.errors import InputError
+from ..common.paths import expanded, is_file
+from ..common.untrusted_files import CONFIG_BYTES, check_shape, read_file
+from ..job.job import ModelSpec, Task
+from ..job.job_file import names_code
+from .architecture import usual_task
+
+_TUNED = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
+"""Parts of a name that tell how, or when, a model was trained on, not its shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedModel:
+    """A model whose config is known."""
+
+    config: Mapping[str, Any]
+    """The fields of a Hugging Face config.json; empty where the model is code, which only running it can tell."""
+    source: Literal["inline", "folder", "cache", "built-in", "code"]
+    where: str
+    """What to call the config in an error: a path, a key of the job file, a built-in name."""
+    label: str
+    """The model's name for people."""
+    code: Mapping[str, Any] | None = None
+    """What a worker may run beside the installed libraries: ``folder``, and ``model`` or ``remote``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltInModel:
+    """A model that vramtop knows by name."""
+
+    id: str
+    """Its hub id."""
+    label: str
+    """For people."""
+    task: Task
+    """What it is usually trained for."""
+    parameters: int
+    """Published count with that task's head."""
+    aliases: tuple[str, ...]
+    config: Mapping[str, Any]
+
+
+def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, folders: bool = True) -> ResolvedModel:
+    """The config of a job's model: inline, from a folder, from the Hugging Face cache, or built in; in that order.
+
+    Args:
+        spec: the job's model.
+        environ: where HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME are looked up; this process's environment by default.
+        folders: whether the model may be a folder; not where its name is meant from a folder that is not ours.
+
+    Raises:
+        InputError: there is no such model in any of these places, or its config.json is broken.
+    """
+    found = _resolve(spec, os.environ if environ is None else environ, folders=folders)
+    if spec.trust_remote_code and found.source in ("folder", "cache"):
+        return replace(found, code={"folder": str(Path(found.where).resolve().parent), "remote": True})
+    return found
+
+
+def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> ResolvedModel:
+    if spec.config is not None:
+        return ResolvedModel(
+            config=spec.config, source="inline", where="model.config", label=spec.id or _inline_label(spec.config)
+        )
+    if not spec.id:
+        raise InputError("no model is given; set model.id, or write its config under [model.config]")
+    if names_code(spec.id):
+        code = {"folder": str(Path(spec.code_folder or "").resolve()), "model": spec.id}
+        return ResolvedModel(config={}, source="code", where=spec.id, label=spec.id, code=code)
+    folder = _from_folder(spec.id) if folders else None
+    return folder or _from_cache(spec.id, environ) or _from_built_in(spec.id, environ)
+
+
+@functools.cache
+def built_in_models() -> tuple[BuiltInModel, ...]:
+    """Every model known by name, family by family."""
+    text = Path(__file__).with_name("models.toml").read_bytes()
+    return tuple(_built_in(entry) for entry in msgspec.toml.decode(text, type=_File).model)
+
+
+def find_built_in(name: str) -> BuiltInModel | None:
+    """The built-in model of a name as people write it: hub id, its last part, tuned variants, in any case."""
+    index = _index()
+    return next((index[key] for key in _keys(name) if key in index), None)
+
+
+def hub_cache(environ: Mapping[str, str]) -> Path:
+    """The folder in which huggingface_hub keeps downloaded models."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environ.get(variable):
+            return expanded(environ[variable])
+    if environ.get("HF_HOME"):
+        return expanded(environ["HF_HOME"]) / "hub"
+    return expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+
+
+def _from_folder(name: str) -> ResolvedModel | None:
+    try:
+        return _read_folder(name, expanded(name))
+    except PermissionError as error:
+        raise InputError(f"{error.filename or name}: not allowed to read it") from None
+    except OSError:  # too long to be a path
+        return None
+
+
+def _read_folder(name: str, path: Path) -> ResolvedModel | None:
+    if path.is_file():
+        return ResolvedModel(
+            config=read_config(path), source="folder", where=str(path), label=path.resolve().parent.name
+        )
+    is_path = name.startswith((".", "/", "~")) or name.endswith(".json")
+    if not path.is_dir():
+        if is_path:
+            raise InputError(f"{name}: no such folder or file; model.id names a folder with a config.json, or a model")
+        return None
+    file = path / "config.json"
+    if file.is_file():
+        return ResolvedModel(config=read_config(file), source="folder", where=str(file), label=path.resolve().name)
+    if (path / "adapter_config.json").is_file():
+        base = read_config(path / "adapter_config.json").get("base_model_name_or_path")
+        raise InputError(f"{name} holds an adapter, not a model; set model.id to its base model ({base})")
+    if is_path:
+        raise InputError(f"{name} is a folder without a config.json")
+    return None  # a folder that happens to be called like a model
+
+
+def _from_cache(name: str, environ: Mapping[str, str]) -> ResolvedModel | None:
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        return None
+    for snapshot in _snapshots(hub_cache(environ) / f"models--{name.replace('/', '--')}"):
+        file = snapshot / "config.json"
+        if is_file(file):
+            label = name.rpartition("/")[2]
+            return ResolvedModel(config=read_config(file), source="cache", where=str(file), label=label)
+    return None
+
+
+def _snapshots(repository: Path) -> Iterator[Path]:
+    """The snapshot that ``main`` names, then the others, newest first."""
+    folder = repository / "snapshots"
+    try:
+        revision = read_file(repository / "refs" / "main").decode().strip()
+        if re.fullmatch(r"[\w.-]+", revision):
+            yield folder / revision
+    except (OSError, UnicodeDecodeError):
+        pass  # no such branch was downloaded
+    try:
+        yield from sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        return
+
+
+def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
+    found = find_built_in(name)
+    if found is not None:
+        return ResolvedModel(config=found.config, source="built-in", where=found.id, label=name.rpartition("/")[2])
+    near = difflib.get_close_matches(_keys(name)[-1], list(_index()), n=8, cutoff=0.4)
+    ids = list(dict.fromkeys(_index()[key].id for key in near))[:3]
+    hint = f"near built-in names: {', '.join(ids)}" if ids else f"built in are {', '.join(_some_names())}, and others"
+    raise InputError(
+        f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "
+        f"not built in; {hint}"
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.json's fields.
+
+    Raises:
+        InputError: it cannot be read, or is no JSON object.
+    """
+    try:
+        config = msgspec.json.decode(read_file(path, CONFIG_BYTES), type=dict[str, Any])
+        check_shape(config)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # msgspec lets all three through
+        raise InputError(f"{path}: not a JSON object: {error}") from None
+    return config
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    id: str
+    label: str
+    parameters: int
+    config: dict[str, Any]
+    nulls: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    model: list[_Entry]
+
+
+def _built_in(entry: _Entry) -> BuiltInModel:
+    config = {**entry.config, **dict.fromkeys(entry.nulls)}
+    return BuiltInModel(
+        id=entry.id,
+        label=entry.label,
+        task=usual_task(config),
+        parameters=entry.parameters,
+        aliases=entry.aliases,
+        config=config,
+    )
+
+
+@functools.cache
+def _index() -> dict[str, BuiltInModel]:
+    return {
+        _keys(word)[-1]: model
+        for model in built_in_models()
+        for word in (model.label.replace(" ", "-"), *model.aliases, model.id)
+    }
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    """What a name may be found under: its last part in small letters, then without the words for tuning."""
+    last = name.rstrip("/").rpartition("/")[2].casefold().replace(" ", "-").removeprefix("meta-")
+    bare = _TUNED.sub("", last)
+    return (last, bare.removesuffix("-base") if bare.startswith(("qwen", "deepseek")) else bare)
+
+
+def _some_names() -> tuple[str, ...]:
+    return tuple(model.id for model in built_in_models()[:4])
+
+
+def _inline_label(config: Mapping[str, Any]) -> str:
+    return f"{config.get('model_type', 'inline')} model"

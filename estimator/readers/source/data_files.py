@@ -1,0 +1,107 @@
+"""YAML, JSON and TOML files as plain data: nothing in them is imported, constructed or expanded."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...common.errors import InputError
+from ...common.untrusted_files import TooLargeError, check_shape, parse_toml, read_file
+from .filesystem_view import Place
+from .settings import Setting
+
+_KINDS = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML, JSON or TOML file.
+
+    Raises:
+        InputError: the file cannot be read, is none of them, or holds something else.
+    """
+    text = _text(path)
+    data = _PARSERS.get(path.suffix, _yaml)(path, text) if text.strip() else None
+    if data is None:
+        raise InputError(f"{path}: empty, where settings are expected")
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: {_KINDS.get(type(data), 'one value')}, where settings by name are expected")
+    return {str(key): value for key, value in data.items()}
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except TooLargeError as error:
+        raise InputError(f"{path}: too large to be a configuration file: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{path}: cannot be read as text: {reason}") from None
+
+
+def as_layer(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Setting]:
+    """A table's values as settings; ``source`` names the file, ``prefix`` the table inside it."""
+    return {
+        name.replace("-", "_"): Setting(value=value, origin=f"{source}: {prefix}{name}")
+        for name, value in table.items()
+        if value is not None
+    }
+
+
+def table_of(value: Any, place: Place) -> tuple[dict[str, Any], str]:
+    """A setting that holds a table: itself, as JSON text, or as the path of a file; with a name for its source.
+
+    Raises:
+        InputError: it is neither, or the file cannot be read.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): inner for key, inner in value.items()}, ""
+    text = str(value).strip()
+    if text.startswith("{"):
+        data = _json(Path("the JSON on the command line"), text)
+        return (data if isinstance(data, dict) else {}), ""
+    path = place.path(text)
+    return read_table(path), path.name
+
+
+def _json(path: Path, text: str) -> Any:
+    try:
+        data = json.loads(text)
+        check_shape(data)
+    except RecursionError:
+        raise InputError(f"{path}: not JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    return data
+
+
+def _yaml(path: Path, text: str) -> Any:
+    import yaml  # here: it takes 20 ms, and most readings need none
+
+    from .bounded_yaml import BoundedLoader
+
+    try:
+        data = yaml.load(text, BoundedLoader)  # noqa: S506 - a safe loader
+        check_shape(data)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" in line {mark.line + 1}" if mark is not None else ""
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise InputError(f"{path}: not YAML{place}: {what}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: not YAML: {reason}") from None
+    except (LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):  # PyYAML lets them through
+        raise InputError(f"{path}: not YAML: a value is not what its tag says") from None
+    return data
+
+
+def _toml(path: Path, text: str) -> Any:
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML: {error}") from None
+
+
+_PARSERS = {".json": _json, ".toml": _toml}

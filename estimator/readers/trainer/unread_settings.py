@@ -1,0 +1,88 @@
+"""Settings that sound as if memory depended on them, and that no reader looked at."""
+
+import re
+from collections.abc import Mapping
+
+from ...job.job import Doubt
+from ..program.script_ast import ALL
+from ..source.evidence import STATES, Component, Notes
+from ..source.settings import Settings, as_bool
+
+_SUBJECTS: Mapping[str, tuple[Doubt, tuple[Component, ...]]] = {
+    r"offload|on_cpu": ("less", (*STATES, "activations")),
+    r"(?<![a-z])qat(?![a-z])": ("more", ("weights", "activations")),
+    r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),
+    r"quant|gptq|awq|load_in_|float8|fp8|mxfp|nvfp": ("less", ("weights", "activations")),
+    r"modules_to_save|additional_target|trainable_token|(?<![a-z])ema(?![a-z])|hpz": ("more", STATES),
+    r"frozen|freeze|galore|apollo|badam|lisa|adam_mini": ("less", ("gradients", "optimizer")),
+    r"lora|dora|adapter|exclude_modules|layers_to_transform": ("either", ("gradients", "optimizer", "activations")),
+    r"fsdp|parallel|zero|shard": ("less", (*STATES, "activations")),
+    r"checkpointing|(?<!p)recompute|remat": ("either", ("activations",)),
+    r"liger|cross_entropy|tiled|chunked": ("less", ("activations", "logits")),
+    r"precision|autocast": ("either", (*STATES, "activations")),
+}
+"""Parts of a setting's name: what such settings can do to which components. The first that fits counts.
+
+They shard, move to the host or shrink (less), keep a copy or train more (more), or may do either.
+"""
+_NO_MEMORY = {
+    *("lora_alpha", "lora_dropout", "lora_bias", "use_rslora", "peft_use_rslora", "lora_task_type", "lora_dtype"),
+    *("lora_fan_in_fan_out", "lora_model_dir", "lora_on_cpu", "merge_lora", "lora_lr_ratio", "lorap_lr_ratio"),
+    *("loraplus_lr_ratio", "loraplus_lr_embedding", "peft_init_lora_weights", "init_lora_weights", "adapters"),
+    *("lora_modules_to_save_kwargs", "peft_autocast_adapter_dtype", "save_adapter_weights_only"),
+    *("qlora_sharded_model_loading", "bnb_4bit_quant_type", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage"),
+    *("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "vit_gradient_checkpointing"),
+    *("parallel_mode", "tokenizers_parallelism", "zero3_init_flag", "zero3_save_16bit_model"),
+    *("fsdp_transformer_layer_cls_to_wrap", "fsdp_state_dict_type", "fsdp_min_num_params", "shard_size", "num_shards"),
+    *("enable_async_tensor_parallel", "context_parallel_rotate_method", "context_parallel_load_balancer"),
+    *("tensor_parallel_plan", "precompute_float8_dynamic_scale_for_fsdp", "zero_allow_untested_optimizer"),
+    *("cpu_offload_pin_memory", "fsdp_final_state_dict_type", "recompute_method"),
+}
+"""By the last part of the name: they change nothing that counts in bytes, or only while the model is loaded."""
+_ABOUT_FILES = re.compile(r"(no_)?(ckpt|checkpoint|dist_ckpt|save|load|dataset|tokenizer|data)[._]")
+"""Beginnings of names that are about what lies on disk."""
+
+_DECIDED_BY = {
+    "per_device_train_batch_size": "training.micro_batch",
+    "gradient_accumulation_steps": "training.gradient_accumulation",
+    "optim": "training.optimizer",
+    **dict.fromkeys(("bf16", "fp16", "dtype", "torch_dtype"), "training.precision"),
+    **dict.fromkeys(("activation_checkpointing", "gradient_checkpointing"), "training.activation_checkpointing"),
+    **dict.fromkeys(("max_length", "max_seq_length"), "training.sequence_length"),
+    **dict.fromkeys(("fsdp", "deepspeed"), "parallel.strategy"),
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "lora.quantization"),
+    "attn_implementation": "model.attention",
+    "use_liger_kernel": "training.loss",
+    "r": "lora.rank",
+    "target_modules": "lora.targets",
+}
+"""The job key that depends on an argument which only running the script would tell."""
+
+
+def warn_of_unknown(arguments: Mapping[str, str], told: Mapping[str, object], notes: Notes) -> None:
+    """Say which arguments of a script are only known when it runs, and doubt what they decide.
+
+    Args:
+        arguments: a sentence for each by name; by ``ALL`` where it gives arguments that it names nowhere.
+        told: what the running program says of itself, which is all of them.
+        notes: where it is put.
+    """
+    for name, what in arguments.items():
+        if name != ALL:
+            notes.unsure(_DECIDED_BY[name], what)
+        elif not told:
+            notes.warn(what)
+            notes.doubt("either", *STATES, "activations")
+
+
+def warn_of_unread(settings: Settings, notes: Notes) -> None:
+    """Say what was written, sounds as if memory depends on it, and was not understood; and doubt what it is about."""
+    for name, setting in settings.never_asked():
+        said_off = as_bool(setting) is False or setting.value in ([], {}, 0, "0")
+        last = name.rpartition(".")[2]
+        found = next((what for words, what in _SUBJECTS.items() if re.search(words, name)), None)
+        if found is None or last in _NO_MEMORY or said_off or (_ABOUT_FILES.match(name) and "load_in_" not in name):
+            continue
+        notes.warn(f"{setting.origin} may change the memory and is not counted.")
+        doubt, components = found
+        notes.doubt(doubt, *components)

@@ -1,0 +1,154 @@
+"""Talking to a worker program: a process of another Python, one JSON line each way."""
+
+import atexit
+import functools
+import os
+import selectors
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from ..common.cancellation import current
+from ..common.errors import CannotTellError
+
+INVENTORY_PROGRAM = Path(__file__).parents[1] / "worker" / "inventory.py"
+_STDERR_TAIL = 4096
+
+
+_ALIVE: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
+"""Workers that may still run; those at work when vramtop ends go with it, whichever thread waits for them."""
+
+
+class Worker:
+    """A running worker program. One request at a time; ``close`` may be called from another thread to give up.
+
+    Args:
+        python: the interpreter that runs it.
+        program: the file to run.
+        environ: its environment; this process's by default.
+
+    Raises:
+        CannotTellError: it cannot be started.
+    """
+
+    def __init__(
+        self, python: Path, program: Path = INVENTORY_PROGRAM, *, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._python = python
+        self._requests = 0
+        self._buffer = b""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process, closed with it
+        try:
+            self._process = subprocess.Popen(
+                [python, program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=None if environ is None else dict(environ),
+                bufsize=0,
+            )
+        except OSError as error:
+            self._stderr.close()
+            raise CannotTellError(f"{python} cannot be started: {error.strerror}") from None
+        _watch_exit()
+        _ALIVE.add(self._process)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def request(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """One request and its answer.
+
+        Args:
+            message: the request, without its ``id``.
+            timeout: seconds; a worker that takes longer is killed.
+
+        Raises:
+            CannotTellError: it took too long, died, or answered that it cannot.
+            CancelledError: it was given up.
+        """
+        with current().ending(self._process.kill):
+            return self._ask(message, timeout)
+
+    def _ask(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        self._requests += 1
+        line = msgspec.json.encode({**message, "id": self._requests}) + b"\n"
+        try:
+            self._write(line)
+            answer = msgspec.json.decode(self._read_line(timeout), type=dict[str, Any])
+        except (OSError, ValueError):  # ValueError: closed meanwhile, or no JSON
+            self.close()
+            raise CannotTellError(f"the worker under {self._python} ended{self._last_words()}") from None
+        if answer.get("error"):
+            raise CannotTellError(f"{answer['error']} (under {self._python})")
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                stream.close()
+
+    def _write(self, data: bytes) -> None:
+        pipe = self._process.stdin
+        while pipe is not None and data:
+            data = data[pipe.write(data) or 0 :]
+
+    def _read_line(self, timeout: float) -> bytes:
+        pipe = self._process.stdout
+        assert pipe is not None  # noqa: S101 - stdout=PIPE
+        deadline = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(deadline - time.monotonic(), 0)):
+                    self.close()
+                    raise CannotTellError(f"the worker under {self._python} gave no answer within {timeout:g} s")
+                data = os.read(pipe.fileno(), 1 << 16)
+                if not data:
+                    raise BrokenPipeError
+                self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        """The end of what it wrote to stderr: usually the error that ended it."""
+        try:
+            size = self._stderr.seek(0, os.SEEK_END)
+            self._stderr.seek(max(size - _STDERR_TAIL, 0))
+            lines = self._stderr.read().decode(errors="replace").split("\n")
+        except ValueError:
+            return ""
+        words = [line.strip() for line in lines if line.strip()]
+        return f": {words[-1]}" if words else ""
+
+
+@functools.cache
+def _watch_exit() -> None:
+    atexit.register(_end_all)
+
+
+def _end_all() -> None:
+    for process in list(_ALIVE):
+        if process.poll() is None:
+            process.kill()

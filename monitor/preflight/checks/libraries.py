@@ -1,0 +1,169 @@
+"""Does the Python that runs the job have the libraries that the job needs, in versions that do?
+
+Lowest versions: what the installed transformers asks for by itself (its metadata's extras), and what its code asks for
+besides (utils/import_utils.py of transformers 5).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.trace.installed_packages import Packages
+
+from ..context.check import Check, Outcome
+from ..context.context import Context
+
+_FRAMEWORKS = {
+    "transformers": ("torch", "transformers", "accelerate"),
+    "torchtitan": ("torch", "torchtitan"),
+    "torchtune": ("torch", "torchtune"),
+    "litgpt": ("torch", "litgpt"),
+    "megatron": ("torch", "megatron-core"),
+}
+_STATED = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
+"""Versions that a job may state."""
+_LOWEST = {"bitsandbytes": "0.46.1", "flash-attn": "2.3.3", "liger-kernel": "0.3.0"}
+"""Under transformers 5."""
+_WISH = re.compile(r'([\w.-]+)\s*([<>=!~,\d.\sa-z*]*?)\s*;\s*extra\s*==\s*"([\w-]+)"')
+_BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """A library that the job needs."""
+
+    names: tuple[str, ...]
+    """Distributions; one of them is enough. The first is the usual one."""
+    why: str
+
+
+def needs(job: Job) -> Iterator[Need]:
+    """What a job needs, and why."""
+    training, strategy = job.training, job.parallel.strategy
+    if job.served_by_vllm:
+        yield Need(names=("torch",), why="engine = vllm")
+        yield Need(names=("vllm",), why="engine = vllm")
+        return
+    for name in _FRAMEWORKS[training.framework]:
+        if name != "accelerate" or training.mode == "train":
+            yield Need(names=(name,), why=f"framework = {training.framework}")
+    trainer = training.framework == "transformers"
+    if job.lora and trainer:
+        yield Need(names=("peft",), why="LoRA adapters")
+    if job.lora and job.lora.quantization != "none":
+        yield Need(names=("bitsandbytes",), why=f"quantization = {job.lora.quantization}")
+    if training.mode == "train" and (
+        _is_of_bitsandbytes(training.optimizer) or (training.optimizer == "lion" and trainer)
+    ):
+        yield Need(names=("bitsandbytes",), why=f"optimizer = {training.optimizer}")
+    if job.model.attention == "flash_attention_2":
+        yield Need(names=("flash-attn", "kernels"), why="attention = flash_attention_2")
+    if job.model.attention == "flash_attention_3":
+        yield Need(names=("flash-attn-3", "kernels"), why="attention = flash_attention_3")
+    if strategy.startswith("zero") and training.framework != "megatron":
+        yield Need(names=("deepspeed",), why=f"strategy = {strategy}")
+    if strategy == "megatron-fsdp" and training.framework != "megatron":
+        yield Need(names=("megatron-fsdp", "megatron-core"), why=f"strategy = {strategy}")
+    if training.loss == "fused-linear" and trainer:
+        yield Need(names=("liger-kernel",), why="loss = fused-linear")
+
+
+DISTRIBUTIONS = (
+    *("torch", "transformers", "accelerate", "peft", "bitsandbytes", "flash-attn", "flash-attn-3", "kernels"),
+    *("deepspeed", "megatron-fsdp", "megatron-core", "liger-kernel", "torchtitan", "torchtune", "litgpt", "vllm"),
+)
+"""All that ``needs`` may name."""
+
+
+class Libraries(Check):
+    """Each library is installed, in a version that its users take."""
+
+    name = "Libraries"
+    waits_for = "the job's Python to say what it has"
+
+    def look(self, context: Context) -> Outcome:
+        """One that is missing or too old is a failure; one that the job states otherwise, a warning."""
+        found, wanted, python = context.packages(), list(needs(context.job)), context.python
+        missing = [need for need in wanted if not any(name in found.versions for name in need.names)]
+        if missing and not python.sure:
+            lacks = ", ".join(dict.fromkeys(need.names[0] for need in missing))
+            return self.cannot_tell(f"{python.path} ({python.origin}) has no {lacks}", "name the job's with --python")
+        here = [name for need in wanted for name in need.names if name in found.versions]
+        shown = ", ".join(dict.fromkeys(f"{name} {found.versions[name]}" for name in here))
+        if missing:
+            lacks = "; ".join(
+                f"{' or '.join(names)} is missing ({', '.join(need.why for need in missing if need.names == names)})"
+                for names in dict.fromkeys(need.names for need in missing)
+            )
+            names = " ".join(dict.fromkeys(need.names[0] for need in missing))
+            there = f"; there: {shown}" if shown else ""
+            return self.fails(f"{lacks}{there}", f"{python.path} -m pip install {names}")
+        wrong = list(_wrong(found, here))
+        if wrong:
+            return self.fails(f"{'; '.join(wrong)}; there: {shown}", "install versions that go together")
+        other = list(_otherwise(context.job, found))
+        if other:
+            return self.warns(f"{'; '.join(other)}; there: {shown}", "correct [software], or install those versions")
+        return self.passes(f"Python {found.python} ({python.path}): {shown}")
+
+
+def _is_of_bitsandbytes(optimizer: str) -> bool:
+    return optimizer.endswith("8bit") or optimizer.startswith("paged")
+
+
+def _wrong(found: Packages, here: list[str]) -> Iterator[str]:
+    """What the installed transformers does not take."""
+    transformers = found.versions.get("transformers")
+    if transformers is None:
+        return
+    for name in dict.fromkeys(here):
+        version = found.versions[name]
+        bounds = _bounds(found, name)
+        if name in _LOWEST and _numbers(transformers) >= (5,):
+            bounds = f"{bounds},>={_LOWEST[name]}".lstrip(",")
+        if not satisfies(version, bounds):
+            yield f"transformers {transformers} takes {name} {bounds}, not {version}"
+
+
+def _bounds(found: Packages, name: str) -> str:
+    """What the metadata ask of a library, where it is an extra by its own name."""
+    for wish in found.wishes:
+        match = _WISH.fullmatch(wish.strip())
+        if match and match[1].lower().replace("_", "-") == name and match[3] in (name, name.partition("-")[0]):
+            return match[2].replace(" ", "")
+    return ""
+
+
+def satisfies(version: str, bounds: str) -> bool:
+    """Whether a version lies within bounds such as ``>=1.1.0,<2``; pre-releases count as what they precede."""
+    have = _numbers(version)
+    return all(_holds(have, sign, _numbers(bound)) for sign, bound in _BOUND.findall(bounds))
+
+
+def _holds(have: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:
+    length = max(len(have), len(bound))
+    left, right = (numbers + (0,) * (length - len(numbers)) for numbers in (have, bound))
+    return {
+        ">=": left >= right,
+        "<=": left <= right,
+        "==": left == right,
+        "!=": left != right,
+        "<": left < right,
+        ">": left > right,
+    }[sign]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """``2.13.0+cpu`` is (2, 13, 0)."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version)
+    return tuple(map(int, _NUMBER.findall(match[1]))) if match else ()
+
+
+def _otherwise(job: Job, found: Packages) -> Iterator[str]:
+    """Versions that the job states, and that are others here."""
+    for name in _STATED:
+        stated, here = getattr(job.software, name), found.versions.get(name)
+        if stated and here and _numbers(here)[: len(_numbers(stated))] != _numbers(stated):
+            yield f"the job is for {name} {stated}, and {here} is installed"

@@ -1,0 +1,56 @@
+"""What a probed program says of itself, as settings by transformers' names: they win over what is read elsewhere."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from vramtop.estimator.readers.source.settings import Setting
+
+from .probe_reader import ProbeSample
+
+_MODEL = "the running model (probe)"
+_TRAINER = "the running Trainer (probe)"
+_SETTINGS = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "optim_args", "bf16", "fp16"),
+    *("gradient_checkpointing", "activation_checkpointing", "torch_compile", "use_liger_kernel", "fsdp"),
+    *("fsdp_config", "deepspeed", "max_length", "max_seq_length", "packing", "loss_type", "auto_find_batch_size"),
+)
+"""Of the trainer's arguments, those that memory depends on."""
+
+
+def told_by(sample: ProbeSample | None) -> dict[str, Setting]:
+    """The trainer's arguments and the model's facts, once training has begun; nothing before."""
+    if sample is None:
+        return {}
+    trainer = sample.trainer or {}
+    told = {
+        name: Setting(value=trainer[name], origin=f"{_TRAINER}: {name}")
+        for name in _SETTINGS
+        if trainer.get(name) not in (None, [], {}, "")
+    }
+    if sample.model:
+        told |= _of_model(sample.model)
+    return told
+
+
+def _of_model(model: Mapping[str, Any]) -> dict[str, Setting]:
+    values: dict[str, Any] = {}
+    if dtype := _loaded_dtype(model.get("parameters") or {}):
+        values["dtype"] = dtype
+    if model.get("attention") in ("sdpa", "eager", "flash_attention_2", "flash_attention_3"):
+        values["attn_implementation"] = model["attention"]
+    if isinstance(model.get("gradient_checkpointing"), bool):
+        values["activation_checkpointing"] = model["gradient_checkpointing"]
+    if isinstance(model.get("config"), Mapping) and model["config"].get("model_type"):
+        values["running_model_config"] = model["config"]
+    lora = model.get("lora")
+    if lora and lora.get("r"):
+        values |= {"use_peft": True, "lora_r": lora["r"]}
+        if lora.get("target_modules"):
+            values["lora_target_modules"] = lora["target_modules"]
+    return {name: Setting(value=value, origin=_MODEL) for name, value in values.items()}
+
+
+def _loaded_dtype(parameters: Mapping[str, int]) -> str | None:
+    """The type of most of the weights; quantized ones (``uint8 frozen``) do not say in what they were loaded."""
+    floating = {key: count for key, count in parameters.items() if "float" in key}
+    return max(floating, key=lambda key: floating[key]).partition(" ")[0] if floating else None

@@ -1,0 +1,5 @@
+"""Snapshots: one immutable reading of all GPUs and processes, and the history of readings.
+
+Lives here: the plain data that every source produces, and what can be told from it alone.
+Callers: anyone above the estimator.
+"""

@@ -1,0 +1,257 @@
+"""One GPU read through NVML: each figure, or the reason why there is none."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...host.processes import ProcessFacts, one_line
+from ...snapshot.snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
+from .calls import Asker, DeviceLostError, RefusedError
+from .error_messages import UNSUPPORTED, device_fault, field_fault
+from .gpu_sleep import may_sleep, sleeps
+from .memory import NvmlMemory, held_of_host
+from .mig import NvmlMig
+from .processes import process_rows
+
+LOST_AGAIN_SECONDS = 5.0
+"""A lost device is asked for again after this."""
+PID_LIMIT = 2**22
+"""No pid on Linux is larger; the list is garbled when one is (drivers 535.43 to 535.86 mixed up its layout)."""
+
+_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
+"""By NVML's number; 1 is one thread at a time, which CUDA has taken for one process since version 8."""
+MODE_AGAIN_SECONDS = 30.0
+_LISTS: tuple[tuple[ProcessKind, str], ...] = (("compute", "Compute"), ("graphics", "Graphics"), ("mps", "MPSCompute"))
+
+
+class NvmlDevice:
+    """One device of NVML's list. Not for several threads.
+
+    Args:
+        nvml: the ``pynvml`` module, initialised.
+        index: the device's number in NVML's list.
+        clock: seconds that never run backwards.
+        now: Unix seconds.
+    """
+
+    def __init__(self, nvml: Any, index: int, *, clock: Callable[[], float], now: Callable[[], float]) -> None:
+        self.index = index
+        self.uuid: str | None = None
+        self.lost: str | None = None
+        """The driver's word for why the whole device does not answer."""
+        self._nvml = nvml
+        self._clock = clock
+        self._now = now
+        self._asker = Asker(nvml, clock=clock)
+        self._mig = NvmlMig(nvml, self._asker, clock=clock)
+        self._name: str | None = None
+        self._handle: Any = None
+        self._connect_at = clock()
+        self._renewal: tuple[str | None] | None = (None,)
+        """The PCI address as far as it is known, when the handle is to be asked for anew."""
+        self._address: str | None = None
+        self._may_sleep = False
+        self._may_sleep_at = 0.0
+        """When to look for it again: only an administrator changes it."""
+        self._memory = NvmlMemory(nvml, self._asker, now=now)
+        self._faults: list[Fault] = []
+        self._mode: ComputeMode | None = None
+        self._mode_at = 0.0
+        """When to ask for it again: only an administrator changes it."""
+        self._accounts = False
+        """Accounting mode is on, which only root can bring about."""
+
+    @property
+    def under_way(self) -> str | None:
+        """The driver's call that has not come back; may be looked at from another thread."""
+        return self._asker.under_way
+
+    def renew(self, address: str | None) -> None:
+        """Ask for the handle anew at the next reading; from any thread.
+
+        Args:
+            address: on the PCI bus, where that is known without asking the driver.
+        """
+        self._renewal = (address,)
+
+    def connect(self) -> None:
+        """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
+        self._connect_at = self._clock() + LOST_AGAIN_SECONDS
+        self.lost = None
+        try:
+            self._handle = self._asker.call("nvmlDeviceGetHandleByIndex", self.index)
+            self.uuid = self._text("nvmlDeviceGetUUID")
+            self._name = self._text("nvmlDeviceGetName")
+            self._accounts = self._accounting_is_on()
+            self._mode_at = 0.0
+            self._memory.connect(self._handle, self._name)
+            self._mig.connect(self._handle)
+            self._address = self._pci_address() or self._address
+        except (RefusedError, DeviceLostError) as error:
+            self.lost = error.code
+
+    def read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
+        """The device as it is now; a lost one keeps its row, without figures.
+
+        Args:
+            describe: what is known of a pid.
+        """
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            (self._address,), self._handle, self.lost, self._may_sleep_at = renewal, None, None, 0.0
+        if self._sleeps():
+            return self.missing("ASLEEP")
+        if self._handle is None if self.lost is None else self._clock() >= self._connect_at:
+            self.connect()
+        if self.lost is None:
+            try:
+                return self._read(describe)
+            except DeviceLostError as error:
+                self.lost, self._connect_at = error.code, self._clock() + LOST_AGAIN_SECONDS
+        return self.missing(self.lost)
+
+    def missing(self, code: str = "NOT_LISTED") -> GpuReading:
+        """The device's row without figures, and why: the driver's word, or that it does not list the device."""
+        fault = device_fault(code)
+        return GpuReading(
+            index=self.index, uuid=self.uuid, name=self._name, faults=(fault,), read_at=self._memory.read_at
+        )
+
+    def _text(self, call: str) -> str | None:
+        """A name that not every device has."""
+        try:
+            return one_line(self._asker.call(call, self._handle))
+        except RefusedError as refused:
+            if refused.code in UNSUPPORTED:
+                return None
+            raise
+
+    def _pci_address(self) -> str | None:
+        """As the kernel writes it: ``0000:17:00.0``; NVML writes its first number with eight digits."""
+        try:
+            bus = str(self._asker.call("nvmlDeviceGetPciInfo", self._handle).busId)
+        except RefusedError:
+            return None
+        return bus.lower().removeprefix("0000")
+
+    def _sleeps(self) -> bool:
+        if self._clock() >= self._may_sleep_at:
+            self._may_sleep_at = self._clock() + MODE_AGAIN_SECONDS
+            self._may_sleep = may_sleep(self._address)
+        return self._may_sleep and sleeps(self._address)
+
+    def _accounting_is_on(self) -> bool:
+        try:
+            return bool(self._asker.call("nvmlDeviceGetAccountingMode", self._handle))
+        except RefusedError:
+            return False
+
+    def _compute_mode(self) -> ComputeMode | None:
+        if self._clock() >= self._mode_at:
+            self._mode_at = self._clock() + MODE_AGAIN_SECONDS
+            try:
+                self._mode = _MODES.get(int(self._asker.call("nvmlDeviceGetComputeMode", self._handle)))
+            except RefusedError:
+                self._mode = None
+        return self._mode
+
+    def _read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
+        self._faults = []
+        mig, mig_faults = self._mig.read()
+        self._faults += mig_faults
+        memory, memory_faults = self._memory.read(whole=mig is None)
+        utilisation = self._ask("utilisation_percent", "its utilisation", ("nvmlDeviceGetUtilizationRates",))
+        temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
+        power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
+        limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
+        if any(device.used_bytes is not None for device in mig or ()):
+            self._memory.read_at = self._now()  # its own memory may be refused
+        instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
+        processes = self._processes(memory.total, describe, instances)
+        if memory.shared:
+            memory, memory_faults = held_of_host(memory, processes)
+        elif memory.used is not None and _sum_of(processes) > memory.used:
+            memory, memory_faults = self._memory.read_again(_sum_of(processes))
+        if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
+            mig, _ = self._mig.read()  # processes have grown since
+        return GpuReading(
+            index=self.index,
+            uuid=self.uuid,
+            name=self._name,
+            total_bytes=memory.total,
+            reserved_bytes=memory.reserved,
+            used_bytes=memory.used,
+            free_bytes=memory.free,
+            utilisation_percent=None if utilisation is None else int(utilisation.gpu),
+            temperature_c=temperature,
+            power_w=None if power is None else power / 1000,  # NVML counts milliwatts
+            power_limit_w=None if limit is None else limit / 1000,
+            compute_mode=self._compute_mode(),
+            processes=processes,
+            mig=mig,
+            faults=(*memory_faults, *self._faults),
+            read_at=self._memory.read_at,
+        )
+
+    def _processes(
+        self,
+        total_bytes: int | None,
+        describe: Callable[[int], ProcessFacts],
+        instances: Mapping[int | None, int | None],
+    ) -> tuple[GpuProcess, ...] | None:
+        """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
+        lists: dict[ProcessKind, list[Any]] = {}
+        for kind, word in _LISTS:
+            calls = tuple(f"nvmlDeviceGet{word}RunningProcesses{version}" for version in ("_v3", "_v2"))
+            try:
+                lists[kind] = self._asker.ask(kind, calls, self._handle, valid=_pids_are_pids)
+            except RefusedError as refused:
+                if (inside := self._mig.processes(kind, calls, _pids_are_pids)) is not None:
+                    lists[kind] = inside
+                    continue
+                if kind == "compute" or refused.code not in UNSUPPORTED:  # not every card has the other two lists
+                    self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
+                if kind == "compute":
+                    return None
+        self._mig.look_for(getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries)
+        rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
+        return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
+
+    def _with_peak(self, row: GpuProcess, total_bytes: int | None) -> GpuProcess:
+        """With the most that the process ever held, as the driver accounts it."""
+        peak = self._peak_of(row.pid)
+        if peak is None or peak > (total_bytes or peak):
+            return row
+        return replace(row, peak_bytes=max(peak, row.used_bytes or 0))
+
+    def _peak_of(self, pid: int) -> int | None:
+        if not self._accounts:
+            return None
+        try:
+            stats = self._asker.call("nvmlDeviceGetAccountingStats", self._handle, pid)
+        except RefusedError as refused:
+            self._accounts = refused.code not in UNSUPPORTED and refused.code != "NO_PERMISSION"
+            return None
+        except TypeError:  # pynvml's own, where the driver's answer is "not available"
+            return None
+        return stats.maxMemoryUsage or None if stats.isRunning else None  # else of another one, under the same pid
+
+    def _ask(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
+        """The answer, or None and a fault of ``field``."""
+        try:
+            return self._asker.ask(field, calls, self._handle, *args)
+        except RefusedError as refused:
+            self._faults.append(field_fault(field, refused.code, what=what))
+            return None
+
+
+def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
+    """Of all of them, or of those in one GPU instance."""
+    mine = (process for process in processes or () if instance in (None, process.gpu_instance))
+    return sum(process.used_bytes or 0 for process in mine)
+
+
+def _pids_are_pids(processes: list[Any]) -> bool:
+    return all(process.pid <= PID_LIMIT for process in processes)

@@ -1,0 +1,173 @@
+"""What one GPU's memory is: as the driver counts it, or the host's where the GPU has none of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vramtop.estimator.common.sizes import format_gib
+
+from ...host.host_memory import host_room, host_total_bytes
+from ...snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess
+from .calls import Asker, RefusedError
+from .error_messages import field_fault
+from .processes import ADDRESSABLE_BYTES
+
+_FIELDS = {
+    "total_bytes": "its total memory",
+    "reserved_bytes": "its reserved memory",
+    "used_bytes": "its used memory",
+    "free_bytes": "its free memory",
+}
+_MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFigures:
+    """Memory info in bytes; what is not known is None."""
+
+    total: int | None = None
+    reserved: int | None = None
+    used: int | None = None
+    free: int | None = None
+    shared: bool = False
+    """Total and free are the host's."""
+
+
+Answer = tuple[MemoryFigures, tuple[Fault, ...]]
+"""The figures, and why some are missing."""
+
+
+class NvmlMemory:
+    """Memory of one device. Not for several threads.
+
+    Args:
+        nvml: the ``pynvml`` module, initialised.
+        asker: of the device.
+        now: Unix seconds.
+    """
+
+    def __init__(self, nvml: Any, asker: Asker, *, now: Callable[[], float]) -> None:
+        self.read_at = 0.0
+        """Unix seconds of the last figures."""
+        self._nvml = nvml
+        self._asker = asker
+        self._now = now
+        self._handle: Any = None
+        self._name: str | None = None
+        self._knows_v2 = False
+        """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
+
+    def connect(self, handle: Any, name: str | None) -> None:
+        """Begin anew with this handle of the device, and its name."""
+        self._handle, self._name = handle, name
+
+    def read(self, *, whole: bool) -> Answer:
+        """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``.
+
+        Args:
+            whole: it is not in MIG mode, in which a GPU may refuse to tell its own memory.
+
+        Raises:
+            DeviceLostError: the device as a whole does not answer.
+        """
+        faults: tuple[Fault, ...] = ()
+        try:
+            info = self._asker.ask("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
+            figures = MemoryFigures(total=info.total, reserved=info.reserved, used=info.used, free=info.free)
+            self._knows_v2 = True
+        except RefusedError as refused:
+            if self._knows_v2:  # once it worked, a failure is a passing one
+                return _none(refused.code)
+            if refused.code == "NOT_SUPPORTED":
+                return self._of_host() if whole and self._may_share() else _none(refused.code)
+            try:
+                info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)
+            except RefusedError as refused_v1:
+                unified = refused_v1.code == "NOT_SUPPORTED" and whole and self._may_share()
+                return self._of_host() if unified else _none(refused_v1.code)
+            figures = MemoryFigures(total=info.total, used=info.used, free=info.free)
+            message = "this driver counts its reserved part as used memory (memory info v1)"
+            faults = (Fault(field="reserved_bytes", code=refused.code, message=message),)
+        self.read_at = self._now()
+        odd = implausible(figures)
+        if odd is not None:
+            unified = _looks_shared(figures) and whole and self._may_share()
+            return self._of_host() if unified else _none("IMPLAUSIBLE", odd)
+        return _adding_up(figures), faults
+
+    def read_again(self, attributed: int) -> Answer:
+        """The figures of now, as processes have grown since; if they still hold more than is used, that is said.
+
+        Args:
+            attributed: bytes that the processes hold.
+        """
+        memory, faults = self.read(whole=False)
+        if memory.used is None or attributed <= memory.used:
+            return memory, faults
+        message = (
+            f"the processes' figures add up to {format_gib(attributed)} GiB, more than the "
+            f"{format_gib(memory.used)} GiB that the driver counts as used"
+        )
+        return memory, (*faults, Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
+
+    def _may_share(self) -> bool:
+        """It is no card that is known to have memory of its own."""
+        from vramtop.estimator.job.gpu_catalogue import (
+            match_nvml_name,  # most cards tell their memory; it brings the catalogue
+        )
+
+        card = match_nvml_name(self._name, None) if self._name else None
+        return card is None or card.unified
+
+    def _of_host(self) -> Answer:
+        """Of a GPU that has no memory of its own, such as GB10 and Jetson; what is used is not known yet."""
+        self.read_at = self._now()
+        return MemoryFigures(total=host_total_bytes(), free=host_room().available_bytes, shared=True), ()
+
+
+def held_of_host(memory: MemoryFigures, processes: tuple[GpuProcess, ...] | None) -> Answer:
+    """Shared memory with what is used of it: the sum over the processes, where it is known in full."""
+    message = "this GPU shares the host's memory: total and free are the host's, used is what its processes hold"
+    shared = Fault(field="reserved_bytes", code=HOST_MEMORY, message=message)
+    sizes = [process.used_bytes for process in processes or ()]
+    known = [size for size in sizes if size is not None]
+    if processes is not None and len(known) == len(sizes):
+        return replace(memory, used=sum(known)), (shared,)
+    message = "not all of its processes' memory is known, which would be all that is used of it"
+    return memory, (shared, Fault(field="used_bytes", code=HOST_MEMORY, message=message))
+
+
+def implausible(memory: MemoryFigures) -> str | None:
+    """Why these figures cannot be a card's own memory, or None.
+
+    GPUs that share the host's memory may answer with a total of 0, or with figures that do not add up (a GB10 said
+    119.7 GiB in all, 6.4 used, 7.4 free).
+    """
+    total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
+    parts = used + free + (memory.reserved or 0)
+    if 0 < total <= ADDRESSABLE_BYTES and used <= total and free <= total and abs(parts - total) <= total // 20:
+        return None
+    return (
+        f"the driver's memory figures are implausible ({format_gib(total)} GiB in all, {format_gib(used)} used, "
+        f"{format_gib(free)} free)"
+    )
+
+
+def _adding_up(memory: MemoryFigures) -> MemoryFigures:
+    """What is neither used nor free is nobody's to have: reserved (v2), or used as ``nvidia-smi`` counts it (v1)."""
+    total, free = memory.total or 0, memory.free or 0
+    if memory.reserved is None:
+        return replace(memory, used=total - free)
+    free = min(free, total - (memory.used or 0))
+    return replace(memory, free=free, reserved=total - free - (memory.used or 0))
+
+
+def _looks_shared(memory: MemoryFigures) -> bool:
+    """Whether implausible figures are those of a GPU without memory of its own: no total, or about the host's."""
+    host = host_total_bytes()
+    return not memory.total or abs(memory.total - host) <= host // 20
+
+
+def _none(code: str, message: str | None = None) -> Answer:
+    faults = (field_fault(field, code, what=what) for field, what in _FIELDS.items())
+    return MemoryFigures(), tuple(faults if message is None else (replace(each, message=message) for each in faults))

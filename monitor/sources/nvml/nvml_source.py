@@ -1,0 +1,239 @@
+"""Live snapshots of this machine's GPUs through NVML (libnvidia-ml, by way of pynvml)."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...probe.counters import ProbeDirectory
+from ...snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
+from .call_threads import Hand, shut_down
+from .device import NvmlDevice
+from .device_threads import FIRST_PATIENCE_SECONDS, PATIENCE_SECONDS, Readers
+from .error_messages import OF_MACHINE, code_of, hanging, no_driver
+from .gpu_sleep import driver_addresses
+
+COUNT_AGAIN_SECONDS = 10.0
+"""Devices may come and go while vramtop runs."""
+_SHUTDOWN_SECONDS = 0.5
+"""How long closing waits for NVML to shut down; it ends with the program at the latest."""
+
+
+class NvmlSource:
+    """This machine's GPUs. Not for several threads; the driver's calls are made on others, as they may hang.
+
+    Args:
+        clock: seconds that never run backwards.
+        now: Unix seconds.
+        patience: seconds before a driver's call that worked before counts as hanging.
+        first_patience: the same while the driver starts.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        patience: float = PATIENCE_SECONDS,
+        first_patience: float = FIRST_PATIENCE_SECONDS,
+    ) -> None:
+        self._clock = clock
+        self._now = now
+        self._patience = patience
+        self._first_patience = first_patience
+        self._probes = ProbeDirectory(clock=clock, now=now)
+        self._nvml: Any = None
+        self._source = Source(kind="nvml", host=os.uname().nodename)
+        self._devices: list[NvmlDevice] = []
+        self._readers: Readers | None = None
+        self._starting: _Start | None = None
+        """One that has not come back."""
+        self._counter = Hand()
+        self._count_since: float | None = None
+        """When the count under way was begun, in ``time.monotonic()``."""
+        self._count_at = 0.0
+        self._count_fault: Fault | None = None
+        self._before: list[GpuReading] = []
+        """Rows of devices that may be gone since the last count."""
+        self._gone: list[GpuReading] = []
+        """Rows of devices that the driver no longer lists."""
+        self._held_up: list[Hand] = []
+        """With a call under way since before the last ``close``."""
+        self._was_open = False
+
+    def open(self) -> None:
+        """Start NVML and count the devices.
+
+        Raises:
+            NoDriverError: there is no usable driver, or it does not answer, and why.
+        """
+        count = self._start()
+        self._find_devices(count)
+        self._was_open = True
+
+    def read(self) -> Snapshot:
+        """All GPUs as they are now. NVML is started again when it was shut down under us.
+
+        Raises:
+            NoDriverError: the driver went away; ``open`` may find it again.
+        """
+        nvml = self._nvml
+        try:
+            try:
+                return self._read()
+            except nvml.NVMLError_Uninitialized:
+                self._find_devices(self._start())
+                return self._read()
+        except nvml.NVMLError as error:
+            raise no_driver(nvml, error, was_open=True) from None
+
+    def close(self) -> None:
+        """Shut NVML down, unless one of its calls is under way: that would end it under the driver's feet."""
+        self._probes.close()
+        if self._readers is not None:
+            self._held_up += self._readers.close()
+        self._readers = None
+        if not self._counter.idle:
+            self._held_up.append(self._counter)
+        self._counter.end()
+        self._counter, self._count_since = Hand(), None
+        self._held_up = [hand for hand in self._held_up if not hand.idle]
+        nvml, self._nvml = self._nvml, None
+        self._devices, self._gone, self._before = [], [], []
+        if nvml is not None and not self._held_up and self._starting is None:
+            hand = Hand()
+            hand.begin(lambda: shut_down(nvml))
+            hand.end()
+            if not hand.wait(_SHUTDOWN_SECONDS):
+                self._held_up.append(hand)
+
+    def _start(self) -> int:
+        """Initialise NVML on a thread that will read the devices; gives their number."""
+        import pynvml  # a replay needs none, and importing it costs
+
+        fresh = self._starting is None
+        start = self._starting = self._starting or _Start(pynvml)
+        if not start.hand.wait(self._first_patience if fresh else 0.0):
+            raise hanging(start.call, time.monotonic() - start.since)
+        self._starting = None
+        try:
+            self._source, count = start.hand.take()
+        except pynvml.NVMLError as error:
+            start.hand.end()
+            raise no_driver(pynvml, error, was_open=self._was_open) from None
+        self._nvml = pynvml
+        if self._readers is not None:
+            self._held_up += self._readers.close()
+        self._readers = Readers(start.hand, patience=self._patience, first_patience=self._first_patience)
+        return int(count)
+
+    def _read(self) -> Snapshot:
+        assert self._readers is not None  # noqa: S101 - it is open
+        if self._clock() >= self._count_at:
+            self._count()
+        were_lost = {device for device in self._devices if device.lost}
+        rows = self._readers.read(self._devices)
+        if any(device.lost and device not in were_lost for device in self._devices):
+            self._count_at = 0.0  # perhaps others went with it
+        self._note_the_gone()
+        rows += [row for row in self._gone if row.index >= len(self._devices)]
+        rows.sort(key=lambda row: row.index)
+        rows, last_words = self._probes.fill(rows)
+        return Snapshot(
+            time=self._now(), source=self._source, gpus=tuple(rows), faults=self._faults(), last_words=last_words
+        )
+
+    def _count(self) -> None:
+        """Look whether devices came or went."""
+        if self._count_since is None:
+            self._counter.begin(self._nvml.nvmlDeviceGetCount)
+            self._count_since = time.monotonic()
+            self._counter.wait(self._patience)
+        if not self._counter.idle:
+            seconds = time.monotonic() - self._count_since
+            message = f"nvmlDeviceGetCount has not come back for {seconds:.0f} s: GPUs that come or go are not noticed"
+            self._count_fault = Fault(field=None, code=NO_ANSWER, message=f"the driver's call {message}")
+            return
+        self._count_since, self._count_fault = None, None
+        self._count_at = self._clock() + COUNT_AGAIN_SECONDS
+        try:
+            count = self._counter.take()
+        except self._nvml.NVMLError as error:
+            code = code_of(self._nvml, error)
+            if code in OF_MACHINE:
+                raise
+            message = f"the driver could not list its GPUs ({code}); those known before are shown"
+            self._count_fault = Fault(field=None, code=code, message=message)
+            return
+        if count != len(self._devices):
+            self._find_devices(count)
+
+    def _find_devices(self, count: int) -> None:
+        """Have every device ask anew for its handle: after a change, their numbers may mean others."""
+        self._count_at = self._clock() + COUNT_AGAIN_SECONDS
+        self._before = [row for device in self._devices if (row := device.missing()).uuid] + self._gone
+        addresses = driver_addresses()
+        if len(addresses) != count:
+            addresses = (None,) * count
+        kept = self._devices[:count]
+        new = [NvmlDevice(self._nvml, index, clock=self._clock, now=self._now) for index in range(len(kept), count)]
+        self._devices = kept + new
+        for device, address in zip(self._devices, addresses, strict=True):
+            device.renew(address)
+
+    def _note_the_gone(self) -> None:
+        """After a count, once the devices have said who they are."""
+        if self._before:
+            here = {device.uuid for device in self._devices}
+            self._gone = [row for row in self._before if row.uuid not in here]
+            self._before = []
+
+    def _faults(self) -> tuple[Fault, ...]:
+        """Of the machine: no GPU at all, a count that failed, GPUs whose number another one has now."""
+        faults = [] if self._count_fault is None else [self._count_fault]
+        if not self._devices:
+            faults.append(Fault(field=None, code="NO_GPU", message="the NVIDIA driver lists no GPU"))
+        for row in self._gone:
+            if row.index < len(self._devices):
+                message = f"the driver no longer lists {row.name or 'a GPU'} ({row.uuid}), which was GPU {row.index}"
+                faults.append(Fault(field=None, code="NOT_LISTED", message=message))
+        return tuple(faults)
+
+
+class _Start:
+    """NVML being initialised, on a thread of its own."""
+
+    def __init__(self, nvml: Any) -> None:
+        self.hand = Hand()
+        self.call = "nvmlInit"
+        """Under way."""
+        self.since = time.monotonic()
+        self._nvml = nvml
+        self.hand.begin(self._start)
+
+    def _start(self) -> tuple[Source, int]:
+        nvml = self._nvml
+        nvml.nvmlInit()
+        try:
+            cuda: int | None = self._version("nvmlSystemGetCudaDriverVersion_v2")
+            source = Source(
+                kind="nvml",
+                host=os.uname().nodename,
+                driver_version=self._version("nvmlSystemGetDriverVersion"),
+                cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+            )
+            self.call = "nvmlDeviceGetCount"
+            return source, nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError:
+            shut_down(nvml)
+            raise
+
+    def _version(self, call: str) -> Any:
+        """A version that is only for show, so one that cannot be had is None."""
+        self.call = call
+        try:
+            return getattr(self._nvml, call)()
+        except UnicodeDecodeError as error:  # pynvml takes every text for UTF-8
+            return error.object.decode(errors="replace")
+        except self._nvml.NVMLError:
+            return None

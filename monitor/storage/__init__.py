@@ -1,0 +1,5 @@
+"""Files that vramtop keeps for the user: settings, pending jobs, and reservations of GPU memory.
+
+Lives here: reading and writing them safely beside other instances of vramtop.
+Callers: ``attach``, preflight, doctor, and the user interface.
+"""

@@ -1,0 +1,93 @@
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.advice.config_edits import flag_edits, tool_edits
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
+from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
+
+MODEL = "meta-llama/Llama-3.1-8B"
+HALVED = {"training.micro_batch": 2, "training.gradient_accumulation": 4}
+FULL = {"training.activation_checkpointing": "full"}
+
+
+def of_line(line: str, changes: dict[str, Any], tmp_path: Path) -> list[str]:
+    argv = shlex.split(line)
+    reading = read_launch(argv, environ={}, cwd=tmp_path)
+    return [e.words for e in tool_edits(reading, reading.job(), changes, tool=tool_of_line(argv))]
+
+
+def of_file(path: Path, text: str, changes: dict[str, Any]) -> list[str]:
+    path.write_text(text)
+    reading = read_config_file(path, environ={})
+    return [e.words for e in tool_edits(reading, reading.job(), changes, tool=tool_of_file(path))]
+
+
+TRL = (
+    f"trl sft --model_name_or_path {MODEL} --per_device_train_batch_size 4 --gradient_accumulation_steps=2 "
+    "--max-length 4096"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (HALVED, ["--per_device_train_batch_size 4 -> 2", "--gradient_accumulation_steps 2 -> 4"]),
+        ({"training.sequence_length": 2048}, ["--max-length 4096 -> 2048"]),
+        ({"training.optimizer": "adamw-8bit"}, ["--optim adamw_bnb_8bit (new)"]),
+        (
+            {"lora.rank": 16, "lora.targets": "all-linear"},
+            ["--use_peft (new)", "--lora_r 16 (new)", "--lora_target_modules all-linear (new)"],
+        ),
+        ({"parallel.reshard_after_forward": False}, ["parallel.reshard_after_forward: true -> false"]),
+    ],
+)
+def test_flags_of_a_launch_line(changes: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    assert of_line(TRL, changes, tmp_path) == words
+
+
+def test_pairs_are_counted_as_the_tool_counts_them(tmp_path: Path) -> None:
+    line = TRL.replace("trl sft", "trl dpo")
+    assert of_line(line, {"training.micro_batch": 4}, tmp_path) == ["--per_device_train_batch_size 4 -> 2"]
+
+
+def test_keys_of_other_tools_files(tmp_path: Path) -> None:
+    axolotl = f"base_model: {MODEL}\nmicro_batch_size: 4\nsequence_len: 4096\ngradient_accumulation_steps: 2\n"
+    assert of_file(tmp_path / "a.yaml", axolotl + "gradient_checkpointing: false\n", HALVED | FULL) == [
+        "micro_batch_size: 4 -> 2",
+        "gradient_accumulation_steps: 2 -> 4",
+        "gradient_checkpointing: false -> true",
+    ]
+    factory = (
+        f"model_name_or_path: {MODEL}\nstage: sft\ncutoff_len: 4096\nper_device_train_batch_size: 4\n"
+        "finetuning_type: full\ndisable_gradient_checkpointing: true\n"
+    )
+    assert of_file(tmp_path / "f.yaml", factory, FULL | {"training.sequence_length": 2048}) == [
+        "disable_gradient_checkpointing: true -> false",
+        "cutoff_len: 4096 -> 2048",
+    ]
+    titan = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 4\nseq_len = 8192\n'
+        '[activation_checkpoint]\nmode = "selective"\n[parallelism]\ndata_parallel_shard_degree = 8\n'
+    )
+    assert of_file(tmp_path / "t.toml", titan, HALVED | FULL | {"parallel.data_shard": 16}) == [
+        "training.local_batch_size: 4 -> 2",
+        "training.gradient_accumulation becomes 4 by itself: training.global_batch_size stays",
+        "activation_checkpoint.mode: selective -> full",
+        "parallelism.data_parallel_shard_degree: 8 -> 16",
+    ]
+
+
+def test_vramtops_own_flags() -> None:
+    changes = {**HALVED, "software.torch": "2.4"}
+    flags = {"training.micro_batch": "--micro-batch", "training.gradient_accumulation": "--gradient-accumulation"}
+    edits = flag_edits(Job(), changes, flags)
+    assert [e.words for e in edits] == [
+        "--micro-batch 2",
+        "--gradient-accumulation 4",
+        "--set software.torch=2.4",
+    ]
+    assert edits[0].to_json()["old"] == "1"

@@ -1,0 +1,205 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.advice.suggestions import Suggestion, Verdict, confirm, corrected, moved, suggest
+from vramtop.estimator.advice.training_changes import changes_of
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import Variants, variants
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job_file import with_changes
+
+MODEL = ModelSpec(id="meta-llama/Llama-3.1-8B")
+JOB = Job(model=MODEL, training=Training(micro_batch=4, sequence_length=4096, precision="bf16"))
+SHARDED = with_changes(JOB, {"parallel.strategy": "fsdp2", "parallel.data_shard": 8, "training.optimizer": "adamw"})
+
+
+@pytest.fixture(scope="module")
+def quick() -> Variants:
+    return variants(JOB)
+
+
+def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
+    """Cards of this size, so many of them."""
+
+    def judge(budget: Budget) -> Verdict:
+        if len(budget.ranks) > ranks:
+            return "does_not_fit"
+        need = max(budget.ranks, key=lambda rank: rank.device_bytes)
+        if need.high_bytes <= size_gib * GIB:
+            return "fits"
+        return "tight" if need.device_bytes <= size_gib * GIB else "does_not_fit"
+
+    return judge
+
+
+def offered(job: Job, quick: Variants, judge: Callable[[Budget], Verdict], *, gpus: int = 1) -> tuple[Suggestion, ...]:
+    return suggest(job, quick(job), quick, judge, gpus=gpus)
+
+
+@pytest.mark.parametrize("job", [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})])
+@pytest.mark.parametrize("size", [24, 40, 80, 120, 160])
+def test_every_suggestion_keeps_what_it_promises(quick: Variants, job: Job, size: float) -> None:
+    judge = within(size, 8)
+    for suggestion in offered(job, quick, judge, gpus=8):
+        budget = quick(with_changes(job, suggestion.changes))
+        assert (judge(budget), budget.peak) == (suggestion.verdict, suggestion.budget.peak)
+        fewer_gpus = budget.peak.device_bytes < quick(job).peak.device_bytes
+        assert fewer_gpus or suggestion.verdict == "fits"
+
+
+@pytest.mark.parametrize("size", [40, 80, 120, 160])
+def test_what_fits_comes_first_and_the_cheapest_of_it(quick: Variants, size: float) -> None:
+    found = offered(JOB, quick, within(size))
+    verdicts = [s.verdict for s in found]
+    assert verdicts == sorted(verdicts, key=["fits", "tight", "does_not_fit"].index)
+    fitting = [s.cost for s in found if s.verdict == "fits"]
+    assert fitting == sorted(fitting)
+
+
+def test_a_single_change_that_is_enough_needs_no_second_one(quick: Variants) -> None:
+    need = quick(with_changes(JOB, {"training.activation_checkpointing": "full"})).peak
+    found = offered(JOB, quick, within(need.high_bytes / GIB))
+    full = next(s for s in found if s.changes == {"training.activation_checkpointing": "full"})
+    assert full.verdict == "fits"
+    assert all("training.activation_checkpointing" not in s.changes for s in found if s is not full)
+    assert all(s.cost <= 0.75 * full.cost for s in found if len(s.parts) == 2 and s.verdict == "fits")
+
+
+def test_pairs_come_where_no_single_change_is_enough(quick: Variants) -> None:
+    found = offered(JOB, quick, within(75))
+    assert found[0].verdict == "fits"
+    assert len(found[0].parts) == 2
+    assert found[0].parts[0].kind != found[0].parts[1].kind
+
+
+def test_a_third_change_comes_where_no_pair_is_enough(quick: Variants) -> None:
+    found = offered(with_changes(JOB, {"training.micro_batch": 8}), quick, within(33))
+    fitting = [s for s in found if s.verdict == "fits"]
+    assert fitting
+    assert {len(s.parts) for s in fitting} == {3}
+    for suggestion in fitting:
+        assert len({part.kind for part in suggestion.parts}) == 3
+        assert len(suggestion.changes) == sum(len(part.changes) for part in suggestion.parts)
+
+
+@pytest.mark.parametrize("size", [16, 24, 33, 60])
+def test_no_part_of_a_suggestion_does_as_well(quick: Variants, size: float) -> None:
+    found = offered(JOB, quick, within(size))
+    for more in found:
+        for fewer in found:
+            if all(more.changes.get(key) == value for key, value in fewer.changes.items()) and fewer is not more:
+                assert fewer.verdict != more.verdict or more.verdict == "does_not_fit"
+
+
+def test_the_smallest_step_that_is_enough_is_taken(quick: Variants) -> None:
+    halved, quartered = ({"training.micro_batch": 4 // f, "training.gradient_accumulation": f} for f in (2, 4))
+    for changes in (halved, quartered):
+        size = quick(with_changes(JOB, changes)).peak.high_bytes / GIB
+        batches = [s for s in offered(JOB, quick, within(size)) if s.changes.keys() == changes.keys()]
+        assert [s.changes for s in batches if s.verdict == "fits"] == [changes]
+
+
+def test_smaller_micro_batches_keep_the_global_batch() -> None:
+    batches = [c for c in changes_of(JOB) if c.kind == "micro-batch"]
+    assert [with_changes(JOB, c.changes).global_batch for c in batches] == [JOB.global_batch] * 2
+
+
+def test_it_is_spread_over_as_many_gpus_as_there_are() -> None:
+    def ranks(gpus: int) -> list[int]:
+        found = [c for c in changes_of(JOB, gpus=gpus) if c.kind == "sharding"]
+        return [with_changes(JOB, c.changes).parallel.world_size for c in found]
+
+    assert [ranks(gpus) for gpus in (1, 2, 6, 8)] == [[], [2], [2, 4], [2, 4, 8]]
+    accumulating = with_changes(JOB, {"training.gradient_accumulation": 4})
+    kept = [with_changes(accumulating, c.changes) for c in changes_of(accumulating, gpus=4) if c.kind == "sharding"]
+    assert {job.global_batch for job in kept} == {accumulating.global_batch}
+
+
+def test_what_is_already_so_is_not_offered() -> None:
+    job = Job(
+        model=MODEL,
+        training=Training(
+            activation_checkpointing="full", optimizer="adamw-8bit", loss="fused-linear", sequence_length=512
+        ),
+        lora=Lora(quantization="nf4"),
+        parallel=Parallel(strategy="fsdp2", data_shard=2),
+    )
+    assert {c.kind for c in changes_of(job)} == {"activation offload", "cpu offload", "loading"}
+    once = with_changes(job, {"parallel.load_on_rank_zero": True, "parallel.cpu_offload": "all"})
+    assert {c.kind for c in changes_of(once)} == {"activation offload"}
+
+
+def test_every_change_has_a_cost_and_a_source() -> None:
+    for job in (JOB, SHARDED, with_changes(JOB, {"training.mode": "inference", "training.precision": "fp32"})):
+        assert changes_of(job, gpus=16)
+        for change in changes_of(job, gpus=16):
+            assert change.source
+            assert change.cost >= 0
+            assert with_changes(job, change.changes) != job
+
+
+def test_nothing_is_enough(quick: Variants) -> None:
+    found = offered(JOB, quick, within(4))
+    needs = [s.budget.peak.device_bytes for s in found]
+    assert {s.verdict for s in found} == {"does_not_fit"}
+    assert needs == sorted(needs)
+
+
+def test_a_surer_budget_moves_all_figures(quick: Variants) -> None:
+    surer = replace(moved(quick(JOB), 3 * GIB), method="traced")
+    full = with_changes(JOB, {"training.activation_checkpointing": "full"})
+    assert corrected(JOB, surer, quick)(full).peak.device_bytes == quick(full).peak.device_bytes + 3 * GIB
+    assert corrected(JOB, quick(JOB), quick)(full) == quick(full)
+
+
+def test_confirmed_figures_replace_the_quick_ones(quick: Variants) -> None:
+    judge = within(130)
+    found = offered(JOB, quick, judge)
+    assert sum(s.verdict == "fits" for s in found) >= 2
+    told: list[str] = []
+
+    def surer(job: Job) -> Budget:
+        return replace(moved(quick(job), GIB // 2), method="traced")
+
+    checked = confirm(found, surer, judge, enough=1, progress=told.append)
+    assert [s.confirmed for s in checked].count(True) == 1
+    assert checked[0].budget.method == "traced"
+    assert checked[0].budget.peak.device_bytes == found[0].budget.peak.device_bytes + GIB // 2
+    assert len(told) == 1
+
+
+def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Variants) -> None:
+    judge = within(130)
+    found = offered(JOB, quick, judge)
+    first = found[0].budget.job
+
+    def larger(job: Job) -> Budget:
+        return moved(quick(job), 100 * GIB if job == first else 0)
+
+    checked = confirm(found, larger, judge)
+    assert found[0].changes not in [s.changes for s in checked]
+    assert checked[0].changes == found[1].changes
+
+    def cannot(_job: Job) -> Budget:
+        raise CannotTellError("no torch")
+
+    assert confirm(found, cannot, judge) == found
+
+    def refuses(job: Job) -> Budget:
+        if job == first:
+            raise InputError("no such head")
+        return quick(job)
+
+    assert found[0].changes not in [s.changes for s in confirm(found, refuses, judge)]
+
+
+def test_the_smallest_raise_of_vllms_share_is_taken() -> None:
+    tables = {"training.mode": "inference", "inference.engine": "vllm", "inference.gpu_memory_utilization": 0.3}
+    shares = [c for c in changes_of(with_changes(JOB, tables)) if c.kind == "utilization"]
+    raises = [c.changes["inference.gpu_memory_utilization"] for c in shares]
+    assert raises == sorted(raises)
+    assert 0.3 not in raises

@@ -1,0 +1,68 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
+
+JOBS = {
+    "full": Job(model=ModelSpec(id="gpt2")),
+    "lora, sharded": Job(
+        name="both",
+        model=ModelSpec(id="meta-llama/Llama-3.1-8B"),
+        lora=Lora(rank=8),
+        parallel=Parallel(strategy="fsdp2", data_shard=8),
+    ),
+    "in pipeline stages": Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=3)),
+}
+TENSOR = LargeTensor(module="lm_head", shape=(7, 11), dtype="float32", bytes=512, component="logits")
+LINE = Timeline(
+    events=(3, 5, 9),
+    levels=(
+        Components(weights=100, context=7),
+        Components(weights=100, activations=50, context=7),
+        Components(weights=100, gradients=20, context=7),
+    ),
+    reserved_bytes=(128, 256, 256),
+    outside_bytes=7,
+    phases=(PhaseMark(name="forward", event=3), PhaseMark(name="backward", event=9)),
+)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_budget_comes_back_from_its_json(name: str) -> None:
+    budget = estimate(JOBS[name])
+    assert Budget.from_json(json.loads(json.dumps(budget.to_json()))) == budget
+
+
+def test_so_does_a_traced_one_with_its_timeline_and_tensors() -> None:
+    budget = replace(estimate(JOBS["full"]), method="traced", largest=(TENSOR,), timeline=LINE)
+    written = budget.to_json()
+    assert written["timeline"]["components"] == {
+        "weights": [100, 100, 100],
+        "gradients": [0, 0, 20],
+        "activations": [0, 50, 0],
+        "context": [7, 7, 7],
+    }
+    assert Budget.from_json(json.loads(json.dumps(written))) == budget
+    assert LINE.peak == 1
+
+
+def test_what_is_no_budget_is_said() -> None:
+    written = estimate(JOBS["full"]).to_json()
+    with pytest.raises(InputError, match=r"no budget as vramtop writes it.*peak"):
+        Budget.from_json({key: value for key, value in written.items() if key != "peak"})
+    with pytest.raises(InputError, match="schema 2"):
+        Budget.from_json(written | {"schema": 2})
+    with pytest.raises(InputError, match=r"the budget's job: .*micro_batch"):
+        Budget.from_json(written | {"job": {"training": {"micro_batch": 0}}})
+
+
+def test_columns_of_different_length_are_no_timeline() -> None:
+    written = replace(estimate(JOBS["full"]), timeline=LINE).to_json()
+    written["timeline"]["reserved_bytes"].pop()
+    with pytest.raises(InputError, match="differ in length"):
+        Budget.from_json(written)

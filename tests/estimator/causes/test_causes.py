@@ -1,0 +1,78 @@
+"""The causes that are searched: each really changes the job, and is a job."""
+
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.causes.extra_memory import beside
+from vramtop.estimator.causes.setting_causes import causes
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+
+
+def job(**changes: Any) -> Job:
+    tables = {"model": {"id": "Qwen/Qwen2.5-7B"}, "training": {"micro_batch": 4, "precision": "bf16"}}
+    return with_changes(job_from_mapping(tables, where="test"), changes)
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"training.activation_checkpointing": "full", "training.loss": "chunked", "training.compile": True},
+    {"training.activation_offload": True, "training.optimizer_in_backward": True, "model.attention": "eager"},
+    {"lora.rank": 16, "lora.quantization": "nf4", "training.optimizer": "paged-adamw"},
+    {"lora.rank": 16, "lora.targets": "all-linear", "training.precision": "fp16-mixed"},
+    {"parallel.strategy": "ddp", "parallel.data_replicate": 4, "training.gradient_accumulation": 4},
+    {"parallel.strategy": "fsdp1", "parallel.data_shard": 16, "parallel.data_replicate": 2},
+    {"parallel.strategy": "zero2", "parallel.data_shard": 8, "parallel.cpu_offload": "optimizer"},
+    {"parallel.strategy": "megatron-fsdp", "parallel.data_shard": 8, "training.framework": "megatron"},
+    {"parallel.tensor": 2, "parallel.pipeline": 2, "parallel.context": 2, "training.precision": "fp32"},
+    {"training.mode": "inference"},
+]
+
+
+@pytest.mark.parametrize("changes", KINDS)
+def test_each_cause_is_another_job_or_adds_bytes(changes: dict[str, Any]) -> None:
+    asked = job(**changes)
+    found = [*causes(asked), *beside(asked, estimate(asked), estimate)]
+    seen = [with_changes(asked, cause.changes) for cause in found if cause.changes]
+    assert len(seen) > 10
+    assert all(changed != asked for changed in seen)
+    assert all(cause.changes or cause.allocated_bytes or cause.outside_bytes for cause in found)
+    assert all(cause.plausible > 0 and cause.words[0].islower() and not cause.words.endswith(".") for cause in found)
+
+
+@pytest.mark.parametrize("changes", KINDS)
+def test_no_cause_comes_twice(changes: dict[str, Any]) -> None:
+    asked = job(**changes)
+    changed = [str(dict(cause.changes)) for cause in causes(asked)]
+    assert len(changed) == len(set(changed))
+
+
+def test_sharding_that_is_not_applied_keeps_the_number_of_gpus() -> None:
+    asked = job(**{"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.data_replicate": 2})
+    off = next(cause for cause in causes(asked) if cause.name == "sharding off")
+    assert with_changes(asked, off.changes).parallel.world_size == 8
+
+
+def test_what_was_assumed_is_more_plausible_than_what_was_written() -> None:
+    plain, doubted = (
+        {cause.name: cause.plausible for cause in causes(job(), assumed)} for assumed in ((), ("model.attention",))
+    )
+    assert doubted["attention eager"] > plain["attention eager"]
+    assert doubted["checkpointing on"] == plain["checkpointing on"]
+
+
+def test_the_upcast_of_a_quantized_model_is_two_bytes_of_all_that_is_not_quantized() -> None:
+    asked = job(**{"lora.rank": 16, "lora.quantization": "nf4"})
+    found = next(c for c in beside(asked, estimate(asked), estimate) if c.name == "upcast for k-bit training")
+    embedding_and_head = 2 * 152064 * 3584
+    norms = (2 * 28 + 1) * 3584
+    assert found.allocated_bytes == pytest.approx(2 * (embedding_and_head + norms), rel=0.03)
+
+
+def test_causes_that_would_undo_each_other_are_not_taken_together() -> None:
+    asked = job(**{"lora.rank": 16, "lora.quantization": "nf4"})
+    found = {cause.name: cause for cause in causes(asked)}
+    assert found["all weights trained"].keys & found["quantization off"].keys
+    assert not found["checkpointing on"].keys & found["quantization off"].keys

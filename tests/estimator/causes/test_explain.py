@@ -1,0 +1,223 @@
+"""What would explain a divergence: the true change is found from the memory it makes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.causes.explain import explain
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+
+TABLES: dict[str, Any] = {
+    "model": {"id": "meta-llama/Llama-3.1-8B"},
+    "training": {"activation_checkpointing": "full", "micro_batch": 4, "sequence_length": 4096, "precision": "bf16"},
+}
+
+
+def job(**changes: Any) -> Job:
+    return with_changes(job_from_mapping(TABLES, where="test"), changes)
+
+
+SHARDED = {"parallel.strategy": "fsdp2", "parallel.data_shard": 8, "training.precision": "bf16-mixed"}
+WHOLE = {"parallel.strategy": "ddp", "parallel.data_shard": 1, "parallel.data_replicate": 8}
+QLORA = {"lora.rank": 16, "lora.quantization": "nf4"}
+
+
+@pytest.mark.parametrize(
+    ("read", "truth"),
+    [
+        ({}, {"training.activation_checkpointing": "none"}),
+        (SHARDED, WHOLE),
+        (QLORA, {"lora.quantization": "none"}),
+        ({}, {"training.precision": "bf16-mixed"}),
+        ({"training.optimizer": "adamw-fused"}, {"training.sequence_length": 2048}),
+        ({**WHOLE, "training.precision": "bf16-mixed"}, {"parallel.strategy": "fsdp2", "parallel.data_shard": 8}),
+        (
+            {**SHARDED, "parallel.data_shard": 32, "model.id": "meta-llama/Llama-3.1-70B"},
+            {"parallel.data_shard": 8, "parallel.data_replicate": 4},
+        ),
+        ({**SHARDED, "parallel.strategy": "zero3"}, {"parallel.strategy": "zero2"}),
+        ({**SHARDED, "parallel.cpu_offload": "all"}, {"parallel.cpu_offload": "none"}),
+        ({"training.loss": "fused-linear", "model.id": "Qwen/Qwen3-0.6B"}, {"training.loss": "full"}),
+    ],
+)
+def test_the_setting_that_is_otherwise_is_among_the_first(read: dict[str, Any], truth: dict[str, Any]) -> None:
+    asked = job(**read)
+    observed = estimate(with_changes(asked, truth)).peak.device_bytes
+    found = explain(asked, estimate(asked), observed, estimate)
+    assert any(truth.items() <= each.changes.items() for each in found[:3])
+    assert all(each.device_bytes - observed == each.off_bytes for each in found)
+
+
+def test_two_changes_explain_what_none_alone_does() -> None:
+    asked = job()
+    truth = {"training.activation_checkpointing": "none", "training.precision": "fp32"}
+    observed = estimate(with_changes(asked, truth)).peak.device_bytes
+    found = explain(asked, estimate(asked), observed, estimate)
+    assert any(truth.items() <= each.changes.items() for each in found)
+    assert all(" and " in each.words for each in found)
+
+
+def test_a_job_that_ran_out_of_memory_would_have_held_more() -> None:
+    asked, truth = job(), {"training.activation_checkpointing": "none"}
+    budget, card = estimate(asked), 100 * GIB
+    assert budget.peak.high_bytes < card < estimate(with_changes(asked, truth)).peak.device_bytes
+    found = explain(asked, budget, card, estimate, at_least=True)
+    assert found[0].changes == truth
+    assert truth not in [each.changes for each in explain(asked, budget, card, estimate)]
+    assert explain(asked, budget, budget.peak.low_bytes // 2, estimate, at_least=True) == ()
+
+
+def test_nothing_explains_what_no_setting_makes() -> None:
+    asked = job()
+    assert explain(asked, estimate(asked), 4000 * 2**30, estimate) == ()
+
+
+@pytest.mark.parametrize("edge", ["low_bytes", "device_bytes", "high_bytes"])
+def test_what_lies_in_the_budgets_range_needs_no_explanation(edge: str) -> None:
+    asked = job()
+    budget = estimate(asked)
+    assert explain(asked, budget, getattr(budget.peak, edge), estimate) == ()
+
+
+def test_what_predicts_the_same_bytes_is_one_group() -> None:
+    asked = job(**SHARDED)
+    observed = estimate(with_changes(asked, {"training.micro_batch": 8})).peak.device_bytes
+    first, second, *_ = explain(asked, estimate(asked), observed, estimate)
+    assert {first.name, second.name} == {"batch larger", "longer sequences"}
+    assert first.group == second.group == 0
+    assert first.device_bytes == second.device_bytes
+
+
+def test_a_length_is_found_whatever_it_is() -> None:
+    asked = job(**{"training.activation_checkpointing": "none"})
+    observed = estimate(with_changes(asked, {"training.sequence_length": 1300})).peak.device_bytes
+    found = next(
+        each for each in explain(asked, estimate(asked), observed, estimate) if each.name == "shorter sequences"
+    )
+    assert found.changes["training.sequence_length"] == pytest.approx(1300, rel=0.05)
+
+
+def test_allocated_bytes_tell_what_the_devices_bytes_cannot() -> None:
+    asked = job(**{"training.optimizer": "adamw-fused", **SHARDED, "training.micro_batch": 1})
+    truth = {"training.optimizer": "adamw-8bit"}
+    budget, peak = estimate(asked), estimate(with_changes(asked, truth)).peak
+    assert explain(asked, budget, peak.device_bytes, estimate) == ()
+    found = explain(asked, budget, peak.allocated_bytes, estimate, measure="allocated")
+    assert truth in [each.changes for each in found]
+    assert all(each.predicted_bytes - peak.allocated_bytes == each.off_bytes for each in found)
+
+
+def test_a_traced_budget_keeps_its_own_figure() -> None:
+    asked, truth = job(), {"training.activation_checkpointing": "none"}
+    budget, changed = estimate(asked), estimate(with_changes(asked, truth)).peak
+    traced = replace(budget, peak=replace(budget.peak, device_bytes=budget.peak.device_bytes + 3 * GIB))
+    found = explain(asked, traced, changed.device_bytes + 3 * GIB, estimate)
+    assert found[0].changes == truth
+    assert found[0].device_bytes == changed.device_bytes + 3 * GIB
+
+
+def test_what_was_held_before_the_first_step_speaks_for_and_against_other_weights() -> None:
+    asked, truth = job(), {"training.precision": "bf16-mixed"}
+    budget = estimate(asked)
+    observed = estimate(with_changes(asked, truth)).peak.device_bytes
+    thin, wide = (
+        next(phase.components.total_bytes for phase in estimate(with_changes(asked, changes)).phases)
+        for changes in ({}, truth)
+    )
+    for_it = explain(asked, budget, observed, estimate, loaded_bytes=wide)
+    against = explain(asked, budget, observed, estimate, loaded_bytes=thin)
+    assert for_it[0].changes == truth
+    assert all(each.changes != truth for each in against[:1])
+
+
+def test_what_nobody_wrote_down_is_doubted_first() -> None:
+    asked = job(**SHARDED)
+    observed = estimate(with_changes(asked, {"training.micro_batch": 8})).peak.device_bytes
+    found = explain(asked, estimate(asked), observed, estimate, assumed={"training.sequence_length"})
+    assert found[0].changes == {"training.sequence_length": 8192}
+
+
+def test_a_figure_of_the_whole_card_may_hold_other_processes() -> None:
+    asked = job(**SHARDED)
+    budget = estimate(asked)
+    foreign = 9 * GIB
+    observed = budget.peak.device_bytes + foreign
+    found = explain(asked, budget, observed, estimate, of_card=True, foreign_bytes=foreign)
+    assert found[0].name == "foreign processes"
+    assert found[0].changes == {}
+    alone = explain(asked, budget, observed, estimate)
+    assert "foreign processes" not in [each.name for each in alone]
+
+
+def test_contexts_on_the_card_are_counted() -> None:
+    asked = job(**{"model.id": "openai-community/gpt2", "training.micro_batch": 1, "training.sequence_length": 256})
+    budget = estimate(asked)
+    bare = budget.phases[0].components.context
+    observed = budget.peak.device_bytes + 2 * bare
+    found = explain(asked, budget, observed, estimate, of_card=True)
+    assert any(each.name == "more contexts" and each.off_bytes == 0 for each in found)
+
+
+def test_gradients_that_are_views_of_buckets_and_a_second_model_are_found_by_allocated_bytes() -> None:
+    asked = job(**{"model.id": "Qwen/Qwen2.5-1.5B", **WHOLE})
+    budget = estimate(asked)
+    step = budget.phase("optimizer step")
+    assert step is not None
+    views = budget.peak.allocated_bytes - step.components.gradients  # DDP's buckets are as large as the gradients
+    found = explain(asked, budget, views, estimate, measure="allocated")
+    assert "bucket views" in [each.name for each in found]
+    twice = budget.peak.allocated_bytes + step.components.weights
+    found = explain(asked, budget, twice, estimate, measure="allocated")
+    assert "second model" in [each.name for each in found[:3]]
+
+
+def test_no_more_than_a_few_hundred_jobs_are_estimated() -> None:
+    asked, count = job(**SHARDED), 0
+
+    def counted(changed: Job) -> Any:
+        nonlocal count
+        count += 1
+        return estimate(changed)
+
+    budget = estimate(asked)
+    explain(asked, budget, 4000 * 2**30, counted)
+    assert 10 < count <= 400
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training.mode": "inference"},
+        {"model.id": "google-bert/bert-base-uncased", "model.task": "masked-lm", "training.sequence_length": 512},
+        {"model.id": "mistralai/Mixtral-8x7B-v0.1", "parallel.expert": 8, **SHARDED},
+        {"parallel.pipeline": 4, "parallel.tensor": 2, "training.framework": "megatron"},
+        {"lora.rank": 8, "lora.targets": ["down_proj"], "lora.quantization": "int8", **SHARDED},
+        {"training.micro_batch": 1, "training.sequence_length": 1, "training.optimizer": "sgd-momentum"},
+        {"parallel.context": 4, "training.framework": "torchtitan", "training.optimizer_in_backward": True, **SHARDED},
+        {"parallel.strategy": "megatron-fsdp", "parallel.data_shard": 8, "training.optimizer": "paged-adamw"},
+    ],
+)
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 1.15, 1.7, 5.0])
+def test_every_kind_of_job_can_be_asked_about(changes: dict[str, Any], share: float) -> None:
+    asked = job(**changes)
+    budget = estimate(asked)
+    for measure in ("device", "allocated", "outside", "loaded"):
+        observed = round(share * budget.peak.device_bytes)
+        for each in explain(asked, budget, observed, estimate, measure=measure):
+            assert each.words
+            assert abs(each.off_bytes) <= 0.2 * observed + GIB
+
+
+def test_a_model_that_the_formula_cannot_read_is_not_explained() -> None:
+    asked = job()
+    budget = estimate(asked)
+
+    def cannot(changed: Job) -> Any:
+        raise CannotTellError(f"{changed.label} is Python code")
+
+    assert explain(asked, budget, 2 * budget.peak.device_bytes, cannot) == ()

@@ -1,0 +1,80 @@
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.errors import CancelledError, CannotTellError
+from vramtop.estimator.trace.worker_process import Worker
+
+
+def sleeper(tmp_path: Path) -> Path:
+    file = tmp_path / "sleeper.py"
+    file.write_text("import sys, time\nsys.stdin.readline()\nopen('asked', 'w').close()\ntime.sleep(60)\n")
+    return file
+
+
+def test_a_waiting_request_is_given_up_and_its_worker_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cancel, pids, raised = Cancel(), [], []
+
+    def ask() -> None:
+        with cancel.scope(), Worker(Path(sys.executable), sleeper(tmp_path)) as worker:
+            pids.append(worker.pid)
+            try:
+                worker.request({}, 50)
+            except CancelledError as error:
+                raised.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not (tmp_path / "asked").exists():
+        time.sleep(0.01)
+    cancel.cancel()
+    thread.join(10)
+
+    assert len(raised) == 1
+    assert not Path(f"/proc/{pids[0]}").exists()
+
+
+def test_what_begins_in_a_cancelled_scope_is_given_up_at_once(tmp_path: Path) -> None:
+    cancel = Cancel()
+    cancel.cancel()
+    with (
+        cancel.scope(),
+        Worker(Path(sys.executable), sleeper(tmp_path)) as worker,
+        pytest.raises(CancelledError, match="before it began"),
+    ):
+        worker.request({}, 50)
+
+
+def test_a_failure_of_its_own_stays_what_it_is() -> None:
+    cancel = Cancel()
+    with pytest.raises(CannotTellError, match="too old"), cancel.ending(lambda: None):
+        raise CannotTellError("too old")
+
+
+def test_only_what_still_runs_is_ended() -> None:
+    cancel, ended = Cancel(), []
+    with cancel.ending(lambda: ended.append("first")):
+        pass
+
+    def fail() -> None:
+        with cancel.ending(lambda: ended.append("second")):
+            cancel.cancel()
+            cancel.cancel()
+            raise CannotTellError("the worker ended")
+
+    with pytest.raises(CancelledError):
+        fail()
+    assert ended == ["second"]
+
+
+def test_outside_of_any_scope_nobody_cancels() -> None:
+    cancel = Cancel()
+    with cancel.scope():
+        assert current() is cancel
+    assert current() is not cancel
+    assert not current().cancelled

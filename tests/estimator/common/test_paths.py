@@ -1,0 +1,54 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.paths import expanded, is_file, is_folder
+from vramtop.estimator.job.job import ModelSpec
+from vramtop.estimator.job.job_file import load_job
+from vramtop.estimator.model.find_config import hub_cache, resolve_model
+from vramtop.estimator.trace.interpreters import find_interpreters
+
+LONG = "x" * 5_000
+
+
+def test_what_cannot_be_a_path_is_none() -> None:
+    for text in (LONG, "a\0b"):
+        assert not is_file(Path(text))
+        assert not is_folder(Path(text))
+
+
+def test_a_forbidden_folder_shows_nothing(tmp_path: Path) -> None:
+    python = tmp_path / "closed" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / "closed").chmod(0)
+    root = os.geteuid() == 0
+    if root:  # whom nothing is closed to
+        os.seteuid(65534)
+    try:
+        assert python not in find_interpreters(None, {"VIRTUAL_ENV": str(tmp_path / "closed")})
+        with pytest.raises(InputError, match="no such program"):
+            find_interpreters(str(tmp_path / "closed"), {})
+    finally:
+        if root:
+            os.seteuid(0)
+        (tmp_path / "closed").chmod(0o700)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**30)  # as in a container that runs under a number of its own
+    assert expanded("~/models") == Path("~/models")
+    assert hub_cache({}) == Path("~/.cache/huggingface/hub")
+
+
+def test_names_too_long_for_a_path_are_sentences(tmp_path: Path) -> None:
+    for name in (LONG, "x:y" * 2_000):
+        with pytest.raises(InputError, match="no model"):
+            resolve_model(ModelSpec(id=name), environ={})
+    (tmp_path / "job.toml").write_text(f'[model]\nid = "{LONG}"\n')
+    assert load_job(tmp_path / "job.toml").model.id == LONG
+    with pytest.raises(InputError, match="null byte"):
+        load_job(Path("a\0b"))

@@ -1,0 +1,41 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.sizes import GIB, MIB, format_gib, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("80GiB", 80 * GIB),
+        ("80GB", 80_000_000_000),
+        ("81559MiB", 81559 * MIB),
+        ("24 gib", 24 * GIB),
+        ("1.5GiB", 3 * GIB // 2),
+        ("16G", 16 * GIB),
+        ("512", 512),
+    ],
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "80 GiBs", "-3GiB", "0", "1.2.3GiB", "GiB"])
+def test_what_is_no_size_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(InputError, match="size"):
+        parse_size(text)
+
+
+@given(st.integers(1, 2**50))
+def test_bytes_come_back_as_they_went_in(size: int) -> None:
+    assert parse_size(str(size)) == size
+
+
+def test_people_see_gib_and_unknown_is_not_zero() -> None:
+    assert format_gib(3 * GIB // 2) == "1.5"
+    assert format_gib(-3 * GIB, signed=True) == "−3.0"
+    assert format_gib(3 * GIB, signed=True) == "+3.0"
+    assert format_gib(-10, signed=True) == "0.0"
+    assert format_gib(None) == "n/a"

@@ -1,0 +1,310 @@
+"""The closed form against figures worked out by hand from its sources."""
+
+from collections.abc import Callable
+from math import isclose
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.model.architecture import read_architecture
+from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.rank_share import stages
+
+Estimate = Callable[..., Budget]
+# embeddings and head, and per layer: q and o, k and v, three MLP matrices, two norms; the last norm
+EMBEDDING = 2000 * 512
+LAYER = 2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1408 + 2 * 512
+PARAMETERS = 2 * EMBEDDING + 4 * LAYER + 512
+
+
+def components(budget: Budget, phase: str) -> Any:
+    found = next(p for p in budget.phases if p.name == phase)
+    return found.components
+
+
+def test_parameters_are_counted_by_hand(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    assert budget_of(tiny_llama).model.parameters == PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "gradients", "states"),
+    [("fp32", 4, 4, 8), ("bf16-mixed", 4, 4, 8), ("fp16-mixed", 4, 4, 8), ("bf16", 2, 2, 4), ("fp16", 2, 2, 4)],
+)
+def test_bytes_per_parameter_by_precision(
+    budget_of: Estimate, tiny_llama: dict[str, Any], precision: str, weights: int, gradients: int, states: int
+) -> None:
+    step = components(budget_of(tiny_llama, {"training.precision": precision}), "optimizer step")
+    assert step.weights == weights * PARAMETERS
+    assert step.gradients == gradients * PARAMETERS
+    assert step.optimizer == states * PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "per_parameter"),
+    [
+        ("adamw-fused", 8),
+        ("sgd", 0),
+        ("sgd-momentum", 4),
+        ("lion", 4),
+        ("none", 0),
+        ("paged-adamw", 0),
+    ],
+)
+def test_optimizer_states(budget_of: Estimate, tiny_llama: dict[str, Any], optimizer: str, per_parameter: int) -> None:
+    step = components(budget_of(tiny_llama, {"training.optimizer": optimizer}), "optimizer step")
+    assert step.optimizer == per_parameter * PARAMETERS
+
+
+def test_eight_bit_states_keep_embeddings_and_norms_in_full(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    step = components(budget_of(tiny_llama, {"training.optimizer": "adamw-8bit"}), "optimizer step")
+    norms = 4 * 2 * 512 + 512
+    full = 8 * (EMBEDDING + norms)
+    assert isclose(step.optimizer, full + (PARAMETERS - EMBEDDING - norms) * 2 * (1 + 4 / 256), rel_tol=1e-6)
+
+
+def test_adafactor_keeps_a_row_and_a_column_per_matrix(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    step = components(budget_of(tiny_llama, {"training.optimizer": "adafactor"}), "optimizer step")
+    layer = 2 * (512 + 512) + 2 * (512 + 256) + 3 * (512 + 1408) + 2 * 512
+    assert step.optimizer == 4 * (2 * (2000 + 512) + 4 * layer + 512)
+
+
+def test_foreach_adamw_copies_what_it_steps_and_fused_does_not(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    foreach = components(budget_of(tiny_llama, {"training.optimizer": "adamw"}), "optimizer step")
+    fused = components(budget_of(tiny_llama, {"training.optimizer": "adamw-fused"}), "optimizer step")
+    assert foreach.temporary - fused.temporary == 4 * PARAMETERS
+
+
+def test_lora_trains_adapters_only(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    budget = budget_of(tiny_llama, {"lora.rank": 8, "lora.targets": ["q_proj", "v_proj"], "training.precision": "bf16"})
+    adapters = 4 * 8 * ((512 + 512) + (512 + 256))
+    assert budget.model.trainable_parameters == adapters
+    step = components(budget, "optimizer step")
+    assert step.weights == 2 * PARAMETERS + 4 * adapters  # peft keeps adapters in fp32
+    assert (step.gradients, step.optimizer) == (4 * adapters, 8 * adapters)
+
+
+@pytest.mark.parametrize(("kind", "width"), [("nf4", 0.5625), ("nf4-double", 0.51587), ("int8", 1.0)])
+def test_quantized_weights_are_the_blocks_linear_layers(
+    budget_of: Estimate, tiny_llama: dict[str, Any], kind: str, width: float
+) -> None:
+    budget = budget_of(
+        tiny_llama, {"lora.quantization": kind, "lora.targets": "all-linear", "training.precision": "bf16"}
+    )
+    linear = 4 * (LAYER - 2 * 512)
+    adapters = budget.model.trainable_parameters
+    expected = width * linear + 2 * (PARAMETERS - linear) + 4 * adapters
+    assert expected < components(budget, "loading").weights < 1.01 * expected  # tables and whole blocks besides
+
+
+def test_adapters_that_fit_nothing_are_an_error_that_names_what_there_is(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"q_projj.*q_proj"):
+        budget_of(tiny_llama, {"lora.targets": ["q_projj"]})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weights", "gradients", "states"),
+    [
+        ("ddp", 4, 4, 8),
+        ("fsdp1", 4 / 8, 4 / 8, 8 / 8),
+        ("fsdp2", 4 / 8, 4 / 8, 8 / 8),
+        ("zero1", 2, 2, 12 / 8),  # DeepSpeed: 16-bit weights, an fp32 copy beside the states
+        ("zero2", 2, 2 / 8, 12 / 8),
+        ("zero3", 2 / 8, 2 / 8, 12 / 8),
+    ],
+)
+def test_states_are_sharded_as_the_strategy_has_it(
+    budget_of: Estimate, tiny_llama: dict[str, Any], strategy: str, weights: float, gradients: float, states: float
+) -> None:
+    ranks = "parallel.data_replicate" if strategy == "ddp" else "parallel.data_shard"
+    budget = budget_of(tiny_llama, {"parallel.strategy": strategy, ranks: 8, "training.optimizer": "adamw-fused"})
+    step = components(budget, "optimizer step")
+    for found, expected in ((step.weights, weights), (step.gradients, gradients), (step.optimizer, states)):
+        assert isclose(found, expected * PARAMETERS, rel_tol=0.001)
+
+
+def test_megatrons_steady_state_is_seven_and_a_half_bytes_per_parameter(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    """Megatron-LM's distributed optimizer over 8 ranks: 2 + 4 + 12/8 bytes per parameter."""
+    budget = budget_of(
+        tiny_llama,
+        {
+            "training.framework": "megatron",
+            "training.optimizer": "adamw-fused",
+            "parallel.strategy": "zero1",
+            "parallel.data_shard": 8,
+        },
+    )
+    step = components(budget, "optimizer step")
+    assert isclose(step.weights + step.gradients + step.optimizer, 7.5 * PARAMETERS, rel_tol=0.001)
+
+
+def test_tensor_and_pipeline_parallelism_split_the_weights(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    whole = components(budget_of(tiny_llama), "loading").weights
+    tensor = components(budget_of(tiny_llama, {"parallel.tensor": 2}), "loading").weights
+    assert isclose(tensor, whole / 2, rel_tol=0.01)
+    pipeline = components(budget_of(tiny_llama, {"parallel.pipeline": 4}), "loading").weights
+    assert pipeline == 4 * (EMBEDDING + LAYER) or pipeline == 4 * (EMBEDDING + LAYER + 512)
+    with pytest.raises(InputError, match="4 layers"):
+        budget_of(tiny_llama, {"parallel.pipeline": 5})
+
+
+def test_expert_parallelism_splits_experts_only(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    mixtral = tiny_llama | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    ddp = {"parallel.strategy": "ddp", "parallel.data_replicate": 4}
+    whole = components(budget_of(mixtral, ddp), "loading").weights
+    split = components(budget_of(mixtral, ddp | {"parallel.expert": 4}), "loading").weights
+    experts = 4 * 8 * 3 * 512 * 1408
+    assert whole - split == 4 * experts * 3 // 4
+
+
+def test_context_parallelism_halves_activations_and_shards_states(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4}
+    one = budget_of(tiny_llama, fsdp)
+    two = budget_of(tiny_llama, fsdp | {"parallel.context": 2})
+    assert isclose(components(two, "forward").activations, components(one, "forward").activations / 2, rel_tol=0.001)
+    assert isclose(components(two, "loading").weights, components(one, "loading").weights / 2, rel_tol=0.001)
+
+
+def test_checkpointing_keeps_one_tensor_per_layer(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    base = {"training.precision": "bf16", "training.sequence_length": 1024, "training.loss": "fused-linear"}
+    kept = components(budget_of(tiny_llama, base | {"training.activation_checkpointing": "full"}), "forward")
+    none = components(budget_of(tiny_llama, base), "forward")
+    selective = components(budget_of(tiny_llama, base | {"training.activation_checkpointing": "selective"}), "forward")
+    around = 1024 * (8 + 4 * 512 + 4 + 2 * 512 + 2 * 512)  # token ids, last norm, the head's input
+    assert kept.activations == 4 * 1024 * 2 * 512 + around
+    assert kept.activations < selective.activations < none.activations
+
+
+def test_gradient_accumulation_keeps_gradients_through_the_forward_pass(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    assert components(budget_of(tiny_llama), "forward").gradients == 0
+    accumulated = budget_of(tiny_llama, {"training.gradient_accumulation": 4})
+    assert components(accumulated, "forward").gradients == 4 * PARAMETERS
+
+
+def test_fsdp_under_the_trainer_accumulates_unsharded_and_says_so(
+    budget_of: Estimate, tiny_llama: dict[str, Any]
+) -> None:
+    fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "training.gradient_accumulation": 2}
+    budget = budget_of(tiny_llama, fsdp)
+    assert components(budget, "forward").gradients == 4 * PARAMETERS
+    assert any("no_sync" in warning for warning in budget.warnings)
+    titan = budget_of(tiny_llama, fsdp | {"training.framework": "torchtitan"})
+    assert components(titan, "forward").gradients < 4 * PARAMETERS / 3
+
+
+def test_offload_takes_states_off_the_device(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    fsdp = {"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.cpu_offload": "all"}
+    step = components(budget_of(tiny_llama, fsdp), "optimizer step")
+    assert (step.weights, step.gradients, step.optimizer) == (0, 0, 0)
+
+
+def test_inference_has_no_backward_and_a_key_value_cache(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    budget = budget_of(tiny_llama, {"training.mode": "inference", "training.precision": "bf16"})
+    assert [phase.name for phase in budget.phases] == ["loading", "forward"]
+    cache = 2048 * 4 * 2 * (256 + 256)
+    assert components(budget, "forward").activations >= cache
+    assert budget.model.trainable_parameters == 0
+
+
+def test_what_a_large_vocabulary_costs(budget_of: Estimate, tiny_llama: dict[str, Any]) -> None:
+    budget = budget_of(tiny_llama, {"training.precision": "bf16", "training.sequence_length": 1024})
+    logits = 1024 * 2000
+    assert components(budget, "forward").logits == (2 + 4 + 4) * logits
+    fused = {"training.precision": "bf16", "training.sequence_length": 1024, "training.loss": "fused-linear"}
+    matrix = 2 * 2000 * 512  # one chunk's gradient of the head's weight
+    assert components(budget_of(tiny_llama, fused), "forward").logits < 4 * logits + matrix
+
+
+SMALL: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 2000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+}
+CHOICES = {
+    "training.precision": ["fp32", "bf16-mixed", "bf16", "fp16-mixed"],
+    "training.optimizer": ["adamw", "adamw-fused", "adamw-8bit", "adafactor", "sgd", "lion", "muon", "none"],
+    "training.activation_checkpointing": ["none", "full", "selective"],
+    "training.loss": ["full", "chunked", "fused-linear"],
+    "training.micro_batch": [1, 3],
+    "training.gradient_accumulation": [1, 4],
+    "training.activation_offload": [False, True],
+    "training.optimizer_in_backward": [False, True],
+    "training.mode": ["train", "inference"],
+    "model.attention": ["sdpa", "eager", "flash_attention_2"],
+    "lora.rank": [8],
+    "lora.quantization": ["none", "nf4"],
+    "parallel.strategy": ["none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "megatron-fsdp"],
+    "parallel.data_shard": [1, 4],
+    "parallel.data_replicate": [1, 2],
+    "parallel.tensor": [1, 2],
+    "parallel.pipeline": [1, 2],
+    "parallel.context": [1, 2],
+    "parallel.cpu_offload": ["none", "optimizer", "all"],
+    "parallel.reshard_after_forward": [True, False],
+}
+SETTINGS = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in CHOICES.items()})
+
+
+def quick(config: dict[str, Any], chosen: dict[str, Any]) -> Budget:
+    tables: dict[str, dict[str, Any]] = {"model": {"config": config}}
+    for dotted, value in chosen.items():
+        table, _, key = dotted.partition(".")
+        tables.setdefault(table, {})[key] = value
+    job = job_from_mapping(tables, where="test")
+    arch = read_architecture(config, "causal-lm")
+    return closed_form(job, arch, inventory_of(arch))
+
+
+@settings(max_examples=300, deadline=None)
+@given(SETTINGS)
+def test_every_budget_adds_up(chosen: dict[str, Any]) -> None:
+    budget = quick(SMALL, chosen)
+    peak = budget.peak
+    for phase in budget.phases:
+        assert all(size >= 0 for _, size in phase.components.items())
+        assert phase.components.total_bytes <= budget.peak.components.total_bytes
+    assert peak.allocated_bytes <= peak.reserved_bytes <= peak.device_bytes
+    assert peak.low_bytes <= peak.device_bytes <= peak.high_bytes
+    assert peak.allocated_bytes + budget.phases[-1].outside_bytes == peak.components.total_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(SETTINGS)
+def test_a_longer_sequence_never_takes_less(chosen: dict[str, Any]) -> None:
+    short = quick(SMALL, chosen | {"training.sequence_length": 512})
+    long = quick(SMALL, chosen | {"training.sequence_length": 1024})
+    assert long.peak.device_bytes >= short.peak.device_bytes
+
+
+def test_every_pipeline_stage_has_its_own_need_and_all_layers_are_somewhere(tiny_llama: dict[str, Any]) -> None:
+    arch = read_architecture({**tiny_llama, "num_hidden_layers": 8})
+    tables = {"model": {"config": {}}, "training": {"gradient_accumulation": 8, "sequence_length": 4096}}
+    spread = {"pipeline": 5, "data_shard": 2, "strategy": "fsdp2"}
+    job = job_from_mapping({**tables, "parallel": spread}, where="test")
+    budget = closed_form(job, arch, inventory_of(arch))
+    assert [stage.layers for stage in stages(job, inventory_of(arch))] == [2, 2, 2, 1, 1]
+    needs = [stage.device_bytes for stage in budget.stages]
+    assert max(needs) == budget.peak.device_bytes
+    assert needs[1] > needs[2] > needs[3]  # fewer micro-batches in flight, then fewer layers
+    assert [need.device_bytes for need in budget.ranks] == [need for need in needs for _ in range(2)]
+    alone = closed_form(
+        job_from_mapping({**tables, "parallel": {"data_shard": 2}}, where="test"), arch, inventory_of(arch)
+    )
+    assert alone.stages == ()
+    assert [need.device_bytes for need in alone.ranks] == [alone.peak.device_bytes] * 2

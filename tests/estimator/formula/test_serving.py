@@ -1,0 +1,193 @@
+"""vLLM's accounting, held against figures that vLLM itself logged; the threads are named beside each row."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget.serving_need import ServingNeed
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula.activations.kv_cache import sequence_cache_bytes
+from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job.dtype_widths import read_widths
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job, Training
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.model.architecture import read_architecture
+from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
+
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
+
+
+def job_of(line: str) -> Job:
+    return read_launch(shlex.split(line), environ={}, cwd=Path("/")).job()
+
+
+def serving(line: str) -> ServingNeed:
+    need = estimate(job_of(line), gpu=find_gpu("h100-80gb")).serving
+    assert need is not None
+    return need
+
+
+@pytest.mark.parametrize(
+    ("line", "weights", "activations"),
+    [
+        # vllm-project/vllm#10517: peak_torch_memory less weights, RTX 3090
+        (f"{LLAMA} --max-num-batched-tokens 20000 --max-num-seqs 8", 14.99, 17.06 - 14.99),
+        (f"{LLAMA} --max-num-batched-tokens 29000 --max-num-seqs 8", 14.99, 17.98 - 14.99),
+        (f"{LLAMA} --max-num-batched-tokens 512 --max-num-seqs 1", 14.99, 15.05 - 14.99),
+        # vllm-project/vllm#10511: 256 sequences, H100, one and two ranks
+        (f"{LLAMA} --max-num-batched-tokens 8192 --max-num-seqs 256", 14.96, 1.26),
+        (f"{LLAMA} --max-num-batched-tokens 8192 --max-num-seqs 256 -tp 2", 7.48, 1.26),
+    ],
+)
+def test_weights_and_activations_as_vllm_logs_them(line: str, weights: float, activations: float) -> None:
+    need = serving(line)
+    assert need.weights / GIB == pytest.approx(weights, rel=0.003)
+    assert need.activations / GIB == pytest.approx(activations, rel=0.02, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("line", "cache", "tokens"),
+    [
+        (LLAMA, 3.81, 1952 * 16),  # vllm-project/vllm#10517
+        (LLAMA, 2.89, 1478 * 16),
+        ("vllm serve Qwen/Qwen2.5-14B -tp 2", 8.69, None),  # #13061 logs no blocks
+    ],
+)
+def test_tokens_of_a_cache_as_vllm_logs_them(line: str, cache: float, tokens: int | None) -> None:
+    need = serving(line)
+    if tokens is None:
+        assert need.token_bytes == 48 * 2 * 4 * 128 * 2
+    else:
+        assert cache * GIB / need.token_bytes == pytest.approx(tokens, rel=0.002)
+
+
+def of_config(config: dict[str, Any], **tables: Any) -> Budget:
+    arch = read_architecture(config)
+    job = job_from_mapping(
+        {
+            "model": {"config": config},
+            "training": {"mode": "inference", "precision": "bf16", **tables.pop("training", {})},
+            "inference": {"engine": "vllm", **tables.pop("inference", {})},
+            **tables,
+        },
+        where="test",
+    )
+    return closed_form(job, arch, inventory_of(arch))
+
+
+def test_one_sequence_of_full_length_needs_what_vllm_says() -> None:
+    """MiniMax M2's attention over two ranks: 23.25 GiB for 196,608 tokens (eugr/spark-vllm-docker#396)."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 3072,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 48,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 1536,
+        "vocab_size": 200064,
+    }
+    need = of_config(config, training={"sequence_length": 196608}, parallel={"tensor": 2}).serving
+    assert need is not None
+    assert need.sequence_bytes == 23.25 * GIB
+
+
+def test_what_is_left_over_is_cache() -> None:
+    """Llama-3.1-8B on 23.58 GiB at 0.9: 3.81 GiB and 1952 blocks were left (vllm-project/vllm#10517)."""
+    need = serving(f"{LLAMA} --max-model-len 20000 --max-num-batched-tokens 20000")
+    total = round(23.58 * GIB)
+    assert need.asked_bytes(total) == pytest.approx(0.9 * total, abs=1)
+    assert need.cache_bytes(total) / GIB == pytest.approx(3.81, abs=0.2)
+    assert need.cache_tokens(total) == pytest.approx(1952 * 16, rel=0.05)
+    assert need.concurrency(total) == pytest.approx(1.56, rel=0.05)
+    assert need.cache_tokens(total) % 16 == 0
+    assert need.cache_bytes(10 * GIB) == need.cache_tokens(10 * GIB) == 0
+
+
+def test_caches_by_kind_of_attention() -> None:
+    llama = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+    llama |= {"num_key_value_heads": 2, "intermediate_size": 1024, "vocab_size": 1000}
+
+    def sequence(config: dict[str, Any], **tables: Any) -> int:
+        need = of_config(config, training={"sequence_length": 4096}, **tables).serving
+        assert need is not None
+        return need.sequence_bytes
+
+    whole = sequence(llama)
+    assert whole == 4096 * 4 * 2 * 2 * 64 * 2
+    assert sequence(llama, inference={"cache_dtype": "fp8"}) == whole // 2
+    assert sequence(llama, parallel={"tensor": 2}) == whole // 2
+    assert sequence(llama, parallel={"tensor": 8}) == whole // 2  # each rank has a head at least
+    mistral = {**llama, "model_type": "mistral", "sliding_window": 512}
+    assert sequence(mistral, inference={"prefill_tokens": 512}) == whole * (511 + 512) // 4096
+    assert sequence(mistral, inference={"prefill_tokens": 8192}) == whole
+    latent = {"model_type": "deepseek_v2", "kv_lora_rank": 128, "qk_rope_head_dim": 32, "qk_nope_head_dim": 32}
+    latent = {**llama, **latent, "v_head_dim": 32, "q_lora_rank": None, "num_key_value_heads": 8}
+    for ranks in (1, 2):
+        assert sequence(latent, parallel={"tensor": ranks}) == 4096 * 4 * (128 + 32) * 2
+
+
+def test_transformers_keeps_what_a_window_sees_and_latent_keys_made_out() -> None:
+    config = {"model_type": "mistral", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+    config |= {"num_key_value_heads": 2, "intermediate_size": 1024, "vocab_size": 1000, "sliding_window": 1024}
+    job = Job(training=Training(mode="inference", precision="bf16"))
+
+    def sequence(config: dict[str, Any], length: int) -> int:
+        return sequence_cache_bytes(job, read_architecture(config), 4, read_widths(job), length)
+
+    per_token = 4 * 2 * 2 * 64 * 2
+    assert [sequence(config, length) for length in (512, 4096)] == [512 * per_token, 1024 * per_token]
+    latent = {"model_type": "deepseek_v2", "kv_lora_rank": 128, "qk_rope_head_dim": 32, "qk_nope_head_dim": 32}
+    latent = {**config, **latent, "v_head_dim": 48, "q_lora_rank": None, "sliding_window": None}
+    assert sequence(latent, 512) == 512 * 4 * 8 * (64 + 48) * 2
+
+
+def test_a_launch_line_is_read() -> None:
+    argv = shlex.split(
+        f"{LLAMA} --gpu-memory-utilization 0.85 --max-model-len 8k --max-num-seqs 64 --tensor-parallel-size 2 "
+        "--kv-cache-dtype fp8 --quantization fp8 --dtype half"
+    )
+    reading = read_launch(argv, environ={}, cwd=Path("/"))
+    job = reading.job()
+    assert tool_of_line(argv) == "vLLM"
+    assert reading.missing == ()
+    assert (job.training.mode, job.training.sequence_length, job.training.micro_batch) == ("inference", 8000, 64)
+    assert (job.training.precision, job.parallel.tensor) == ("fp16", 2)
+    assert job.inference is not None
+    assert (job.inference.weights, job.inference.cache_dtype) == ("fp8", "fp8")
+    assert job.inference.gpu_memory_utilization == 0.85
+    module = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "meta-llama/Llama-3.1-8B"]
+    older = read_launch(module, environ={}, cwd=Path("/"))
+    assert older.value("training.sequence_length") == 131072
+    assert "max_position_embeddings" in older.evidence()["training.sequence_length"]
+    odd = read_launch([*module, "--quantization", "no-such", "--gpu-memory-utilization", "much"], environ={})
+    assert len(odd.warnings) == 2
+
+
+def test_weights_in_fewer_bits() -> None:
+    sizes = [serving(f"{LLAMA} {words}").weights for words in ("", "--quantization fp8", "--quantization awq")]
+    linear = 32 * (4096 * (4096 * 2 + 1024 * 2) + 3 * 4096 * 14336)
+    assert sizes[0] - sizes[1] == linear
+    assert sizes[0] - sizes[2] == pytest.approx(linear * (2 - 0.52), rel=0.001)
+
+
+def test_budgets_of_servers_have_ranges_and_survive_json() -> None:
+    budget = estimate(job_of(LLAMA), gpu=find_gpu("h100-80gb"))
+    assert budget.peak.low_bytes < budget.peak.device_bytes < budget.peak.high_bytes
+    assert Budget.from_json(budget.to_json()) == budget
+    assert budget.serving is not None
+    assert budget.peak.device_bytes == budget.serving.least_bytes + budget.peak.components.context
+    with pytest.raises(CannotTellError, match="not traced"):
+        estimate(job_of(LLAMA), method="traced")
+
+
+def test_the_table_means_nothing_where_a_model_is_trained() -> None:
+    job = with_changes(job_of(LLAMA), {"training.mode": "train", "training.sequence_length": 512})
+    assert estimate(job).serving is None

@@ -1,0 +1,42 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramtop.estimator.job.effective_batch import EffectiveBatch, effective_batch
+from vramtop.estimator.job.job import Job, Parallel, Training
+
+
+def test_only_data_parallel_ranks_multiply_the_batch() -> None:
+    job = Job(
+        training=Training(micro_batch=2, gradient_accumulation=4, sequence_length=1024),
+        parallel=Parallel(strategy="fsdp2", data_shard=4, data_replicate=2, tensor=2, pipeline=3, context=2, expert=4),
+    )
+    batch = effective_batch(job)
+    assert batch is not None
+    assert (batch.sequences, batch.tokens) == (64, 65_536)
+    assert job.parallel.world_size == 96
+    assert batch.words() == "2 × 4 × 8 data-parallel ranks = 64 sequences, 65,536 tokens a step"
+    assert batch.to_json()["sequences"] == 64
+
+
+def test_inference_has_no_step() -> None:
+    assert effective_batch(Job(training=Training(mode="inference"))) is None
+
+
+def test_what_keeps_one_gpus_batch_on_many() -> None:
+    def advice(micro_batch: int, accumulation: int, ranks: int) -> str | None:
+        return EffectiveBatch(
+            micro_batch=micro_batch, gradient_accumulation=accumulation, data_ranks=ranks, sequence_length=1
+        ).advice()
+
+    assert advice(4, 2, 1) is None
+    assert "8 sequences a step; micro-batch 4 with accumulation 1 keeps that on 2" in (advice(4, 2, 2) or "")
+    assert "micro-batch 1 with accumulation 1 keeps that on 8" in (advice(4, 2, 8) or "")
+    assert "no whole accumulation" in (advice(1, 2, 8) or "")
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 64))
+def test_the_accumulation_that_is_named_keeps_the_batch(a: int, b: int, c: int, micro: int, ranks: int) -> None:
+    batch = EffectiveBatch(micro_batch=a, gradient_accumulation=b, data_ranks=c, sequence_length=8)
+    steps = batch.accumulation_for(micro_batch=micro, data_ranks=ranks)
+    assert steps is None or micro * steps * ranks == batch.sequences
+    assert (steps is None) == (batch.sequences % (micro * ranks) != 0)

@@ -1,0 +1,149 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job, Lora
+from vramtop.estimator.job.job_file import (
+    job_from_mapping,
+    job_keys,
+    job_to_mapping,
+    load_job,
+    parse_assignment,
+    with_changes,
+)
+
+GOOD = """
+name = "sft"
+[model]
+id = "meta-llama/Llama-3.1-8B"
+[training]
+micro_batch = 2
+precision = "bf16"
+[lora]
+targets = "all-linear"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_job_file_becomes_a_job_with_the_contracts_defaults(tmp_path: Path) -> None:
+    job = load_job(write(tmp_path, GOOD))
+    assert (job.name, job.training.micro_batch, job.training.precision) == ("sft", 2, "bf16")
+    assert job.lora == Lora(targets="all-linear")
+    assert (job.training.sequence_length, job.training.optimizer, job.parallel.strategy) == (2048, "adamw", "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GOOD.replace("micro_batch", "micro_btach"), ["training.micro_btach", "'micro_batch'"]),
+        (GOOD.replace("[training]", "[trainng]"), ["trainng", "'training'"]),
+        (GOOD.replace('"bf16"', '"bf17"'), ["training.precision", "'bf17'", "'bf16'"]),
+        (GOOD.replace("= 2", "= -2"), ["training.micro_batch", "-2", ">= 1"]),
+        (GOOD.replace("= 2", '= "two"'), ["training.micro_batch", "'two'", "int"]),
+        (GOOD.replace('"all-linear"', "7"), ["lora.targets", "7"]),
+        ("[model\n", ["not TOML"]),
+        ("", ["no model"]),
+        ("[training]\nmicro_batch = 1\n", ["no model", "[model]"]),
+    ],
+)
+def test_errors_name_the_file_the_key_the_value_and_the_nearest_key(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        load_job(path)
+    for word in [str(path), *words]:
+        assert word in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_file_that_is_not_there_or_not_text_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.toml: no such file"):
+        load_job(tmp_path / "absent.toml")
+    (tmp_path / "job.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_job(tmp_path / "job.toml")
+    (tmp_path / "job.toml").write_text("x = " + "[" * 50_000)
+    with pytest.raises(InputError, match="not TOML"):
+        load_job(tmp_path / "job.toml")
+
+
+def test_a_folder_beside_the_file_is_found_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    job = load_job(write(tmp_path, '[model]\nid = "tiny"\n'))
+    assert job.model.id == str(tmp_path / "tiny")
+
+
+def test_a_job_survives_its_tables(tmp_path: Path) -> None:
+    job = load_job(write(tmp_path, GOOD))
+    assert job_from_mapping(job_to_mapping(job), where="here") == job
+    assert job_from_mapping(msgspec.toml.decode(GOOD), where="here") == job
+
+
+def test_changes_by_dotted_key() -> None:
+    job = with_changes(Job(), {"training.micro_batch": 4, "lora.rank": 8})
+    assert job.training.micro_batch == 4
+    assert job.lora == Lora(rank=8)
+    assert with_changes(job, {"lora": None}).lora is None
+    with pytest.raises(InputError, match="'micro_batch'"):
+        with_changes(Job(), {"training.microbatch": 4})
+
+
+def test_assignments_are_toml_values_or_words() -> None:
+    assert parse_assignment("training.micro_batch=4") == ("training.micro_batch", 4)
+    assert parse_assignment("training.precision=bf16") == ("training.precision", "bf16")
+    assert parse_assignment('lora.targets=["q_proj"]') == ("lora.targets", ["q_proj"])
+    assert parse_assignment("training.compile = true") == ("training.compile", True)
+    assert parse_assignment("software.torch=1.10") == ("software.torch", "1.10")
+    with pytest.raises(InputError, match="KEY=VALUE"):
+        parse_assignment("micro_batch")
+
+
+def test_keys_are_those_of_the_job_file() -> None:
+    assert {"name", "model.id", "training.micro_batch", "lora.rank", "parallel.tensor", "target.gpu"} <= set(job_keys())
+
+
+def test_what_a_run_touches_is_a_table_of_its_own(tmp_path: Path) -> None:
+    text = '[run]\noutput_dir = "out"\nreport_to = ["wandb"]\nsave_total_limit = 2\n'
+    job = load_job(write(tmp_path, GOOD + text))
+    assert (job.run.output_dir, job.run.report_to, job.run.inference_key) == ("out", ["wandb"], "NSS_INFERENCE_KEY")
+    assert job_from_mapping(job_to_mapping(job), where="here") == job
+    assert "run" not in job_to_mapping(load_job(write(tmp_path, GOOD)))
+    for wrong in ("save_total_limit = 0", 'required_environment = ["MY KEY"]', 'output = "x"'):
+        with pytest.raises(InputError, match="run"):
+            load_job(write(tmp_path, f"{GOOD}[run]\n{wrong}\n"))
+
+
+def test_world_size_and_global_batch() -> None:
+    job = with_changes(
+        Job(),
+        {
+            "parallel.data_shard": 4,
+            "parallel.data_replicate": 2,
+            "parallel.tensor": 2,
+            "parallel.expert": 4,
+            "training.micro_batch": 3,
+            "training.gradient_accumulation": 5,
+        },
+    )
+    assert job.parallel.world_size == 16
+    assert job.global_batch == 3 * 5 * 8
+
+
+def test_code_of_the_users_own_is_looked_for_beside_the_job_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('[model]\nid = "gpt2"\n[parallel]\ntensor = 2\ntensor_plan = "plans:attention"\n')
+    assert load_job(file).model.code_folder == str(tmp_path.resolve())
+    file.write_text('[model]\nid = "models:build"\ncode_folder = "src"\n')
+    assert load_job(file).model.code_folder == str((tmp_path / "src").resolve())
+    file.write_text('[model]\nid = "gpt2"\n')
+    job = load_job(file)
+    assert (job.model.code_folder, job.model.trust_remote_code, job.parallel.tensor_plan) == (None, False, None)

@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Target, Training, Unsure
+from vramtop.estimator.job.job_file import differences, load_job, with_changes
+from vramtop.estimator.job.job_file_writer import job_text, save_job
+
+LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")
+JOBS = {
+    "defaults": Job(model=LLAMA),
+    "named": Job(name='a "b" \\ c\n#d', model=LLAMA, training=Training(micro_batch=4, compile=True)),
+    "adapters": Job(model=LLAMA, lora=Lora(rank=8, targets=["q_proj", "k_proj"], quantization="nf4")),
+    "sharded": Job(model=LLAMA, parallel=Parallel(strategy="fsdp2", data_shard=8, reshard_after_forward=False)),
+    "aimed": Job(
+        model=LLAMA, target=Target(gpu="h100-80gb"), software=Software(torch="2.6"), unsure=Unsure(logits="more")
+    ),
+    "served": Job(model=LLAMA, training=Training(mode="inference"), inference=Inference(engine="vllm")),
+    "inline": Job(model=ModelSpec(config={"model_type": "llama", "rope": {"a b": 1.5, "on": True}, "eos": [1, 2]})),
+}
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_what_is_written_reads_back_as_the_same_job(job, tmp_path):
+    save_job(job, tmp_path / "job.toml")
+    assert load_job(tmp_path / "job.toml") == job
+
+
+def test_defaults_are_written_out_so_that_later_ones_change_nothing():
+    text = job_text(Job(model=LLAMA))
+    assert 'optimizer = "adamw"' in text
+    assert "sequence_length = 2048" in text
+    assert "[software]" not in text
+
+
+def test_a_folder_beside_us_is_found_from_anywhere(tmp_path, monkeypatch):
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "models" / "mine" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    save_job(Job(model=ModelSpec(id="models/mine")), Path("job.toml"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_job(tmp_path / "job.toml").model.id == str(tmp_path / "models" / "mine")
+
+
+def test_nulls_of_a_model_config_are_left_out():
+    assert "gone" not in job_text(Job(model=ModelSpec(config={"model_type": "llama", "gone": None})))
+
+
+def test_a_file_that_is_there_is_replaced_only_where_that_is_asked_for(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text("mine")
+    with pytest.raises(InputError, match="is there already"):
+        save_job(Job(model=LLAMA), path)
+    assert path.read_text() == "mine"
+    save_job(Job(model=LLAMA), path, over=True)
+    assert load_job(path) == Job(model=LLAMA)
+    assert [each.name for each in tmp_path.iterdir()] == ["job.toml"]
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(InputError, match="No such file or directory"):
+        save_job(Job(model=LLAMA), tmp_path / "none" / "job.toml")
+
+
+@pytest.mark.parametrize("before", JOBS.values(), ids=JOBS)
+@pytest.mark.parametrize("after", JOBS.values(), ids=JOBS)
+def test_differences_lead_from_one_job_to_the_other(before, after):
+    assert with_changes(before, differences(before, after)) == after
+
+
+def test_the_same_job_has_no_differences():
+    assert differences(JOBS["adapters"], JOBS["adapters"]) == {}
+
+
+def test_a_job_file_that_is_replaced_keeps_its_comments(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('# mine\n[model]\nid = "gpt2" # small\n\n[training]\nmicro_batch = 4 # as always\n')
+    save_job(with_changes(load_job(path), {"training.micro_batch": 2, "lora.rank": 8}), path, over=True)
+    assert "# mine" in path.read_text()
+    assert "micro_batch = 2 # as always" in path.read_text()
+    assert load_job(path) == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=2), lora=Lora(rank=8))
+
+
+def test_what_cannot_be_edited_is_written_anew(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('[model]\nid = "gpt2"\n[lora]\nrank = 4\n')
+    save_job(Job(model=ModelSpec(id="gpt2")), path, over=True)
+    assert load_job(path) == Job(model=ModelSpec(id="gpt2"))

@@ -1,0 +1,145 @@
+"""Versions of libraries in a job: what older ones do otherwise, in bytes and in sentences."""
+
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.sizes import MIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula.cuda_overhead import context_bytes
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job_file import job_from_mapping, job_to_mapping, with_changes
+from vramtop.estimator.job.version_rules import older, steps_alike
+
+SIZES: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+}
+TOKENS = 2048
+
+
+def job(software: dict[str, str], **tables: dict[str, Any]):
+    training = {"precision": "bf16", "sequence_length": TOKENS, **tables.pop("training", {})}
+    return job_from_mapping(
+        {"model": {"config": SIZES}, "training": training, "software": software, **tables}, where="test"
+    )
+
+
+def fullest(software: dict[str, str], component: str, **tables: dict[str, Any]) -> int:
+    return max(getattr(phase.components, component) for phase in estimate(job(software, **tables)).phases)
+
+
+@pytest.mark.parametrize(
+    ("version", "than", "expected"),
+    [
+        ("1.10", (2, 0), True),
+        ("2.0.1+cu118", (2, 0), False),
+        ("0.43.1", (0, 43, 2), True),
+        ("0.43", (0, 43, 2), True),
+        ("v4.50", (4, 49), False),
+        (None, (99,), False),
+    ],
+)
+def test_versions_compare_by_number(version: str | None, than: tuple[int, ...], expected: bool) -> None:
+    assert older(version, *than) is expected
+
+
+def test_a_version_survives_the_way_to_a_job_file_and_back() -> None:
+    stated = job({"torch": "1.10", "module_loading": "eager"})
+    assert job_from_mapping(job_to_mapping(stated), where="test") == stated
+    assert with_changes(stated, {"software.torch": "2.4"}).software.torch == "2.4"
+    assert "software" not in job_to_mapping(job({}))
+
+
+@pytest.mark.parametrize("software", [{"torch": "new"}, {"tourch": "1.10"}, {"module_loading": "never"}])
+def test_what_is_no_version_is_refused(software: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="software"):
+        job(software)
+
+
+def test_old_4_bit_layers_keep_their_inputs() -> None:
+    """Two norms' outputs and the MLP's product; attention's output is saved already."""
+    lora = {"rank": 8, "targets": ["q_proj"], "quantization": "nf4"}
+    new = fullest({}, "activations", lora=lora)
+    old = fullest({"bitsandbytes": "0.41.1"}, "activations", lora=lora)
+    per_token = 2 * (2 * SIZES["hidden_size"] + SIZES["intermediate_size"])
+    assert old - new == per_token * TOKENS * SIZES["num_hidden_layers"]
+    assert fullest({"bitsandbytes": "0.43.2"}, "activations", lora=lora) == new
+
+
+def test_gradients_are_kept_where_they_are_zeroed() -> None:
+    def in_forward(software: dict[str, str]) -> int:
+        budget = estimate(job(software))
+        return next(phase.components.gradients for phase in budget.phases if phase.name == "forward")
+
+    assert in_forward({}) == 0
+    assert in_forward({"torch": "1.13"}) == 2 * estimate(job({})).model.parameters
+
+
+@pytest.mark.parametrize(("version", "per_logit"), [("4.44", 12), ("4.46", 14), ("4.49", 12), (None, 12)])
+def test_bytes_per_logit_by_version_of_transformers(version: str | None, per_logit: int) -> None:
+    """Forward 12, 14 or 10; backward 12 in all."""
+    software = {} if version is None else {"transformers": version}
+    assert fullest(software, "logits") == per_logit * TOKENS * SIZES["vocab_size"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "software", "mib"),
+    [
+        ("v100-16gb", {"torch": "1.10", "cuda": "11.2"}, 1343),
+        ("a100-80gb", {"torch": "1.10"}, 1822),
+        ("a100-80gb", {"torch": "2.1", "module_loading": "eager"}, 930),
+        ("a100-80gb", {"torch": "2.1"}, 480),
+    ],
+)
+def test_context_before_a_step_by_version_and_card(gpu: str, software: dict[str, str], mib: int) -> None:
+    assert context_bytes(job(software), find_gpu(gpu), training=False) == mib * MIB
+
+
+def test_lazily_loaded_kernels_come_with_the_first_step() -> None:
+    budget = estimate(job({}))
+    loading, forward = (budget.phase(name) for name in ("loading", "forward"))
+    assert loading is not None
+    assert forward is not None
+    assert forward.components.context > loading.components.context
+    eager = estimate(job({"module_loading": "eager"}))
+    assert {phase.components.context for phase in eager.phases} == {eager.phases[0].components.context}
+
+
+def test_each_stated_version_that_changes_something_is_said() -> None:
+    lora = {"rank": 8, "quantization": "nf4"}
+    software = {"torch": "1.10", "bitsandbytes": "0.41", "transformers": "4.30"}
+    said = " ".join(estimate(job(software, lora=lora)).assumptions)
+    for words in ("bitsandbytes 0.41", "torch 1.10: gradients are zeroed", "transformers 4.30", "at once"):
+        assert words in said
+    today = " ".join(estimate(job({}, lora=lora)).assumptions)
+    assert "0.43.2 or newer" in today
+    assert "zeroed" not in today
+
+
+def test_a_step_of_older_versions_is_not_traced() -> None:
+    with pytest.raises(CannotTellError, match="software"):
+        estimate(job({"torch": "1.10"}), method="traced")
+    assert estimate(job({"torch": "1.10"}), method="auto").method != "traced"
+
+
+@pytest.mark.parametrize(
+    ("software", "here", "alike"),
+    [
+        ({}, ("2.4", "4.47"), True),
+        ({"transformers": "4.47.1"}, ("2.4", "4.48.0"), True),
+        ({"transformers": "4.47.1"}, ("2.9", "5.2.0"), False),
+        ({"transformers": "5.23.0", "torch": "2.13.0+cpu"}, ("2.9", "5.2.0"), True),
+        ({"transformers": "5.2.0"}, ("2.4", "4.45.2"), False),
+        ({"torch": "1.12"}, ("2.4", "5.2.0"), False),
+    ],
+)
+def test_whose_step_can_be_traced_with_which_versions(
+    software: dict[str, str], here: tuple[str, str], alike: bool
+) -> None:
+    assert steps_alike(job(software), torch=here[0], transformers=here[1]) == alike

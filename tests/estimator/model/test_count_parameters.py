@@ -1,0 +1,221 @@
+"""The count from the shape against models that the installed transformers really builds, on the meta device."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.job.job import Task
+from vramtop.estimator.model.architecture import RULED_TASKS, read_architecture
+from vramtop.estimator.model.count_parameters import inventory_from_shape
+from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
+from vramtop.estimator.model.parameters import Inventory
+from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.worker_process import Worker
+
+Count = Callable[[Mapping[str, Any], str], Inventory]
+
+COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 128,
+}
+LATENT = {
+    "num_key_value_heads": 8,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [1]}
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 3, "num_heads": 8, "vocab_size": 1000}
+GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 8, "vocab_size": 1000, "n_positions": 128}
+DISTILBERT = {"dim": 64, "hidden_dim": 160, "n_layers": 2, "n_heads": 8, "vocab_size": 1000}
+SMALL: dict[str, dict[str, Any]] = {
+    "llama": COMMON,
+    "mistral": COMMON,
+    "mixtral": {**COMMON, "num_local_experts": 4},
+    "qwen2": COMMON,
+    "qwen3": {**COMMON, "head_dim": 16},
+    "qwen2_moe": {**COMMON, **EXPERTS, "shared_expert_intermediate_size": 48},
+    "qwen3_moe": {**COMMON, **EXPERTS, "head_dim": 16},
+    "gemma": {**COMMON, "head_dim": 16},
+    "gemma2": {**COMMON, "head_dim": 16},
+    "gemma3_text": {**COMMON, "head_dim": 16},
+    "olmo2": COMMON,
+    "gpt_oss": {**COMMON, "head_dim": 16, "num_local_experts": 4},
+    "deepseek_v2": {**COMMON, **LATENT},
+    "deepseek_v3": {**COMMON, **LATENT},
+    "phi": COMMON,
+    "phi3": {**COMMON, "pad_token_id": 0},
+    "gpt2": GPT2,
+    "gpt_neox": COMMON,
+    "bert": COMMON,
+    "roberta": COMMON,
+    "distilbert": DISTILBERT,
+    "t5": T5,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama with biases": ("llama", {**COMMON, "attention_bias": True, "mlp_bias": True}),
+    "llama tied, own head size": ("llama", {**COMMON, "tie_word_embeddings": True, "head_dim": 24}),
+    "gemma untied": ("gemma", {**COMMON, "head_dim": 16, "tie_word_embeddings": False}),
+    "qwen2 without a bias field": ("qwen2", {**COMMON, "attention_bias": False}),
+    "qwen3 with biases": ("qwen3", {**COMMON, "attention_bias": True}),
+    "sparse every second layer": ("qwen3_moe", {**COMMON, **EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": []}),
+    "queries not compressed": ("deepseek_v2", {**COMMON, **LATENT, "q_lora_rank": None}),
+    "latent with biases": ("deepseek_v3", {**COMMON, **LATENT, "attention_bias": True}),
+    "gpt2, narrow MLP, untied": ("gpt2", {**GPT2, "n_inner": 96, "tie_word_embeddings": False}),
+    "gpt_neox without biases": ("gpt_neox", {**COMMON, "attention_bias": False}),
+    "t5, gated, head of its own, short decoder": (
+        "t5",
+        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_decoder_layers": 2},
+    ),
+    "bert untied": ("bert", {**COMMON, "tie_word_embeddings": False}),
+    "distilbert untied": ("distilbert", {**DISTILBERT, "tie_word_embeddings": False}),
+}
+SPARSE = {key: COMMON[key] for key in COMMON if key not in ("num_key_value_heads", "max_position_embeddings")}
+
+
+@pytest.fixture(scope="module")
+def count() -> Iterator[Count]:
+    """Counts a model that transformers builds, all in one worker process."""
+    with Worker(Path(sys.executable)) as worker:
+
+        def exact(config: Mapping[str, Any], task: str) -> Inventory:
+            request = {"op": "inventory", "config": config, "task": task}
+            return inventory_from_answer(read_answer(worker.request(request, 120)))
+
+        yield exact
+
+
+def same(shape: Inventory, exact: Inventory) -> bool:
+    """The same parameters: what only the built model tells beside them is left out."""
+    groups = tuple(dataclasses.replace(group, quantized=None) for group in exact.groups)
+    return dataclasses.replace(exact, groups=groups, buffers=(), source=shape.source) == shape
+
+
+@pytest.mark.parametrize("model", built_in_models(), ids=lambda model: model.label)
+def test_built_in_model_has_the_published_count_with_and_without_torch(model: BuiltInModel, count: Count) -> None:
+    shape = inventory_from_shape(model.config, model.task)
+
+    assert shape.parameters == model.parameters
+    assert shape.count == "exact"
+    assert same(shape, count(model.config, model.task))
+
+
+def test_every_known_family_has_a_small_model_here() -> None:
+    assert SMALL.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("task", RULED_TASKS)
+@pytest.mark.parametrize("family", SMALL)
+def test_every_head_of_every_family(family: str, task: Task, count: Count) -> None:
+    config = {"model_type": family, **SMALL[family]}
+    if task != "question-answering":
+        config["num_labels"] = 3
+    if task not in FAMILIES[family].tasks:
+        with pytest.raises(CannotTellError, match=f"no {task} head"):
+            count(config, task)
+        with pytest.raises(InputError, match=rf"{family} model has no {task} head; set model\.task to one of"):
+            inventory_from_shape(config, task)
+    elif task in FAMILIES[family].without_head:
+        with pytest.raises(CannotTellError, match=f"no {task} head"):
+            count(config, task)
+        assert inventory_from_shape(config, task).count == "approximate"
+    else:
+        assert same(inventory_from_shape(config, task), count(config, task))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_biases_ties_and_sizes(variant: str, count: Count) -> None:
+    family, fields = VARIANTS[variant]
+    config = {"model_type": family, **fields}
+    task = FAMILIES[family].tasks[0]
+
+    assert same(inventory_from_shape(config, task), count(config, task))
+
+
+@pytest.mark.parametrize("family", [name for name in SMALL if SMALL[name] is not GPT2 and "dim" not in SMALL[name]])
+def test_fields_that_a_config_leaves_out_mean_what_transformers_takes_them_for(family: str, count: Count) -> None:
+    if family == "t5":
+        config = {"model_type": family, **T5}
+    else:
+        config = {"model_type": family, **SPARSE, **({"pad_token_id": 0} if family == "phi3" else {})}
+    task = FAMILIES[family].tasks[0]
+
+    assert same(inventory_from_shape(config, task), count(config, task))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "parameters"),
+    [
+        ("google-bert/bert-large-uncased", "feature-extraction", 335_141_888),
+        ("google-bert/bert-base-uncased", "feature-extraction", 109_482_240),
+        ("FacebookAI/roberta-base", "feature-extraction", 124_645_632),
+        ("distilbert/distilbert-base-uncased", "feature-extraction", 66_362_880),
+    ],
+)
+def test_published_counts_without_a_head(name: str, task: Task, parameters: int) -> None:
+    model = next(model for model in built_in_models() if model.id == name)
+
+    assert inventory_from_shape(model.config, task).parameters == parameters
+
+
+def test_unknown_family_is_read_as_a_llama_and_says_so() -> None:
+    config = {"model_type": "brandnew", **COMMON}
+
+    inventory = inventory_from_shape(config)
+
+    assert inventory.count == "approximate"
+    assert inventory.parameters == inventory_from_shape({"model_type": "llama", **COMMON}).parameters
+
+
+def test_language_part_of_a_multimodal_config_is_counted_as_approximate() -> None:
+    text = {"model_type": "gemma3_text", **COMMON, "head_dim": 16}
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
+
+    inventory = inventory_from_shape(config)
+
+    assert inventory.count == "approximate"
+    assert inventory.parameters == inventory_from_shape(text).parameters
+
+
+def test_roles_split_a_mixture_of_experts() -> None:
+    config = {"model_type": "deepseek_v2", **COMMON, **LATENT}
+    inventory = inventory_from_shape(config)
+
+    experts = 2 * 8 * 3 * 64 * 32  # layers, experts, projections
+    shared_and_dense = 2 * 3 * 64 * (2 * 32) + 1 * 3 * 64 * 160
+    assert inventory.elements("expert") == experts
+    assert inventory.elements("mlp") == shared_and_dense
+    assert inventory.elements("router") == 2 * 8 * 64
+    assert inventory.elements("embedding") == inventory.elements("head") == 1000 * 64
+    assert inventory.elements("other") == 0
+    assert all(group.layered for group in inventory.groups if group.role in ("expert", "attention", "mlp", "router"))
+    assert not any(group.linear for group in inventory.groups if group.role in ("expert", "norm", "embedding"))
+
+
+def test_layers_of_an_encoder_decoder_are_counted_together() -> None:
+    config = {"model_type": "t5", **T5, "num_decoder_layers": 2}
+
+    arch = read_architecture(config, "seq2seq-lm")
+
+    assert (arch.encoder_layers, arch.decoder_layers, arch.layers) == (3, 2, 5)
+    assert inventory_from_shape(config, "seq2seq-lm").layers == 5

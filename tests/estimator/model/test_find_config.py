@@ -1,0 +1,192 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import ModelSpec
+from vramtop.estimator.model.find_config import built_in_models, find_built_in, hub_cache, resolve_model
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64}
+
+
+def cached(hub: Path, name: str, revision: str, config: dict[str, Any]) -> Path:
+    snapshot = hub / f"models--{name.replace('/', '--')}" / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(config))
+    return snapshot
+
+
+def test_config_written_out_needs_no_file() -> None:
+    model = resolve_model(ModelSpec(config=CONFIG), environ={})
+
+    assert (model.source, model.config, model.label) == ("inline", CONFIG, "llama model")
+
+
+@pytest.mark.parametrize("end", ["", "config.json"])
+def test_folder_or_its_config(tmp_path: Path, end: str) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+
+    model = resolve_model(ModelSpec(id=str(folder / end)), environ={})
+
+    assert (model.source, model.config, model.label) == ("folder", CONFIG, "my-model")
+    assert model.where == str(folder / "config.json")
+
+
+def test_cache_is_looked_into_before_the_built_in_names(tmp_path: Path) -> None:
+    cached(tmp_path, "meta-llama/Llama-3.1-8B", "abc", CONFIG)
+
+    model = resolve_model(ModelSpec(id="meta-llama/Llama-3.1-8B"), environ={"HF_HUB_CACHE": str(tmp_path)})
+
+    assert (model.source, model.config) == ("cache", CONFIG)
+
+
+def test_cache_gives_the_snapshot_of_main(tmp_path: Path) -> None:
+    cached(tmp_path, "org/model", "old", {"hidden_size": 1})
+    cached(tmp_path, "org/model", "new", {"hidden_size": 2})
+    refs = tmp_path / "models--org--model" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("old")
+
+    model = resolve_model(ModelSpec(id="org/model"), environ={"HF_HUB_CACHE": str(tmp_path)})
+
+    assert model.config == {"hidden_size": 1}
+
+
+def test_cache_without_main_gives_the_newest_snapshot(tmp_path: Path) -> None:
+    os.utime(cached(tmp_path, "org/model", "aaa", {"hidden_size": 1}), (2_000, 2_000))
+    os.utime(cached(tmp_path, "org/model", "bbb", {"hidden_size": 2}), (1_000, 1_000))
+
+    model = resolve_model(ModelSpec(id="org/model"), environ={"HF_HUB_CACHE": str(tmp_path)})
+
+    assert model.config == {"hidden_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HF_HOME": "/b", "XDG_CACHE_HOME": "/c"}, "/b/hub"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({}, str(Path.home() / ".cache/huggingface/hub")),
+    ],
+)
+def test_cache_folder(environ: dict[str, str], expected: str) -> None:
+    assert str(hub_cache(environ)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
+        ("Llama 3.1 8B", "meta-llama/Llama-3.1-8B"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-70B"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-4B"),
+        ("llama-2-7b", "meta-llama/Llama-2-7b-hf"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistralai/Mistral-7B-v0.3"),
+        ("Qwen/Qwen3-8B-Base", "Qwen/Qwen3-8B"),
+        ("google/gemma-2-9b-it", "google/gemma-2-9b"),
+        ("GPT2", "openai-community/gpt2"),
+        ("bert-large", "google-bert/bert-large-uncased"),
+        ("t5-base", "google-t5/t5-base"),
+    ],
+)
+def test_built_in_names_as_people_write_them(name: str, expected: str) -> None:
+    found = find_built_in(name)
+
+    assert found is not None
+    assert found.id == expected
+
+
+def test_built_in_model_when_nothing_is_cached(tmp_path: Path) -> None:
+    model = resolve_model(ModelSpec(id="mixtral-8x7b"), environ={"HF_HOME": str(tmp_path)})
+
+    assert (model.source, model.where) == ("built-in", "mistralai/Mixtral-8x7B-v0.1")
+    assert model.config["num_local_experts"] == 8
+
+
+def test_built_in_names_lead_to_their_own_models() -> None:
+    for model in built_in_models():
+        for name in (model.id, model.label, *model.aliases):
+            assert find_built_in(name) is model, name
+
+
+def test_unknown_model_says_where_it_was_looked_for_and_what_is_near(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_model(ModelSpec(id="meta-llama/Llama-3.1-8C"), environ={"HF_HOME": str(tmp_path)})
+
+    for words in ("'meta-llama/Llama-3.1-8C'", str(tmp_path / "hub"), "config.json", "meta-llama/Llama-3.1-8B"):
+        assert words in caught.value.message
+
+
+def test_python_code_is_named_and_not_run(tmp_path: Path) -> None:
+    found = resolve_model(ModelSpec(id="my_models.big:build", code_folder=str(tmp_path)), environ={})
+
+    assert (found.source, found.config) == ("code", {})
+    assert found.code == {"folder": str(tmp_path), "model": "my_models.big:build"}
+
+
+def test_a_models_own_code_is_trusted_only_when_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "own"}')
+    spec = ModelSpec(id=str(tmp_path))
+
+    assert resolve_model(spec, environ={}).code is None
+    trusted = resolve_model(msgspec.structs.replace(spec, trust_remote_code=True), environ={})
+    assert trusted.code == {"folder": str(tmp_path), "remote": True}
+
+
+def test_no_model_at_all() -> None:
+    with pytest.raises(InputError, match="no model is given"):
+        resolve_model(ModelSpec(), environ={})
+
+
+def test_broken_configs_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    for text in (b"{", b"[1, 2]", b'{"a": "\xff"}', b'{"a":' * 100_000):
+        file.write_bytes(text)
+        with pytest.raises(InputError, match=r"config\.json: not a JSON object"):
+            resolve_model(ModelSpec(id=str(tmp_path)), environ={})
+
+
+def test_folder_without_a_config(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"folder without a config\.json"):
+        resolve_model(ModelSpec(id=str(tmp_path)), environ={})
+    with pytest.raises(InputError, match="no such folder"):
+        resolve_model(ModelSpec(id=str(tmp_path / "missing")), environ={})
+
+
+def test_folder_of_an_adapter_names_its_base_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+
+    with pytest.raises(InputError, match=r"an adapter, not a model.*org/base"):
+        resolve_model(ModelSpec(id=str(tmp_path)), environ={})
+
+
+def test_output_folder_does_not_hide_a_built_in_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gpt2").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    assert resolve_model(ModelSpec(id="gpt2"), environ={"HF_HOME": str(tmp_path)}).source == "built-in"
+
+
+def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path) -> None:
+    model = tmp_path / "closed" / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    model.parent.chmod(0)
+    root = os.geteuid() == 0
+    if root:  # whom nothing is closed to
+        os.seteuid(65534)
+    try:
+        with pytest.raises(InputError, match="not allowed"):
+            resolve_model(ModelSpec(id=str(model)))
+    finally:
+        if root:
+            os.seteuid(0)
+        model.parent.chmod(0o700)

@@ -1,0 +1,334 @@
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+VERSIONS = {"transformers": "5.2.0", "trl": "1.16.0", "torch": "2.13.0"}
+Read = Callable[..., JobReading]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads a launch line in an empty folder, with an empty environment and known versions."""
+
+    def read_line(line: str, **more: Any) -> JobReading:
+        return read_launch(shlex.split(line), **{"environ": {}, "cwd": tmp_path, "versions": VERSIONS, **more})
+
+    return read_line
+
+
+def found(reading: JobReading, *keys: str) -> tuple[Any, ...]:
+    return tuple(reading.value(key) for key in keys)
+
+
+def test_flags_of_a_trainer_script(read: Read) -> None:
+    reading = read(
+        "python -u run_clm.py --model_name_or_path gpt2 --per_device_train_batch_size=4 --block-size 512 --bf16 True"
+        " --gradient_accumulation_steps 8 --optim adamw_bnb_8bit --gradient_checkpointing --torch_dtype float32"
+    )
+    job = reading.job()
+    assert job.model.id == "gpt2"
+    assert (job.training.micro_batch, job.training.sequence_length, job.training.gradient_accumulation) == (4, 512, 8)
+    assert (job.training.optimizer, job.training.precision) == ("adamw-8bit", "bf16-mixed")
+    assert job.training.activation_checkpointing == "full"
+    assert reading.missing == ()
+    assert reading.evidence()["training.micro_batch"] == "--per_device_train_batch_size on the command line"
+
+
+def test_what_nobody_wrote_is_a_default_of_a_version(read: Read) -> None:
+    reading = read("python run_clm.py --model_name_or_path gpt2 --output_dir out")
+    batch = next(finding for finding in reading.findings if finding.key == "training.micro_batch")
+    assert (batch.value, batch.written, batch.origin) == (8, False, "default of transformers 5.2.0")
+    assert reading.missing == ("training.sequence_length",)
+
+
+@pytest.mark.parametrize(
+    ("versions", "precision"),
+    [({"transformers": "5.2.0"}, "bf16"), ({"transformers": "4.57.1"}, "fp32")],
+)
+def test_weights_load_as_stored_since_transformers_5(read: Read, versions: dict[str, str], precision: str) -> None:
+    reading = read("python run.py --model_name_or_path no/such-model --output_dir out", versions=versions)
+    assert found(reading, "training.precision") == (precision,)
+
+
+def test_a_config_without_a_type_is_of_an_fp32_checkpoint(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text('{"model_type": "bert"}')
+    reading = read("python run.py --model_name_or_path ./old --output_dir out")
+    assert found(reading, "training.precision") == ("fp32",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [("--gradient_checkpointing False", "none"), ("--no_gradient_checkpointing", "none"), ("", "full")],
+)
+def test_booleans_and_what_trl_has_on_by_default(read: Read, flags: str, value: str) -> None:
+    assert found(read(f"trl sft --model_name_or_path gpt2 {flags}"), "training.activation_checkpointing") == (value,)
+
+
+def test_a_user_fills_in_what_is_missing(read: Read) -> None:
+    reading = read("python run_clm.py --model_name_or_path gpt2 --output_dir out")
+    job = reading.job({"training.sequence_length": 256, "training.micro_batch": 2})
+    assert (job.training.sequence_length, job.training.micro_batch) == (256, 2)
+    assert reading.still_missing({"training.sequence_length": 256}) == ()
+    with pytest.raises(InputError, match=r"micro_batch"):
+        reading.job({"training.micro_batches": 2})
+
+
+def test_torchrun_without_sharding_is_ddp(read: Read) -> None:
+    reading = read("torchrun --standalone --nnodes=2 --nproc_per_node 4 -m pkg.train --model_name_or_path gpt2")
+    assert found(reading, "parallel.strategy", "parallel.data_replicate") == ("ddp", 8)
+
+
+def test_one_process_per_gpu_counts_the_visible_ones(read: Read) -> None:
+    line = "torchrun --nproc-per-node gpu train.py --model_name_or_path gpt2"
+    assert found(read(f"CUDA_VISIBLE_DEVICES=2,3,5 {line}"), "parallel.data_replicate") == (3,)
+    assert "parallel.data_replicate" in read(line).missing
+
+
+def test_the_size_of_cublas_workspaces_is_in_the_environment(read: Read) -> None:
+    line = "python run_clm.py --model_name_or_path gpt2 --output_dir out"
+    assert found(read(f"CUBLAS_WORKSPACE_CONFIG=:4096:8 {line}"), "software.cublas_workspace") == (":4096:8",)
+    assert found(read(line, environ={"CUBLAS_WORKSPACE_CONFIG": "odd"}), "software.cublas_workspace") == (None,)
+
+
+def test_a_worker_of_torchrun_knows_its_world(read: Read) -> None:
+    environ = {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
+    reading = read("python -u train.py --model_name_or_path gpt2 --fsdp true", environ=environ)
+    assert found(reading, "parallel.strategy", "parallel.data_shard") == ("fsdp2", 16)
+    assert reading.evidence()["parallel.data_shard"] == "WORLD_SIZE in the environment"
+
+
+def test_accelerate_with_fsdp_in_a_file(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\n"
+        "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n  fsdp_offload_params: true\n"
+    )
+    reading = read("accelerate launch --config_file two.yaml --num_processes 6 train.py --model_name_or_path gpt2")
+    parallel = reading.job().parallel
+    assert (parallel.strategy, parallel.data_shard, parallel.reshard_after_forward) == ("fsdp2", 6, False)
+    assert (parallel.cpu_offload, parallel.reduce_dtype) == ("all", "bf16")
+    assert reading.job().training.precision == "bf16-mixed"
+    assert reading.evidence()["parallel.strategy"] == "two.yaml: fsdp_config.fsdp_version"
+    assert reading.evidence()["parallel.data_shard"] == "--num_processes of accelerate"
+
+
+def test_sharding_strategy_of_fsdp1_says_nothing_about_fsdp2(read: Read) -> None:
+    environ = {
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
+        "FSDP_RESHARD_AFTER_FORWARD": "false",
+    }
+    parallel = read("python train.py --model_name_or_path gpt2", environ=environ).job().parallel
+    assert (parallel.strategy, parallel.reshard_after_forward) == ("fsdp2", False)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("SHARD_GRAD_OP", ("fsdp1", "grad_op", 8, None)),
+        ("2", ("fsdp1", "grad_op", 8, None)),
+        ("HYBRID_SHARD", ("fsdp1", "hybrid", 4, 2)),
+        ("NO_SHARD", ("ddp", None, None, 8)),
+    ],
+)
+def test_sharding_strategies_of_fsdp1(read: Read, strategy: str, expected: tuple[Any, ...]) -> None:
+    environ = {
+        "RANK": "0",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "4",
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "1",
+        "FSDP_SHARDING_STRATEGY": strategy,
+    }
+    keys = [f"parallel.{key}" for key in ("strategy", "sharding", "data_shard", "data_replicate")]
+    assert found(read("python train.py --model_name_or_path gpt2", environ=environ), *keys) == expected
+
+
+def test_training_arguments_win_over_accelerates_precision(read: Read) -> None:
+    environ = {"ACCELERATE_MIXED_PRECISION": "no"}
+    reading = read("python train.py --model_name_or_path x --bf16 --dtype float32", environ=environ)
+    assert found(reading, "training.precision") == ("bf16-mixed",)
+
+
+def test_accelerates_precision_counts_when_the_arguments_say_nothing(read: Read) -> None:
+    environ = {"ACCELERATE_MIXED_PRECISION": "fp16"}
+    reading = read("python train.py --model_name_or_path x --dtype float32", environ=environ)
+    assert found(reading, "training.precision") == ("fp16-mixed",)
+
+
+def test_parallelism_config_splits_the_world(read: Read) -> None:
+    reading = read(
+        "accelerate launch --num_processes 16 --use_parallelism_config --parallelism_config_tp_size 2 --use_fsdp"
+        " --fsdp_version 2 --parallelism_config_dp_replicate_size 2 train.py --model_name_or_path gpt2"
+    )
+    parallel = reading.job().parallel
+    assert (parallel.tensor, parallel.data_replicate, parallel.data_shard, parallel.world_size) == (2, 2, 4, 16)
+
+
+def test_deepspeed_file_with_auto_takes_the_arguments(read: Read, tmp_path: Path) -> None:
+    config = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+    }
+    (tmp_path / "z3.json").write_text(json.dumps(config))
+    job = read(
+        "deepspeed --num_gpus=8 train.py --deepspeed z3.json --model_name_or_path gpt2 --bf16"
+        " --per_device_train_batch_size 3"
+    ).job()
+    assert (job.parallel.strategy, job.parallel.data_shard, job.parallel.cpu_offload) == ("zero3", 8, "optimizer")
+    assert (job.training.precision, job.training.micro_batch) == ("bf16-mixed", 3)
+
+
+def test_deepspeed_file_that_is_not_there_leaves_a_question(read: Read) -> None:
+    reading = read("deepspeed --num_gpus 2 train.py --deepspeed gone.json --model_name_or_path gpt2")
+    assert "parallel.strategy" in reading.missing
+    assert any("gone.json: no such file" in warning for warning in reading.warnings)
+
+
+def test_trl_takes_its_file_and_the_command_line_wins(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 4\nmax_length: 4096\nnum_processes: 4\n"
+        "use_peft: true\nlora_r: 64\nlora_target_modules: all-linear\nload_in_4bit: true\nuse_bnb_nested_quant: true\n"
+    )
+    job = read("trl sft --config sft.yaml --per_device_train_batch_size 2 --accelerate_config zero2").job()
+    assert (job.model.id, job.training.micro_batch, job.training.sequence_length) == ("Qwen/Qwen3-8B", 2, 4096)
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (64, "all-linear", "nf4-double")
+    assert (job.parallel.strategy, job.parallel.data_shard) == ("zero2", 4)
+    assert (job.training.loss, job.training.precision) == ("chunked", "bf16-mixed")
+
+
+def test_preference_pairs_double_the_batch(read: Read) -> None:
+    reading = read("trl dpo --model_name_or_path gpt2 --per_device_train_batch_size 2")
+    assert found(reading, "training.micro_batch") == (4,)
+    assert any("reference model" in warning for warning in reading.warnings)
+
+
+def test_a_worker_of_trl_finds_its_processes_in_the_launchers_line(read: Read) -> None:
+    worker = "python -u /venv/lib/python3.11/site-packages/trl/scripts/sft.py --model_name_or_path gpt2"
+    reading = read(worker, launcher=shlex.split("/venv/bin/python /venv/bin/trl sft --use_fsdp true --num_processes 2"))
+    assert found(reading, "training.sequence_length", "parallel.data_shard") == (1024, 2)
+
+
+def test_a_single_json_file_in_place_of_flags(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "args.json").write_text(json.dumps({"model_name_or_path": "gpt2", "per_device_train_batch_size": 16}))
+    reading = read("python run_glue.py args.json")
+    assert found(reading, "model.id", "training.micro_batch") == ("gpt2", 16)
+    assert reading.evidence()["training.micro_batch"] == "args.json: per_device_train_batch_size"
+
+
+def test_a_relative_folder_becomes_a_full_path(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    (tmp_path / "models" / "tiny" / "config.json").write_text('{"model_type": "llama", "dtype": "float32"}')
+    reading = read("python train.py --model_name_or_path models/tiny --output_dir out")
+    assert found(reading, "model.id", "training.precision") == (str(tmp_path / "models" / "tiny"), "fp32")
+
+
+def test_what_sounds_like_memory_and_is_not_understood_is_said(read: Read) -> None:
+    reading = read("python train.py --model_name_or_path gpt2 --quant_method hqq --optim galore_adamw --lr 1e-4")
+    assert any("--quant_method" in warning for warning in reading.warnings)
+    assert any("galore_adamw" in warning for warning in reading.warnings)
+    assert not any("--lr" in warning for warning in reading.warnings)
+
+
+def test_yaml_that_would_construct_objects_is_refused(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("model_name_or_path: !!python/object/apply:os.getcwd []\n")
+    reading = read("trl sft --config bad.yaml")
+    assert reading.value("model.id") is None
+    assert any("not YAML" in warning for warning in reading.warnings)
+
+
+@pytest.mark.parametrize("line", ["sleep 100", "python -c pass", "bash run.sh", "trl env", "torchrun"])
+def test_lines_without_a_program(read: Read, line: str) -> None:
+    with pytest.raises(InputError, match="starts no Python"):
+        read(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python -X faulthandler -u train.py",
+        "env A=1 nohup python3.12 train.py",
+        "uv run --frozen train.py",
+        "srun --ntasks=1 python -m torch.distributed.run --nproc-per-node=1 train.py",
+        "python -m accelerate.commands.launch --num_processes 1 train.py",
+        "accelerate launch --mixed-precision bf16 --quiet train.py",
+        "/opt/venv/bin/python /opt/venv/bin/torchrun --standalone train.py",
+    ],
+)
+def test_ways_to_start_a_script(read: Read, tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.py").write_text("TrainingArguments(per_device_train_batch_size=5)\n")
+    assert found(read(f"{line} --model_name_or_path gpt2"), "model.id", "training.micro_batch") == ("gpt2", 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "targets"),
+    [("gpt2", ["c_attn"]), ("bert-base-uncased", ["query", "value"]), ("no/such", ["q_proj", "v_proj"])],
+)
+def test_adapters_go_where_peft_puts_them_for_this_model(read: Read, model: str, targets: list[str]) -> None:
+    reading = read(f"trl sft --model_name_or_path {model} --use_peft")
+    assert found(reading, "lora.targets") == (targets,)
+    assert reading.missing == ()
+
+
+def test_adapters_of_models_that_peft_does_not_know_are_asked_for(read: Read) -> None:
+    line = "trl sft --model_name_or_path microsoft/Phi-3-mini-4k-instruct --use_peft"
+    assert read(line).missing == ("lora.targets",)
+    assert read(f"{line} --lora_target_modules qkv_proj").missing == ()
+    assert read(f"{line} --lora_target_modules '.*(qkv|o)_proj'").missing == ("lora.targets",)
+
+
+def test_a_file_before_the_flags_is_the_programs_configuration(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\nper_device_train_batch_size: 3\nmax_length: 64\n")
+    reading = read("python train.py sft.yaml --per_device_train_batch_size 5")
+    assert found(reading, "model.id", "training.micro_batch", "training.sequence_length") == ("gpt2", 5, 64)
+
+
+def test_options_of_checkpointing(read: Read) -> None:
+    line = "python run_clm.py --model_name_or_path gpt2 --activation_checkpointing --activation_checkpointing_kwargs"
+    reading = read(f"""{line} '{{"offload": true, "every_n_layers": 2}}'""")
+    assert found(reading, "training.activation_checkpointing", "training.activation_offload") == ("full", True)
+    assert any("only every 2th layer" in warning for warning in reading.warnings)
+    assert not any("layer" in warning for warning in read(f"""{line} '{{"use_reentrant": false}}'""").warnings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "targets"),
+    [
+        ("--report_to wandb", ["wandb"]),
+        ("--report_to wandb tensorboard", ["wandb", "tensorboard"]),
+        ("--report_to none", None),
+        ("--report_to all", None),
+        ("", None),
+    ],
+)
+def test_where_a_trainer_writes_and_reports(read: Read, tmp_path: Path, flags: str, targets: list[str] | None) -> None:
+    reading = read(f"python run.py --model_name_or_path gpt2 --output_dir out/a --save_total_limit 2 {flags}")
+    assert found(reading, "run.output_dir", "run.save_total_limit") == (str(tmp_path / "out" / "a"), 2)
+    assert reading.value("run.report_to") == targets
+    assert reading.job({"training.sequence_length": 8}).run.output_dir == str(tmp_path / "out" / "a")
+
+
+def test_a_file_alone_does_not_say_from_where_its_folders_count(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: gpt2\noutput_dir: out\nreport_to: [wandb, none]\n")
+    reading = read_config_file(tmp_path / "sft.yaml", environ={})
+    assert found(reading, "run.output_dir", "run.report_to") == ("out", ["wandb"])
+
+
+def test_a_script_without_a_name(read: Read) -> None:
+    reading = read("accelerate launch / --model_name_or_path gpt2 --per_device_train_batch_size 3")
+    assert found(reading, "model.id", "training.micro_batch") == ("gpt2", 3)
+    assert any("The script is not counted" in warning for warning in reading.warnings)

@@ -1,0 +1,228 @@
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+PLAIN = """\
+import argparse, os, torch
+MODEL = "Qwen/Qwen2.5-7B"
+LENGTH = 2 * 1024
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=4)
+parser.add_argument("--lora-rank", type=int, default=32)
+
+def main():
+    args = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained("other/tokenizer")
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16, attn_implementation="flash_attention_2")
+    model = get_peft_model(model, LoraConfig(r=args.lora_rank, target_modules=["q_proj", "k_proj"]))
+    tokenizer("text", truncation=True, max_length=LENGTH)
+    arguments = TrainingArguments(
+        output_dir="out", per_device_train_batch_size=args.batch, bf16=True, gradient_checkpointing=True,
+        gradient_accumulation_steps=int(os.environ.get("ACCUMULATE", 8)), optim="paged_adamw_8bit",
+    )
+    Trainer(model=model, args=arguments).train()
+"""
+
+
+def read(folder: Path, script: str, *arguments: str, environ: dict[str, str] | None = None) -> JobReading:
+    (folder / "train.py").write_text(script)
+    return read_launch(["python", "train.py", *arguments], environ=environ or {}, cwd=folder)
+
+
+def test_a_plain_script(tmp_path: Path) -> None:
+    reading = read(tmp_path, PLAIN)
+    job = reading.job()
+    assert (job.model.id, job.model.attention) == ("Qwen/Qwen2.5-7B", "flash_attention_2")
+    assert (job.training.micro_batch, job.training.sequence_length, job.training.gradient_accumulation) == (4, 2048, 8)
+    assert (job.training.precision, job.training.optimizer) == ("bf16", "paged-adamw-8bit")
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets) == (32, ["q_proj", "k_proj"])
+    assert reading.evidence()["training.optimizer"] == "train.py line 16: TrainingArguments(optim='paged_adamw_8bit')"
+    assert reading.missing == ()
+
+
+def test_its_own_options_and_environment_win_over_their_defaults(tmp_path: Path) -> None:
+    reading = read(tmp_path, PLAIN, "--batch", "2", "--lora-rank=8", environ={"ACCUMULATE": "3"})
+    job = reading.job()
+    assert (job.training.micro_batch, job.training.gradient_accumulation) == (2, 3)
+    assert job.lora is not None
+    assert job.lora.rank == 8
+    assert reading.evidence()["training.micro_batch"].startswith("--batch on the command line")
+
+
+def test_trl_in_a_script_has_trls_defaults(tmp_path: Path) -> None:
+    reading = read(tmp_path, 'SFTTrainer(model="gpt2", args=SFTConfig(max_length=256, use_liger_kernel=True))')
+    job = reading.job()
+    assert (job.model.id, job.training.sequence_length, job.training.loss) == ("gpt2", 256, "fused-linear")
+    assert (job.training.activation_checkpointing, job.training.precision) == ("full", "bf16-mixed")
+
+
+def test_a_loop_of_its_own(tmp_path: Path) -> None:
+    script = (
+        'accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=2)\n'
+        'model = BertForSequenceClassification.from_pretrained("bert-base-uncased", torch_dtype="float32")\n'
+        "model = torch.compile(model)\nloader = DataLoader(data, batch_size=32)\noptimizer = torch.optim.SGD(p)\n"
+    )
+    job = read(tmp_path, script).job()
+    assert (job.model.task, job.training.micro_batch) == ("sequence-classification", 32)
+    assert (job.training.precision, job.training.gradient_accumulation) == ("bf16-mixed", 2)
+    assert (job.training.optimizer, job.training.compile) == ("sgd", True)
+
+
+def test_dataclass_defaults_serve_as_options(tmp_path: Path) -> None:
+    script = (
+        "@dataclass\nclass Arguments:\n    model_name_or_path: str = field(default='gpt2')\n    block_size: int = 64\n"
+        "HfArgumentParser((Arguments, TrainingArguments)).parse_args_into_dataclasses()\n"
+        "AutoModelForCausalLM.from_config(config)\n"
+    )
+    reading = read(tmp_path, script, "--per_device_train_batch_size", "2", "--block_size", "32")
+    assert (reading.value("model.id"), reading.value("training.sequence_length")) == ("gpt2", 32)
+
+
+def test_what_only_running_could_tell_stays_open(tmp_path: Path) -> None:
+    script = "name = pick()\nbatch = 1\nbatch = 2\nTrainingArguments(per_device_train_batch_size=batch)\n"
+    reading = read(tmp_path, script + "AutoModelForCausalLM.from_pretrained(name)\n")
+    assert "model.id" in reading.missing
+    assert "training.micro_batch" in reading.missing
+
+
+@pytest.mark.parametrize("script", ["print 'python 2'\n", "\0", "x = (" * 300])
+def test_a_script_that_cannot_be_parsed_is_said(tmp_path: Path, script: str) -> None:
+    reading = read(tmp_path, script, "--model_name_or_path", "gpt2")
+    assert reading.value("model.id") == "gpt2"
+    assert any("train.py: is not Python" in warning for warning in reading.warnings)
+
+
+def test_a_constant_that_names_itself_ends(tmp_path: Path) -> None:
+    reading = read(tmp_path, "SIZE = SIZE\nTrainingArguments(per_device_train_batch_size=SIZE)\n")
+    assert "model.id" in reading.missing
+
+
+def test_what_unsloth_does_unless_told_otherwise(tmp_path: Path) -> None:
+    script = """\
+from unsloth import FastModel
+model, tokenizer = FastModel.from_pretrained("unsloth/Qwen3-8B-unsloth-bnb-4bit", max_seq_length=512)
+model = FastModel.get_peft_model(model)
+SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, output_dir="out")).train()
+"""
+    reading = read(tmp_path, script)
+    job = reading.job()
+    assert (job.training.loss, job.training.activation_checkpointing) == ("fused-linear", "full")
+    assert job.training.activation_offload
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (16, "all-linear", "nf4-double")
+    unwritten = {finding.key for finding in reading.findings if not finding.written}
+    assert {"lora.rank", "lora.targets", "lora.quantization", "training.loss"} <= unwritten
+    full = read(tmp_path, script.replace("max_seq_length=512", "max_seq_length=512, full_finetuning=True"))
+    assert full.value("lora.quantization") is None
+
+
+def test_a_script_of_unsloth(tmp_path: Path) -> None:
+    reading = read(
+        tmp_path,
+        """
+from trl import SFTTrainer
+from transformers import TrainingArguments
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Meta-Llama-3.1-8B", max_seq_length=4096, dtype=None, load_in_4bit=True
+)
+model = FastLanguageModel.get_peft_model(
+    model, r=32, target_modules=["q_proj"], use_gradient_checkpointing="unsloth"
+)
+SFTTrainer(model=model, args=TrainingArguments(
+    per_device_train_batch_size=2, fp16=not is_bfloat16_supported(), bf16=is_bfloat16_supported()
+))
+""",
+    )
+    job = reading.job()
+    assert (job.model.id, job.training.sequence_length) == ("unsloth/Meta-Llama-3.1-8B", 4096)
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (32, ["q_proj"], "nf4-double")
+    assert job.training.activation_checkpointing == "full"
+    assert reading.evidence()["training.precision"].startswith("train.py line 11: TrainingArguments(bf16=")
+
+
+def test_transformers_own_arguments_bring_their_own_defaults_to_trl(tmp_path: Path) -> None:
+    text = 'SFTTrainer(model="no/such", args=ARGUMENTS("out", per_device_train_batch_size=2))\n'
+    text += 'AutoTokenizer.from_pretrained("no/such")\n'
+    own = read(tmp_path, text.replace("ARGUMENTS", "SFTConfig")).job().training
+    plain = read(tmp_path, text.replace("ARGUMENTS", "TrainingArguments")).job().training
+    assert (own.activation_checkpointing, own.precision) == ("full", "bf16-mixed")  # TRL loads the weights in fp32
+    assert (plain.activation_checkpointing, plain.precision) == ("none", "fp32")
+
+
+def test_what_only_running_it_tells_is_said(tmp_path: Path) -> None:
+    reading = read(
+        tmp_path,
+        """
+args = TrainingArguments(bf16=config.bf16, optim=OptimizerNames.PAGED_ADAMW_8BIT, logging_steps=config.steps)
+how = "flash_attention_2" if torch.cuda.is_available() else "sdpa"
+AutoModelForCausalLM.from_pretrained("gpt2", attn_implementation=how)
+""",
+    )
+    (warning,) = reading.warnings
+    assert warning.startswith("train.py line 2: TrainingArguments(bf16=config.bf16) is only known when the script runs")
+    assert (reading.value("training.optimizer"), reading.value("model.attention")) == (
+        "paged-adamw-8bit",
+        "flash_attention_2",
+    )
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [((), ("bf16", "none", 8)), (("--fp32",), ("fp32", "full", 4))])
+def test_options_without_a_default_and_the_choices_that_hang_on_them(
+    tmp_path: Path, arguments: tuple[str, ...], expected: tuple[str, str, int]
+) -> None:
+    script = (
+        "parser.add_argument('--fp32', action='store_true')\nparser.add_argument('--kind', default='bfloat16')\n"
+        "parser.add_argument('--attention')\nparser.add_argument('--batch', type=int, default=4)\n"
+        "args = parser.parse_args()\nkind = 'float32' if args.fp32 else args.kind\n"
+        "dtype = kind if kind in ('auto', None) else getattr(torch, kind)\n"
+        "LlamaForCausalLM.from_pretrained('x', dtype=dtype, attn_implementation=args.attention or None)\n"
+        "TrainingArguments(gradient_checkpointing=args.fp32, per_device_train_batch_size=args.batch * (1 if args.fp32 "
+        "else 2), bf16=not args.fp32)\nSEQ_LEN = 96\n"
+    )
+    reading = read(tmp_path, script, *arguments)
+    job = reading.job()
+    training = job.training
+    assert (training.precision, training.activation_checkpointing, training.micro_batch) == expected
+    assert reading.evidence()["training.sequence_length"] == "train.py line 10: SEQ_LEN"
+    assert reading.warnings == ()
+
+
+def test_arguments_given_as_a_table(tmp_path: Path) -> None:
+    table = "settings = dict(per_device_train_batch_size=3, optim='sgd')\nTrainingArguments(**TABLE, bf16=True)\n"
+    reading = read(tmp_path, table.replace("TABLE", "{'per_device_train_batch_size': 3, 'optim': 'sgd'}"))
+    assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (3, "sgd")
+    reading = read(tmp_path, table.replace("TABLE", "settings"))
+    assert (reading.value("training.micro_batch"), reading.value("training.optimizer")) == (3, "sgd")
+    reading = read(tmp_path, table.replace("TABLE", "json.load(file)"))
+    assert "training.micro_batch" in reading.missing
+    assert reading.warnings[0].startswith("train.py line 2: TrainingArguments(**json.load(file)) is only known when")
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "expected"),
+    [
+        ("model = DDP(model)", ("ddp", 1, 4)),
+        ("model = FSDP(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))", ("fsdp1", 4, 1)),
+        ("fully_shard(model, reshard_after_forward=False)", ("fsdp2", 4, 1)),
+    ],
+)
+def test_sharding_and_autocast_of_a_loop_of_its_own(
+    tmp_path: Path, wrapped: str, expected: tuple[str, int, int]
+) -> None:
+    loop = f"{wrapped}\nwith torch.autocast('cuda', torch.bfloat16):\n    loss = model(x).loss\n"
+    (tmp_path / "train.py").write_text(f"LlamaForCausalLM(LlamaConfig())\n{loop}")
+    ranks = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+    job = read_launch(["python", "train.py"], environ=ranks, cwd=tmp_path).job()
+    assert (job.parallel.strategy, job.parallel.data_shard, job.parallel.data_replicate) == expected
+    assert job.training.precision == "bf16-mixed"
+    assert job.parallel.reshard_after_forward == ("False" not in wrapped)
+
+
+def test_autocast_beside_a_trainer_is_for_something_else(tmp_path: Path) -> None:
+    script = "LlamaForCausalLM(LlamaConfig())\nTrainer(args=TrainingArguments()).train()\nwith autocast('cuda'): pass\n"
+    assert read(tmp_path, script).value("training.precision") == "fp32"

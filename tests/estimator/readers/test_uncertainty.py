@@ -1,0 +1,151 @@
+"""What a reader does not understand widens the estimate's range, by what it is about; nothing else does."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Unsure
+from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+Read = Callable[[str], JobReading]
+TRAINER = "python t.py --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --max_length 512"
+AXOLOTL = "base_model: Qwen/Qwen2.5-0.5B\nmicro_batch_size: 2\nsequence_len: 512\n"
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Reads a launch line with an empty environment."""
+    return lambda line: read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "unsure"),
+    [
+        ("--optim galore_adamw", Unsure(optimizer="either")),
+        ("--attn_implementation flex_attention", Unsure(activations="either")),
+        ("--some_offload_setting true", Unsure(weights="less", gradients="less", optimizer="less", activations="less")),
+        (
+            "--activation_checkpointing --activation_checkpointing_kwargs '{\"every_n_layers\": 2}'",
+            Unsure(activations="more"),
+        ),
+        ("--lr_scheduler_type cosine --weight_decay 0.1 --tokenizers_parallelism true", Unsure()),
+        ("--precompute_ref_log_probs true --use_bnb_nested_quant true --use_dora false", Unsure()),
+        ("--use_dora true", Unsure(gradients="either", optimizer="either", activations="either")),
+        ("--lora_alpha 3 --some_offload_setting false --dataloader_num_workers 4", Unsure()),
+    ],
+)
+def test_what_is_in_doubt(read: Read, flags: str, unsure: Unsure) -> None:
+    assert read(f"{TRAINER} {flags}").job().unsure == unsure
+
+
+@pytest.mark.parametrize("method", ["formula", "auto"])
+def test_the_range_is_wider_by_the_component_in_doubt(read: Read, method: str) -> None:
+    known = estimate(read(f"{TRAINER} --optim adamw_torch").job(), method=method)  # type: ignore[arg-type]
+    doubted = estimate(read(f"{TRAINER} --optim galore_adamw").job(), method=method)  # type: ignore[arg-type]
+    states = known.peak.components.optimizer
+    assert states > 0
+    assert doubted.peak.device_bytes == known.peak.device_bytes
+    assert doubted.peak.low_bytes == known.peak.low_bytes - states
+    assert doubted.peak.high_bytes == known.peak.high_bytes + states
+    assert any("optimizer missing or twice as large" in warning for warning in doubted.warnings)
+
+
+def test_who_says_the_value_is_in_no_doubt(read: Read) -> None:
+    reading = read(f"{TRAINER} --optim galore_adamw")
+    assert reading.job({"training.optimizer": "adamw-8bit"}).unsure == Unsure()
+    assert reading.job({"unsure.optimizer": "less"}).unsure == Unsure(optimizer="less")
+
+
+@pytest.mark.parametrize(
+    ("text", "unsure"),
+    [
+        ("relora_cpu_offload: true\n", Unsure(weights="less", gradients="less", optimizer="less", activations="less")),
+        ("gptq: true\n", Unsure(weights="less", activations="less")),
+        ("unfrozen_parameters: [lm_head]\n", Unsure(gradients="less", optimizer="less")),
+        (
+            "adapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_modules_to_save: [lm_head]\n",
+            Unsure(weights="more", gradients="more", optimizer="more"),
+        ),
+        (
+            "wandb_project: x\nval_set_size: 0.1\nlora_on_cpu: true\ndataset_processes: 8\nneftune_noise_alpha: 5\n",
+            Unsure(),
+        ),
+    ],
+)
+def test_keys_of_a_tools_file(tmp_path: Path, text: str, unsure: Unsure) -> None:
+    (tmp_path / "a.yml").write_text(AXOLOTL + text)
+    reading = read_config_file(tmp_path / "a.yml", environ={})
+    assert reading.job().unsure == unsure
+    assert bool(reading.warnings) == (unsure != Unsure())
+
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
+    " --seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 --vocab-size 100 --use-distributed-optimizer"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "unsure", "reduce"),
+    [
+        (
+            "--bf16 --ckpt-fully-parallel-save --ckpt-format torch_dist --no-load-optim --tp-comm-overlap",
+            Unsure(),
+            "fp32",
+        ),
+        ("--bf16 --grad-reduce-in-bf16 --recompute-granularity full --recompute-method uniform", Unsure(), "bf16"),
+        ("--fp16", Unsure(), "fp16"),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", Unsure(), "fp32"),
+        ("--bf16 --fp8-format hybrid", Unsure(weights="less", activations="less"), "fp32"),
+        ("--bf16 --cross-entropy-loss-fusion", Unsure(activations="less", logits="less"), "fp32"),
+    ],
+)
+def test_flags_of_megatron(read: Read, flags: str, unsure: Unsure, reduce: str) -> None:
+    job = read(f"{MEGATRON} {flags}").job()
+    assert (job.unsure, job.parallel.reduce_dtype) == (unsure, reduce)
+
+
+def test_units_that_are_not_the_blocks(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: 2, fsdp_auto_wrap_policy: POLICY,"
+        " fsdp_backward_prefetch: BACKWARD_PRE, fsdp_cpu_ram_efficient_loading: true, fsdp_state_dict_type: FULL}\n"
+    )
+    text = (tmp_path / "a.yaml").read_text()
+    line = TRAINER.replace("python", "accelerate launch --config_file a.yaml")
+    for policy, doubt in (("TRANSFORMER_BASED_WRAP", "no"), ("NO_WRAP", "more"), ("SIZE_BASED_WRAP", "more")):
+        (tmp_path / "a.yaml").write_text(text.replace("POLICY", policy))
+        assert read(line).job().unsure == Unsure(weights=doubt)  # type: ignore[arg-type]
+
+
+def test_a_deepspeed_file_that_is_not_here_may_offload(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text(AXOLOTL + "deepspeed: elsewhere/zero2.json\n")
+    reading = read_config_file(tmp_path / "a.yml", environ={})
+    assert reading.job({"parallel.data_shard": 2}).unsure == Unsure(weights="less", gradients="less", optimizer="less")
+
+
+def test_an_argument_that_only_running_the_script_tells(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("TrainingArguments(gradient_checkpointing=find_out())\n")
+    assert read(TRAINER).job().unsure == Unsure(activations="either")
+    assert read(f"{TRAINER} --gradient_checkpointing true").job().unsure == Unsure()
+
+
+def test_a_preference_trainer_without_adapters_holds_the_weights_twice(read: Read) -> None:
+    line = "trl dpo --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 512"
+    assert read(line).job().unsure == Unsure(weights="more")
+    assert read(f"{line} --use_peft").job().unsure == Unsure()
+
+
+def test_every_argument_that_decides_may_be_unknown(read: Read, tmp_path: Path) -> None:
+    names = ["optim", "bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "fsdp", "deepspeed"]
+    names.append("use_liger_kernel")
+    (tmp_path / "t.py").write_text(f"TrainingArguments({', '.join(f'{name}=find_out()' for name in names)})\n")
+    reading = read(TRAINER)
+    assert reading.job().unsure == Unsure(
+        weights="either", gradients="either", optimizer="either", activations="either", logits="either"
+    )
+    assert len([warning for warning in reading.warnings if "only known when the script runs" in warning]) == len(names)

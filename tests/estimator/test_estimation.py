@@ -1,0 +1,87 @@
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate, variants
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
+from vramtop.estimator.job.job_file import with_changes
+
+JOB = Job(model=ModelSpec(id="Qwen/Qwen2.5-0.5B"), training=Training(sequence_length=512))
+
+
+def test_the_formula_answers_without_torch() -> None:
+    budget = estimate(JOB)
+    assert (budget.method, budget.model.count, budget.model.parameters) == ("formula", "exact", 494_032_768)
+
+
+def test_exact_and_formula_agree_on_a_known_family() -> None:
+    exact = estimate(JOB, method="exact", python=sys.executable)
+    assert exact.method == "exact"
+    assert exact.peak.allocated_bytes == pytest.approx(estimate(JOB).peak.allocated_bytes, abs=4096)  # buffers
+
+
+def test_auto_falls_back_to_the_formula_and_exact_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert estimate(JOB, method="auto").method == "formula"
+    with pytest.raises(CannotTellError, match="torch"):
+        estimate(JOB, method="exact")
+
+
+def test_a_python_that_is_not_there_is_said_even_by_auto(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such program"):
+        estimate(JOB, method="auto", python=str(tmp_path / "python"))
+
+
+def test_the_target_card_decides_what_cuda_takes() -> None:
+    hopper = estimate(with_changes(JOB, {"target.gpu": "h100-80gb"}))
+    volta = estimate(with_changes(JOB, {"target.gpu": "v100-16gb"}))
+    assert volta.peak.components.context < hopper.peak.components.context
+    assert estimate(JOB, gpu=find_gpu("v100-16gb")).peak.components == volta.peak.components
+    with pytest.raises(InputError, match="no GPU"):
+        estimate(with_changes(JOB, {"target.gpu": "h1000"}))
+
+
+def test_a_card_by_target_needs_no_gpu_here() -> None:
+    job = Job(model=JOB.model, training=JOB.training, target=Target(gpu="rtx-4090"))
+    assert any("RTX 4090" in sentence for sentence in estimate(job).assumptions)
+
+
+def test_optimizer_states_come_with_the_first_step() -> None:
+    """torchtitan's Llama-3-8B over 8 ranks: 42.08 GiB reserved in step 1, 49.59 from step 2 on (its own log)."""
+    job = with_changes(
+        Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")),
+        {"training.framework": "torchtitan", "parallel.strategy": "fsdp2", "parallel.data_shard": 8},
+    )
+    assert estimate(job).peak.components.optimizer / GIB == pytest.approx(49.59 - 42.08, rel=0.01)
+
+
+def test_the_package_is_a_library() -> None:
+    import vramtop.estimator as library
+
+    budget = library.estimate(library.Job(model=library.ModelSpec(id="gpt2")))
+    assert isinstance(budget, library.Budget)
+    assert budget.to_json()["peak"]["device_bytes"] == budget.peak.device_bytes
+    lines = str(budget).splitlines()
+    assert lines[0].startswith("gpt2")
+    assert any(line.startswith("weights") for line in lines)
+    with pytest.raises(AttributeError, match="nothing_there"):
+        _ = library.nothing_there
+
+
+def test_variants_of_a_job_are_what_estimate_says_of_each() -> None:
+    quick = variants(JOB)
+    for changes in ({}, {"training.micro_batch": 4}, {"model.attention": "eager"}, {"lora.rank": 8}):
+        changed = with_changes(JOB, changes)
+        assert quick(changed) == replace(estimate(changed), assumptions=(), warnings=())
+    with pytest.raises(InputError, match="pipeline"):
+        quick(with_changes(JOB, {"parallel.pipeline": 1000}))
+    with pytest.raises(InputError, match="nowhere"):
+        variants(Job(model=ModelSpec(id="nowhere/at-all")))

@@ -1,0 +1,101 @@
+"""What the client makes of a trace's allocations: a card's room, settings, and the sentences about them."""
+
+import pytest
+
+from vramtop.estimator.common.sizes import GIB, MIB
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.trace.allocator_report import (
+    Reserved,
+    allocator_settings,
+    replayed,
+    room_on,
+    settings_sentences,
+    warning_sentences,
+)
+from vramtop.estimator.worker.memory.replay_reserved import pack, reserved, unpack
+
+ALLOCATIONS = [
+    (4, (0, 40 * MIB, 0)),
+    (7, (0, None, 0)),
+    (8, (1, 60 * MIB, 0)),
+    (9, (2, 2 * MIB, 2)),
+    (12, (1, None, 0)),
+]
+"""40 MiB are cached when 60 are asked for: without end that is 40 + 60 + 20 reserved."""
+
+
+def on(capacity_mib: int, conf: str | None = None) -> Reserved:
+    room = room_on(None, capacity_mib * MIB, 0)
+    assert room is not None
+    return replayed(pack(ALLOCATIONS), [8, 10], conf, room)
+
+
+def test_packed_allocations_come_back() -> None:
+    assert unpack(pack(ALLOCATIONS)) == ALLOCATIONS
+    for broken in ("", "no base64!", "aGVsbG8="):
+        with pytest.raises(ValueError):  # noqa: PT011 - the libraries' own words
+            unpack(broken)
+
+
+def test_with_room_nothing_is_freed() -> None:
+    held = on(200)
+    assert (held.peak, held.retries, held.out_of_memory) == (120 * MIB, 0, None)
+    assert held.at([3, 4, 7, 8, 9, 99]) == (0, 40 * MIB, 40 * MIB, 100 * MIB, 120 * MIB, 120 * MIB)
+
+
+def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_it_is_said() -> None:
+    held = on(90)
+    assert (held.peak, held.retries, held.out_of_memory) == (80 * MIB, 1, None)
+    (sentence,) = warning_sentences(held, 120 * MIB, room_on(None, 90 * MIB, 0))
+    assert "free its cache once in two steps" in sentence
+    assert "reserve 0.1 GiB" in sentence
+
+
+def test_on_one_that_is_too_small_it_runs_out_of_memory() -> None:
+    held = on(50)
+    assert held.out_of_memory is not None
+    (sentence,) = warning_sentences(held, 120 * MIB, room_on(find_gpu("l4"), 50 * MIB, 0))
+    assert "L4" in sentence
+    assert "out of memory: 62,914,560 bytes asked for" in sentence
+
+
+def test_settings_are_followed_named_and_doubted() -> None:
+    held = on(200, "expandable_segments:True,backend:native,wonder:7")
+    assert held.peak < 120 * MIB
+    assert list(settings_sentences("PYTORCH_ALLOC_CONF", held)) == [
+        "The allocator is set by PYTORCH_ALLOC_CONF: expandable_segments:True."
+    ]
+    (warning,) = warning_sentences(held, 0, None)
+    assert warning == "Allocator option 'wonder' is not known and was left out."
+    assert list(settings_sentences(None, on(200))) == []
+
+
+def test_a_share_of_the_card_is_a_share_of_all_of_it() -> None:
+    assert on(100, "per_process_memory_fraction:0.5").out_of_memory is not None
+
+
+def test_the_older_variable_comes_first_even_when_it_is_empty() -> None:
+    assert allocator_settings({"PYTORCH_ALLOC_CONF": "a", "PYTORCH_CUDA_ALLOC_CONF": ""}) == (
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "",
+    )
+    assert allocator_settings({"PYTORCH_ALLOC_CONF": "a"}) == ("PYTORCH_ALLOC_CONF", "a")
+    assert allocator_settings({"HOME": "/root"}) is None
+
+
+def test_torchs_room_is_the_card_without_the_drivers_part_and_what_lies_outside() -> None:
+    card = find_gpu("h100-80gb")
+    assert card.reserved_bytes
+    room = room_on(card, None, GIB)
+    assert room is not None
+    assert room.capacity_bytes == card.total_bytes - card.reserved_bytes - GIB
+    assert room_on(None, None, GIB) is None
+    other = room_on(card, 10 * GIB, GIB)
+    assert other is not None
+    assert other.capacity_bytes == 9 * GIB
+
+
+def test_the_worker_says_the_same() -> None:
+    answer = reserved(ALLOCATIONS, [8], {"capacity_bytes": 90 * MIB})
+    assert (answer["peak"], answer["retries"]) == (80 * MIB, 1)
+    assert [8, 60 * MIB] in answer["timeline"]

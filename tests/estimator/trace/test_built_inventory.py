@@ -1,0 +1,227 @@
+"""What the built model tells beside its parameters: ties, buffers, experts, plans, peft's adapters, bitsandbytes."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers.quantizers.base import get_keys_to_not_convert
+from transformers.quantizers.quantizers_utils import should_convert_module
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.formula.closed_form import closed_form
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Training
+from vramtop.estimator.job.quantization import quantized_bytes, tensor_bytes
+from vramtop.estimator.model.architecture import read_architecture
+from vramtop.estimator.model.count_parameters import inventory_from_shape
+from vramtop.estimator.model.lora import adapter_groups
+from vramtop.estimator.model.parameters import Inventory, ParameterGroup
+from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.worker_process import Worker
+
+SIZES = {
+    "vocab_size": 200,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+LLAMA: dict[str, Any] = {"model_type": "llama", "num_key_value_heads": 2, "tie_word_embeddings": False, **SIZES}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 2,
+    "topk_group": 1,
+}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "llama-tied": LLAMA | {"tie_word_embeddings": True},
+    "phi3": LLAMA | {"model_type": "phi3", "pad_token_id": 0},
+    "gpt_neox": {"model_type": "gpt_neox", **SIZES},
+    "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 200},
+    "t5": {
+        "model_type": "t5",
+        "d_model": 64,
+        "d_ff": 128,
+        "d_kv": 16,
+        "num_layers": 3,
+        "num_heads": 4,
+        "vocab_size": 200,
+    },
+    "bert": {"model_type": "bert", **SIZES},
+    "mixtral": LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": LLAMA | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 64, **MOE},
+    "qwen3_moe": LLAMA | {"model_type": "qwen3_moe", "head_dim": 16, **MOE},
+    "deepseek_v3": LLAMA | {"model_type": "deepseek_v3", **LATENT},
+    "gpt_oss": LLAMA | {"model_type": "gpt_oss", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+TASKS: dict[str, Any] = {"t5": "seq2seq-lm", "bert": "masked-lm"}
+Count = Callable[..., Inventory]
+
+
+@pytest.fixture(scope="module")
+def count() -> Iterator[Count]:
+    """The inventory of the built model, all in one worker process."""
+    with Worker(Path(sys.executable)) as worker:
+
+        def exact(config: dict[str, Any], task: str = "causal-lm", lora: Lora | None = None) -> Inventory:
+            request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
+            if lora:
+                request["lora"] = {"rank": lora.rank, "targets": lora.targets}
+            return inventory_from_answer(read_answer(worker.request(request, 120)))
+
+        yield exact
+
+
+def test_ties_buffers_types_and_plans(count: Count) -> None:
+    tied, gpt2, mixtral = (count(CONFIGS[name]) for name in ("llama-tied", "gpt2", "mixtral"))
+
+    assert tied.tied == (("model.embed_tokens.weight", "lm_head.weight"),)
+    assert count(LLAMA).tied == ()
+    assert {group.dtype for group in tied.groups} == {"float32"}
+    assert tied.no_split == ("LlamaDecoderLayer",)
+    assert dict(tied.tensor_plan)["model.layers.*.self_attn.q_proj"] == "colwise"
+    rotary = next(b for b in tied.buffers if b.name.endswith("inv_freq"))
+    assert (rotary.shape, rotary.dtype, rotary.persistent) == ((8,), "float32", False)
+    assert mixtral.experts == 4
+    assert mixtral.elements("expert") == 3 * 4 * 3 * 64 * 128
+    real = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**CONFIGS["gpt2"], "model_type": "gpt2"}))
+    assert gpt2.buffer_bytes == sum(b.numel() * b.element_size() for b in real.buffers())
+    assert gpt2.experts == 0
+
+
+def test_buffers_count_as_weights_of_the_exact_budget(count: Count) -> None:
+    config = CONFIGS["gpt2"] | {"n_positions": 1024}
+    job = Job(model=ModelSpec(config=config), training=Training(precision="bf16"))
+    arch, counted, shape = read_architecture(config), count(config), inventory_from_shape(config)
+    weights = [closed_form(job, arch, found).phases[0].components.weights for found in (counted, shape)]
+    assert weights[0] - weights[1] == counted.buffer_bytes
+    assert weights[1] == 2 * shape.parameters
+
+
+TARGETS: tuple[Any, ...] = (
+    "all-linear",
+    ["q_proj", "v_proj"],
+    ["gate_proj", "up_proj", "down_proj"],
+    ["q_proj", "w1", "w2", "w3"],
+    ["self_attn.k_proj"],
+    ["qkv_proj"],
+    ["query_key_value", "dense"],
+    ["c_attn", "c_proj"],
+    ["q", "v", "wo"],
+    ["lm_head"],
+    ["gate_proj"],
+)
+
+
+def tally(groups: tuple[ParameterGroup, ...]) -> Counter[tuple[str, tuple[int, ...]]]:
+    found: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for group in groups:
+        found[group.name.rpartition(".lora_")[2], group.shape] += group.repeat
+    return found
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_rules_for_adapters_are_those_of_peft(count: Count, family: str) -> None:
+    """Fused projections, GPT-2's transposed layers, routers, and experts that transformers holds in one tensor."""
+    task = TASKS.get(family, "causal-lm")
+    shape, compared = inventory_from_shape(CONFIGS[family], task), 0
+    for targets in TARGETS:
+        lora = Lora(rank=8, targets=targets)
+        try:
+            by_rule = tuple(adapter_groups(shape, lora))
+        except InputError:
+            with pytest.raises(CannotTellError, match="peft cannot adapt this model"):
+                count(CONFIGS[family], task, lora)
+            continue
+        by_peft = count(CONFIGS[family], task, lora).adapters
+        assert by_peft is not None
+        assert tally(by_peft) == tally(by_rule), targets
+        compared += 1
+    assert compared >= 2
+
+
+def test_the_exact_budget_takes_pefts_own_count(count: Count) -> None:
+    job = Job(model=ModelSpec(config=CONFIGS["mixtral"]), lora=Lora(rank=8, targets="all-linear"))
+    counted = count(CONFIGS["mixtral"], lora=job.lora)
+    budget = closed_form(job, read_architecture(CONFIGS["mixtral"]), counted, method="exact")
+    assert counted.adapters is not None
+    assert budget.model.trainable_parameters == sum(group.elements for group in counted.adapters)
+    assert budget.model.parameters == counted.parameters
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_what_bitsandbytes_replaces_is_what_transformers_hands_it(count: Count, family: str) -> None:
+    task = TASKS.get(family, "causal-lm")
+    auto = {"masked-lm": "AutoModelForMaskedLM", "seq2seq-lm": "AutoModelForSeq2SeqLM"}.get(
+        task, "AutoModelForCausalLM"
+    )
+    fields = dict(CONFIGS[family])
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    with torch.device("meta"):
+        model = getattr(transformers, auto).from_config(config)
+    kept = get_keys_to_not_convert(model)
+    replaced = sum(
+        module.weight.numel()
+        for name, module in model.named_modules()
+        if type(module).__name__ in ("Linear", "Conv1D") and should_convert_module(name, kept)
+    )
+
+    counted = count(CONFIGS[family], task)
+    assert sum(group.elements for group in counted.groups if group.quantized) == replaced
+    shape = inventory_from_shape(CONFIGS[family], task)
+    by_rule = sum(group.elements for group in shape.groups if group.linear and group.role != "head")
+    assert by_rule == pytest.approx(replaced, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "sizes"),
+    [
+        # as bitsandbytes 0.50.2 made them of weights of these shapes: packed, absmax, code, then the nested state
+        ((256, 512), "nf4", (65_536, 4 * 2048, 64)),
+        ((256, 512), "nf4-double", (65_536, 2048, 64, 4 * 8, 1024, 4)),
+        ((100, 70), "nf4", (3_500, 4 * 110, 64)),
+        ((100, 70), "nf4-double", (3_500, 110, 64, 4, 1024, 4)),
+        ((4096, 4096), "nf4-double", (8_388_608, 262_144, 64, 4 * 1024, 1024, 4)),
+        ((256, 512), "int8", (131_072, 4 * 256)),
+    ],
+)
+def test_bytes_of_quantized_weights(shape: tuple[int, ...], kind: str, sizes: tuple[int, ...]) -> None:
+    assert tensor_bytes(shape, kind) == sizes
+    whole = quantized_bytes(shape, kind)
+    assert whole % 512 == 0
+    assert sum(sizes) <= whole < sum(sizes) + 512 * len(sizes)
+    assert quantized_bytes(shape[::-1], kind, transposed=True) == whole
+
+
+@pytest.mark.parametrize("kind", ["nf4", "nf4-double", "int8"])
+def test_quantized_weights_of_the_exact_budget(count: Count, kind: Any) -> None:
+    lora = Lora(rank=8, targets=["q_proj"], quantization=kind)
+    job = Job(model=ModelSpec(config=LLAMA), lora=lora, training=Training(precision="bf16"))
+    counted = count(LLAMA, lora=lora)
+    budget = closed_form(job, read_architecture(LLAMA), counted, method="exact")
+    linear = [g for g in counted.groups if g.linear and g.role != "head"]
+    others = [g for g in counted.groups if g not in linear]
+    assert budget.phases[0].components.weights == sum(
+        (
+            sum(quantized_bytes(g.shape, kind) * g.repeat for g in linear),
+            sum(2 * prod(g.shape) * g.repeat for g in others),
+            4 * budget.model.trainable_parameters,
+            counted.buffer_bytes,
+        )
+    )

@@ -1,0 +1,67 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.model.count_parameters import inventory_from_shape
+from vramtop.estimator.model.find_config import ResolvedModel
+from vramtop.estimator.trace.exact_inventory import exact_inventory, read_answer
+
+CONFIG: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 1000,
+}
+MODEL = ResolvedModel(config=CONFIG, source="inline", where="model.config", label="small")
+
+
+@pytest.fixture
+def logged_python(tmp_path: Path) -> tuple[str, Path]:
+    """This Python behind a script that notes each start of a worker program."""
+    log, program = tmp_path / "starts", tmp_path / "python"
+    log.touch()
+    program.write_text(f'#!/bin/sh\ncase "$1" in *.py) echo >> "{log}";; esac\nexec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return str(program), log
+
+
+def test_exact_inventory_is_kept_and_a_broken_cache_is_only_a_miss(
+    tmp_path: Path, logged_python: tuple[str, Path]
+) -> None:
+    python, log = logged_python
+    cache = tmp_path / "cache"
+
+    first = exact_inventory(MODEL, "causal-lm", python=python, cache=cache)
+    again = exact_inventory(MODEL, "causal-lm", python=python, cache=cache)
+    assert again == first
+    assert len(log.read_text().splitlines()) == 1
+
+    (file,) = cache.rglob("*.json")
+    file.write_bytes(file.read_bytes()[:100])
+    assert exact_inventory(MODEL, "causal-lm", python=python, cache=cache) == first
+    assert len(log.read_text().splitlines()) == 2
+
+    shape = inventory_from_shape(CONFIG)
+    counted = [(group.name, group.shape, group.repeat, group.role) for group in first.groups]
+    assert counted == [(group.name, group.shape, group.repeat, group.role) for group in shape.groups]
+    assert first.source.startswith("transformers ")
+
+
+def test_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+
+    inventory = exact_inventory(MODEL, "feature-extraction", python=sys.executable, cache=tmp_path / "cache")
+
+    assert inventory.count == "exact"
+    assert inventory.elements("head") == 0
+
+
+def test_answer_of_another_program_is_not_understood() -> None:
+    with pytest.raises(CannotTellError, match="not understood"):
+        read_answer({"id": 1, "groups": "none"})

@@ -1,0 +1,169 @@
+"""The traced budget: against the closed form, from the cache, and what it says when it cannot be had."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.trace import traced_budget as traced
+from vramtop.estimator.trace import worker_process
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 8000,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+BF16 = {"precision": "bf16", "sequence_length": 1024, "micro_batch": 2}
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def job(training: dict[str, Any] | None = None, config: dict[str, Any] | None = None, **tables: Any) -> Any:
+    tables = {"model": {"config": config or CONFIG}, "training": training or BF16, **tables}
+    return job_from_mapping(tables, where="test")
+
+
+JOBS = {
+    "bf16": job(),
+    "bf16, fused": job(BF16 | {"optimizer": "adamw-fused"}),
+    "mixed": job(BF16 | {"precision": "bf16-mixed"}),
+    "fp32, accumulated": job(BF16 | {"precision": "fp32", "gradient_accumulation": 2}),
+    "checkpointed": job(BF16 | {"activation_checkpointing": "full"}),
+    "lora": job(lora={"rank": 8, "targets": "all-linear"}),
+    "sharded": job(BF16 | {"precision": "bf16-mixed"}, parallel={"strategy": "fsdp2", "data_shard": 8}),
+    "qwen3": job(config=CONFIG | {"model_type": "qwen3", "head_dim": 64}),
+    "gpt2, mixed": job(
+        BF16 | {"precision": "bf16-mixed"},
+        config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000},
+    ),
+    "lora, mixed, checkpointed": job(
+        BF16 | {"precision": "bf16-mixed", "activation_checkpointing": "full"}, lora={"rank": 8}
+    ),
+    "sharded lora": job(lora={"rank": 8}, parallel={"strategy": "fsdp2", "data_shard": 4}),
+    "gpt2": job(config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000}),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_closed_form_and_trace_agree_within_the_closed_forms_range(name: str) -> None:
+    formula, trace = estimate(JOBS[name]), estimate(JOBS[name], method="traced", python=sys.executable)
+    assert trace.method == "traced"
+    assert formula.peak.low_bytes <= trace.peak.device_bytes <= formula.peak.high_bytes
+    assert trace.model.trainable_parameters == formula.model.trainable_parameters
+    for phase in trace.phases:
+        same = formula.phase(phase.name)
+        assert same is not None
+        assert phase.allocated_bytes == pytest.approx(same.allocated_bytes, rel=0.03), phase.name
+
+
+def test_only_what_fsdp2_makes_on_its_own_streams_is_kept_from_the_others() -> None:
+    """Sharded gradients and gathered weights; a reduce-scatter's input, here 250 MiB, finds the loss's blocks free."""
+    wide = CONFIG | {"vocab_size": 64000, "hidden_size": 1024, "num_attention_heads": 16, "tie_word_embeddings": False}
+    training = {"precision": "bf16-mixed", "sequence_length": 2048, "activation_checkpointing": "full"}
+    sharded = job(training | {"optimizer": "adamw-fused"}, config=wide, parallel={"strategy": "fsdp2", "data_shard": 8})
+    budget = estimate(sharded, method="traced", python=sys.executable)
+    head, logits = 64000 * 1024, 64000 * 2048
+    apart = 4 * budget.model.parameters // 8 + 2 * (head + head // 4)
+    apart += 2 * logits  # those in 16 bits, whose block is too small for fp32
+    assert budget.peak.reserved_bytes - budget.peak.allocated_bytes < apart + 0.1 * budget.peak.allocated_bytes
+
+
+def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
+    budget = estimate(JOBS["bf16"], method="traced", python=sys.executable)
+    peak = budget.peak
+    assert peak.allocated_bytes <= peak.reserved_bytes <= peak.device_bytes
+    assert peak.low_bytes <= peak.device_bytes <= peak.high_bytes
+    assert peak.components.total_bytes - budget.phases[-1].outside_bytes == peak.allocated_bytes
+    assert [tensor.bytes for tensor in budget.largest] == sorted((t.bytes for t in budget.largest), reverse=True)
+    assert any("lm_head" in tensor.module or "embed_tokens" in tensor.module for tensor in budget.largest)
+    assert budget.to_json()["largest"][0]["bytes"] == budget.largest[0].bytes
+    assert "torch" in budget.assumptions[0]
+
+
+def test_the_second_time_the_answer_comes_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = estimate(JOBS["bf16"], method="traced", python=sys.executable)
+
+    class NoWorker(worker_process.Worker):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("asked again")
+
+    monkeypatch.setattr(traced, "Worker", NoWorker)
+    assert estimate(JOBS["bf16"], method="traced", python=sys.executable) == first
+    with pytest.raises(AssertionError, match="asked again"):
+        estimate(job(BF16 | {"micro_batch": 3}), method="traced", python=sys.executable)
+
+
+def test_what_cannot_be_traced_is_said_and_auto_answers_by_rule() -> None:
+    zero = job(BF16, parallel={"strategy": "zero3", "data_shard": 8})
+    with pytest.raises(CannotTellError, match=r"zero3 cannot be traced.*exact"):
+        estimate(zero, method="traced", python=sys.executable)
+    assert estimate(zero, method="auto", python=sys.executable).method == "exact"
+
+
+def test_auto_is_the_deepest_there_is() -> None:
+    assert estimate(JOBS["bf16"], method="auto", python=sys.executable).method == "traced"
+
+
+def test_the_timeline_is_the_budget_over_the_step_and_comes_from_the_cache_too() -> None:
+    budget = estimate(JOBS["bf16"], method="traced", python=sys.executable)
+    line = budget.timeline
+    assert line is not None
+    assert list(line.events) == sorted(line.events)
+    assert [mark.name for mark in line.phases] == ["forward", "backward", "optimizer step"]
+    assert line.levels[line.peak] == budget.peak.components
+    assert line.phases[0].event <= line.events[0]
+    assert max(line.reserved_bytes) == budget.peak.reserved_bytes
+    held = zip(line.levels, line.reserved_bytes, strict=True)
+    assert all(level.total_bytes - line.outside_bytes <= reserved for level, reserved in held)
+    assert estimate(JOBS["bf16"], method="traced", python=sys.executable).timeline == line
+    assert traced.Budget.from_json(budget.to_json()) == budget
+
+
+def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_one_memory_runs_out() -> None:
+    which = JOBS["lora, mixed, checkpointed"]
+    anywhere = estimate(which, method="traced", python=sys.executable)
+    assert not anywhere.warnings
+    peak = anywhere.peak
+    outside = peak.device_bytes - peak.reserved_bytes
+
+    def on(size: int) -> Any:
+        return estimate(which, method="traced", python=sys.executable, memory_bytes=size)
+
+    assert on(peak.device_bytes + (64 << 20)).peak == peak
+    tight = on(peak.device_bytes - (8 << 20))
+    assert tight.peak.allocated_bytes == peak.allocated_bytes
+    assert tight.peak.reserved_bytes < peak.reserved_bytes
+    assert any("would have to free its cache" in sentence for sentence in tight.warnings)
+    small = on(outside + peak.allocated_bytes // 2)
+    assert small.peak == peak  # what it would take, not what it got before it ended
+    assert any("out of memory" in sentence for sentence in small.warnings)
+
+
+def test_the_allocators_settings_are_those_of_the_environment_asked_about() -> None:
+    usual = estimate(JOBS["mixed"], method="traced", python=sys.executable, environ={})
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,no_such_thing:1"}
+    growing = estimate(JOBS["mixed"], method="traced", python=sys.executable, environ=conf)
+    assert growing.peak.reserved_bytes < usual.peak.reserved_bytes
+    assert growing.peak.allocated_bytes == usual.peak.allocated_bytes
+    assert any("PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True." in sentence for sentence in growing.assumptions)
+    assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
+    formula = estimate(JOBS["mixed"], environ=conf)
+    assert any("PYTORCH_CUDA_ALLOC_CONF is followed by traced steps only" in text for text in formula.assumptions)
+
+
+def test_auto_says_why_nothing_was_traced() -> None:
+    zero = job(BF16, parallel={"strategy": "zero3", "data_shard": 8})
+    budget = estimate(zero, method="auto", python=sys.executable)
+    assert budget.timeline is None
+    assert any(text.startswith("The step was not traced: the strategy zero3") for text in budget.assumptions)

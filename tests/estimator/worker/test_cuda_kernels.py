@@ -1,0 +1,142 @@
+"""The stand-ins for CUDA's kernels against torch's own descriptions of them, for tensors without data."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from vramtop.estimator.worker.memory.tracker import Tracker
+from vramtop.estimator.worker.step import cuda_kernels
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+B, H, S = 2, 8, 200
+FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
+EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+
+
+def inputs(heads: int, d: int, dtype: torch.dtype, dense: bool) -> list[torch.Tensor]:
+    """As attention layers make them: heads after tokens, seen the other way around; or heads first."""
+    shapes = [(B, S, count, d) for count in (H, heads, heads)]
+    made = [torch.empty(shape, dtype=dtype).transpose(1, 2) for shape in shapes]
+    return [(tensor.contiguous() if dense else tensor).requires_grad_() for tensor in made]
+
+
+def look(tensors: Any) -> list[Any]:
+    return [
+        (tensor.shape, tensor.stride(), tensor.element_size())
+        for tensor in tree_leaves(tensors)
+        if isinstance(tensor, torch.Tensor) and tensor.numel()
+    ]
+
+
+def saved_by(function: Any) -> tuple[Any, list[Any]]:
+    """What it returns, and what it keeps for the backward pass."""
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        result = function()
+    return result, sorted(look(kept))
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("heads", [H, 2])
+@pytest.mark.parametrize("d", [64, 80, 128, 192])
+def test_flash_attention_saves_and_returns_what_torch_does(d: int, heads: int, dense: bool) -> None:
+    with FakeTensorMode():
+        ours, theirs = inputs(heads, d, BF16, dense), inputs(heads, d, BF16, dense)
+        output, kept = saved_by(lambda: cuda_kernels.scaled_dot_product_attention(*ours, enable_gqa=True))
+        expected, expected_kept = saved_by(lambda: FLASH(*theirs))
+
+        assert look(output) == look(expected[0])
+        assert kept == expected_kept
+        output.sum().backward()
+        expected[0].sum().backward()
+        assert look([tensor.grad for tensor in ours]) == look([tensor.grad for tensor in theirs])
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize(("d", "dtype"), [(64, FP32), (128, FP32), (64, BF16), (320, BF16)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_efficient_attention_saves_and_returns_what_torch_does(
+    d: int, dtype: torch.dtype, masked: bool, dense: bool
+) -> None:
+    with FakeTensorMode():
+        mask = torch.empty((B, 1, S, 208), dtype=dtype)[..., :S].expand(B, H, S, S) if masked or d == 64 else None
+        ours, theirs = inputs(H, d, dtype, dense), inputs(H, d, dtype, dense)
+        output, kept = saved_by(lambda: cuda_kernels._MemoryEfficient.apply(*ours, mask)[0])
+        expected, expected_kept = saved_by(lambda: EFFICIENT(*theirs, mask, True))
+
+        assert look(output) == look(expected[0])
+        assert [entry for entry in expected_kept if len(entry[0])] == kept  # but seed and offset, on the host
+        output.sum().backward()
+        expected[0].sum().backward()
+        assert look([tensor.grad for tensor in ours]) == look([tensor.grad for tensor in theirs])
+
+
+@pytest.mark.parametrize(
+    ("d", "value_d", "heads", "dtype", "masked", "kernel"),
+    [
+        (64, 64, H, BF16, False, "_Flash"),
+        (256, 256, 2, FP16, False, "_Flash"),
+        (60, 60, H, BF16, False, "_Flash"),
+        (64, 64, H, FP32, False, "_MemoryEfficient"),
+        (64, 64, H, BF16, True, "_MemoryEfficient"),
+        (320, 320, H, BF16, False, "_MemoryEfficient"),
+        (64, 32, H, BF16, False, "_MemoryEfficient"),
+        (64, 64, 2, FP32, False, "math"),
+        (60, 60, H, BF16, True, "math"),
+    ],
+)
+def test_choice_of_the_kernel(d: int, value_d: int, heads: int, dtype: torch.dtype, masked: bool, kernel: str) -> None:
+    with FakeTensorMode():
+        query, key, _ = inputs(heads, d, dtype, dense=False)
+        value = inputs(heads, value_d, dtype, dense=False)[2]
+        mask = torch.zeros((B, 1, S, S), dtype=torch.bool) if masked else None
+        output, kept = saved_by(
+            lambda: cuda_kernels.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+        )
+
+    scores_are_kept = any(shape[-2:] == (S, S) and shape[0] in (B, B * H) for shape, _, _ in kept)
+    nodes = set()
+    node = output.grad_fn
+    while node is not None:
+        nodes.add(type(node).__name__)
+        node = node.next_functions[0][0] if node.next_functions else None
+    assert output.shape == (B, H, S, value_d)
+    assert (f"{kernel}Backward" in nodes) == (kernel != "math")
+    assert scores_are_kept == (kernel == "math" or masked)
+
+
+def test_dropout_keeps_a_byte_per_element() -> None:
+    with FakeTensorMode(), cuda_kernels.cuda_kernels():
+        tensor = torch.empty(4, 8, requires_grad=True)
+        _, kept = saved_by(lambda: functional.dropout(tensor, 0.1))
+
+    assert [(tuple(shape), size) for shape, _, size in kept] == [((4, 8), 1)]
+
+
+def test_softmax_of_fp16_makes_no_copy() -> None:
+    with FakeTensorMode(), cuda_kernels.cuda_kernels():
+        tensor = torch.empty(4, 8, dtype=FP16, requires_grad=True)
+        wide, kept = saved_by(lambda: functional.softmax(tensor, -1, dtype=FP32))
+        wide.sum().backward()
+
+    assert [(tuple(shape), size) for shape, _, size in kept] == [((4, 8), 4)]
+    assert tensor.grad is not None
+    assert tensor.grad.dtype == FP16
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "pieces"), [(3072, 9999, 0), (3073, 9999, 307 + 3073), (3073, 100, 307 + 100)]
+)
+def test_embeddings_of_many_tokens_are_summed_up_in_pieces(tokens: int, rows: int, pieces: int) -> None:
+    with FakeTensorMode(), cuda_kernels.cuda_kernels(), Tracker() as tracker:
+        weight = torch.empty(rows, 128, dtype=BF16, requires_grad=True)
+        functional.embedding(torch.zeros(1, tokens, dtype=torch.long), weight).sum().backward()
+
+    sizes = [record.size for record in tracker.history.records if record.dtype == "float32"]
+    assert sum(sizes) == 4 * 128 * pieces
+    assert weight.grad is not None
+    assert weight.grad.shape == (rows, 128)

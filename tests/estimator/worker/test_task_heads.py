@@ -1,0 +1,239 @@
+"""Every task head of transformers' auto classes: counted on the built model, told by rule, stood in for, or refused."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import transformers
+from transformers.models.auto import modeling_auto
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.estimation import MethodChoice, estimate
+from vramtop.estimator.job.job import Job, ModelSpec, Task, Training
+from vramtop.estimator.model.architecture import read_architecture, usual_task
+from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, inventory_from_shape
+from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
+from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
+from vramtop.estimator.worker.model.tasks import auto_class_name
+
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+STACKS = {
+    "vocab_size": 100,
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+VISION = {**SIZES, "image_size": 32, "patch_size": 8}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": {"model_type": "bert", "vocab_size": 100, **SIZES},
+    "modernbert": {
+        "model_type": "modernbert",
+        "vocab_size": 100,
+        "cls_token_id": 3,
+        "sep_token_id": 4,
+        **SPECIAL,
+        **SIZES,
+    },
+    "bart": {"model_type": "bart", **STACKS},
+    "vit": {"model_type": "vit", **VISION},
+    "clip": {"model_type": "clip", "text_config": {**SIZES, "vocab_size": 100}, "vision_config": VISION},
+    "llava": {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", "vocab_size": 100, **SIZES},
+        "vision_config": {"model_type": "clip_vision_model", **VISION},
+    },
+    "whisper": {
+        "model_type": "whisper",
+        "num_mel_bins": 16,
+        "max_source_positions": 64,
+        "max_target_positions": 64,
+        "decoder_start_token_id": 1,
+        **SPECIAL,
+        **STACKS,
+    },
+    "wav2vec2": {
+        "model_type": "wav2vec2",
+        "vocab_size": 32,
+        "conv_dim": [32, 32],
+        "conv_stride": [5, 2],
+        "conv_kernel": [10, 3],
+        "num_feat_extract_layers": 2,
+        "num_conv_pos_embeddings": 16,
+        "num_conv_pos_embedding_groups": 4,
+        **SIZES,
+    },
+    "segformer": {"model_type": "segformer"},
+}
+HEADS = [
+    ("bert", "multiple-choice"),
+    ("bert", "next-sentence-prediction"),
+    ("bert", "pretraining"),
+    ("modernbert", "masked-lm"),
+    ("bart", "seq2seq-lm"),
+    ("vit", "image-classification"),
+    ("vit", "masked-image-modeling"),
+    ("vit", "feature-extraction"),
+    ("clip", "zero-shot-image-classification"),
+    ("llava", "image-text-to-text"),
+    ("whisper", "speech-seq2seq"),
+    ("whisper", "audio-classification"),
+    ("wav2vec2", "ctc"),
+    ("wav2vec2", "audio-xvector"),
+    ("segformer", "semantic-segmentation"),
+]
+TRACED = [head for head in HEADS if head[0] not in ("clip", "wav2vec2", "segformer")]
+
+
+def test_every_auto_class_is_a_task() -> None:
+    known = {name for name in vars(modeling_auto) if name.startswith("Auto") and name in dir(transformers)}
+    with_heads = {name for name in known if hasattr(getattr(modeling_auto, name), "_model_mapping")}
+    assert {auto_class_name(task) for task in get_args(Task)} == with_heads
+
+
+@pytest.fixture(scope="module")
+def counter() -> Iterator[Worker]:
+    with Worker(Path(sys.executable)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Worker]:
+    with Worker(Path(sys.executable), INVENTORY_PROGRAM.with_name("trace.py")) as running:
+        yield running
+
+
+def real_count(config: dict[str, Any], task: str) -> int:
+    fields = dict(config)
+    made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    with torch.device("meta"):
+        model = getattr(transformers, auto_class_name(task)).from_config(made)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("family", "task"), HEADS)
+def test_the_built_models_head_is_counted(counter: Worker, family: str, task: str) -> None:
+    answer = counter.request({"op": "inventory", "config": CONFIGS[family], "task": task}, 120)
+    assert inventory_from_answer(read_answer(answer)).parameters == real_count(CONFIGS[family], task)
+
+
+@pytest.mark.parametrize(("family", "task"), TRACED)
+def test_a_step_is_traced_with_inputs_of_the_configs_size(tracer: Worker, family: str, task: str) -> None:
+    training = {"micro_batch": 2, "sequence_length": 32, "precision": "fp32"}
+    answer = tracer.request({"op": "trace", "config": CONFIGS[family], "task": task, "training": training}, 120)
+    if task in ("feature-extraction", "masked-image-modeling"):
+        assert task in answer["unsupported"]
+        return
+    assert answer["parameters"] == real_count(CONFIGS[family], task)
+    assert answer["phases"]["backward"]["components"]["activations"] > 0
+
+
+def test_pictures_have_the_size_that_the_config_says(tracer: Worker) -> None:
+    request = {"op": "trace", "task": "image-classification", "training": {"precision": "fp32"}}
+    small, large = (
+        tracer.request({**request, "config": CONFIGS["vit"] | {"image_size": size}}, 120)["phases"]["forward"]
+        for size in (32, 64)
+    )
+    patches = (64 // 8) ** 2 - (32 // 8) ** 2
+    assert large["components"]["activations"] - small["components"]["activations"] > 2 * 4 * patches * 10 * 64
+
+
+def job_of(family: str, task: Task) -> Job:
+    return Job(model=ModelSpec(config=CONFIGS[family], task=task), training=Training(sequence_length=32))
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "method", "words"),
+    [
+        (
+            "vit",
+            "image-classification",
+            "formula",
+            "no rule for the image-classification head of models of type .vit.; --method traced runs",
+        ),
+        (
+            "vit",
+            "image-classification",
+            "exact",
+            r"vit model: 80,706 parameters were counted, but the formula has no rule",
+        ),
+        ("bart", "seq2seq-lm", "formula", "no rule for models of type 'bart', of an encoder and a decoder"),
+        ("bert", "table-question-answering", "formula", "no rule for the table-question-answering head"),
+        ("segformer", "semantic-segmentation", "traced", "reads pixel_values, whose size its config does not say$"),
+        ("wav2vec2", "audio-xvector", "auto", "no batch can be made for the task audio-xvector"),
+    ],
+)
+def test_what_cannot_be_told_is_one_sentence(
+    family: str, task: Task, method: MethodChoice, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(CannotTellError, match=words):
+        estimate(job_of(family, task), method=method, python=sys.executable)
+
+
+def test_a_head_without_a_rule_is_stood_in_for_and_said(counter: Worker) -> None:
+    budget = estimate(job_of("bert", "multiple-choice"))
+    assert budget.model.count == "approximate"
+    sentence = "The formula has no rule for the multiple-choice head; that of sequence-classification stands in for it."
+    assert sentence in budget.warnings
+    with pytest.raises(CannotTellError, match="no zero-shot-image-classification head"):
+        counter.request({"op": "inventory", "config": CONFIGS["bert"], "task": "zero-shot-image-classification"}, 120)
+
+
+def test_why_no_step_was_traced_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = {"model_type": "brandnew", "vocab_size": 100, **SIZES}
+    budget = estimate(Job(model=ModelSpec(config=config)), method="auto", python=sys.executable)
+    assert budget.method == "formula"
+    assert any("does not know the model type 'brandnew'" in sentence for sentence in budget.assumptions)
+    low, high = UNKNOWN_FAMILY_ERROR
+    assert any(f"{low:+.0%} to {high:+.0%}" in warning for warning in budget.warnings)
+
+
+@pytest.mark.parametrize(
+    ("config", "task"),
+    [
+        ({"model_type": "vit", "architectures": ["ViTForImageClassification"]}, "image-classification"),
+        ({"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"]}, "ctc"),
+        ({"model_type": "electra", "architectures": ["ElectraForMaskedLM"]}, "masked-lm"),
+        ({**CONFIGS["whisper"], "architectures": ["WhisperForConditionalGeneration"]}, "speech-seq2seq"),
+        ({**CONFIGS["llava"], "architectures": ["LlavaForConditionalGeneration"]}, "image-text-to-text"),
+        ({"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}, "seq2seq-lm"),
+        ({"model_type": "brandnew", "architectures": ["BrandnewForCausalLM"]}, "causal-lm"),
+        ({"model_type": "brandnew"}, "causal-lm"),
+    ],
+)
+def test_the_usual_task_of_a_family_that_is_not_known(config: dict[str, Any], task: str) -> None:
+    assert usual_task(config) == task
+
+
+def as_unknown(model: BuiltInModel) -> float:
+    """How far off the count is when the family is not known."""
+    unknown = inventory_from_shape({**model.config, "model_type": "brandnew"}, model.task)
+    assert unknown.count == "approximate"
+    return unknown.parameters / model.parameters - 1
+
+
+def test_the_known_error_of_unknown_families_is_as_measured() -> None:
+    errors: dict[str, list[float]] = {}
+    for model in built_in_models():
+        try:
+            errors.setdefault(FAMILIES[model.config["model_type"]].layout, []).append(as_unknown(model))
+        except CannotTellError:
+            assert model.config["model_type"] in ("gpt2", "t5")  # refused: no MLP size in the config, two stacks
+    low, high = UNKNOWN_FAMILY_ERROR
+    every = [error for found in errors.values() for error in found]
+    assert low <= min(every)
+    assert max(every) <= high < max(every) + 0.05
+    gated = [error for error in errors["llama"] if abs(error) < 0.001]
+    assert len(gated) >= len(errors["llama"]) - 3  # Gemma's configs leave out that the head is tied
+    assert read_architecture({**CONFIGS["bert"], "model_type": "brandnew"}, "masked-lm").task == "causal-lm"

@@ -1,0 +1,73 @@
+"""What the tracker sees against torch's own record of allocations, which no mode disturbs."""
+
+from collections.abc import Callable
+from itertools import accumulate
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from vramtop.estimator.worker.memory.tracker import History, Tracker
+
+SIZE = 128
+BYTES = 4 * SIZE * SIZE
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def residual(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = x + torch.relu(x @ weight)
+    return x.sum()
+
+
+def shared(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The gradient of the sum goes to both sides as it is."""
+    left = x * weight
+    return (left + (left.exp() + x)).sum()
+
+
+def tied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """As embedding and head, with few tokens: what is large is the weight's gradient, which comes from both."""
+    embedded = torch.nn.functional.embedding(torch.arange(4), weight)
+    return (embedded @ weight.T).sum() + x.sum()
+
+
+def profiled_peak(loss_of: Loss) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        loss_of(*(torch.rand(SIZE, SIZE, requires_grad=True) for _ in range(2))).backward()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+def tracked(loss_of: Loss, *, sums_in_place: bool) -> History:
+    with FakeTensorMode(), Tracker(sums_in_place=sums_in_place) as tracker:
+        tracker.begin(1, "forward")
+        loss = loss_of(*(torch.empty(SIZE, SIZE, requires_grad=True) for _ in range(2)))
+        tracker.begin(1, "backward")
+        loss.backward()
+    return tracker.history
+
+
+def tracked_peak(loss_of: Loss, *, sums_in_place: bool) -> int:
+    history = tracked(loss_of, sums_in_place=sums_in_place)
+    sizes = [record.size for record in history.records]
+    return max(accumulate(sizes[n - 1] if n > 0 else -sizes[-n - 1] for n in history.events))
+
+
+def twice(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return ((x * weight).relu() + weight.exp()).sum()
+
+
+@pytest.mark.parametrize("loss_of", [residual, shared, tied, twice])
+def test_gradients_are_added_up_as_autograd_does(loss_of: Loss) -> None:
+    expected = profiled_peak(loss_of)
+
+    assert tracked_peak(loss_of, sums_in_place=True) == pytest.approx(expected, abs=BYTES / 8)
+    assert tracked_peak(loss_of, sums_in_place=False) >= expected
+
+
+def test_a_sum_in_place_takes_nothing() -> None:
+    """Of five sums - three of the input's gradient, two of the weight's - all but that with an expanded gradient."""
+    with_new, in_place = (len(tracked(residual, sums_in_place=choice).records) for choice in (False, True))
+    assert with_new - in_place == 4

@@ -1,0 +1,265 @@
+"""A model of the user's own, and a model's own code: run in the worker, only when asked for, told in one sentence."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.estimator.estimation import MethodChoice, estimate
+from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.estimator.job.job_file import load_job, with_changes
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.trace.exact_inventory import exact_inventory
+from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
+
+MODELS = """
+import torch
+from torch import nn
+import print_something
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 64)
+        self.hidden = nn.Linear(64, 64)
+        self.head = nn.Linear(64, 1000, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("positions", torch.zeros(32, 32), persistent=False)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.head(self.hidden(self.embedding(input_ids)))
+        loss = None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return {"loss": loss, "logits": logits}
+
+
+class Silent(Tiny):
+    def forward(self, input_ids, labels=None):
+        return {"logits": self.hidden(self.embedding(input_ids))}
+
+
+class Faulty(Tiny):
+    def forward(self, input_ids, labels=None):
+        return self.hidden(input_ids)
+
+
+class Deciding(Tiny):
+    def forward(self, input_ids, labels=None):
+        if input_ids.sum() > 3:
+            return super().forward(input_ids, labels)
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**LLAMA))
+
+
+def number():
+    return 3
+
+
+def leave():
+    raise SystemExit("over")
+
+
+def divide():
+    return 1 / 0
+
+
+LLAMA = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2}
+"""
+TINY = 1000 * 64 + 64 * 64 + 64
+PYTHON = sys.executable
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "own_models.py").write_text(MODELS)
+    (tmp_path / "print_something.py").write_text("print('a line that is no answer')\n")
+    (tmp_path / "syntax.py").write_text("def model(:\n")
+    return tmp_path
+
+
+def job_of(name: str, folder: Path, **changes: Any) -> Job:
+    job = Job(model=ModelSpec(id=name, code_folder=str(folder)), training=Training(sequence_length=128))
+    return with_changes(job, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def budget_of(name: str, folder: Path, method: MethodChoice, **changes: Any) -> Budget:
+    return estimate(job_of(name, folder, **changes), method=method, python=PYTHON)
+
+
+def test_a_plain_module_is_traced(folder: Path) -> None:
+    budget = budget_of("own_models:Tiny", folder, "auto", training__precision="fp32")
+
+    assert (budget.method, budget.model.parameters, budget.model.count) == ("traced", TINY, "exact")
+    assert budget.phases[0].components.weights == pytest.approx(4 * TINY + 4096, abs=1024)  # and the buffer
+    assert budget.peak.components.optimizer == pytest.approx(8 * TINY, abs=4096)
+    assert "own_models" not in sys.modules
+
+
+def test_a_model_with_a_config_is_told_by_the_formula_once_it_is_built(folder: Path) -> None:
+    exact = budget_of("own_models:llama", folder, "exact", training__precision="bf16")
+    traced = budget_of("own_models:llama", folder, "traced", training__precision="bf16")
+
+    assert exact.method == "exact"
+    assert exact.model == traced.model
+    assert exact.peak.allocated_bytes == pytest.approx(traced.peak.allocated_bytes, rel=0.03)
+    adapted = budget_of("own_models:llama", folder, "exact", lora__targets=["q_proj"])
+    assert adapted.model.trainable_parameters == 2 * 16 * (64 + 64)
+
+
+def test_what_each_method_cannot_do_is_said(folder: Path) -> None:
+    with pytest.raises(CannotTellError, match=r"Tiny is Python code.*use --method traced or --method exact"):
+        budget_of("own_models:Tiny", folder, "formula")
+    with pytest.raises(CannotTellError, match="68,160 parameters were counted, but it has no Hugging Face config"):
+        budget_of("own_models:Tiny", folder, "exact")
+    with pytest.raises(CannotTellError, match="is no transformers model, whose units FSDP2 would wrap"):
+        budget_of("own_models:Tiny", folder, "traced", parallel__strategy="fsdp2", parallel__data_shard=2)
+    with pytest.raises(CannotTellError, match="no gradient_checkpointing_enable"):
+        budget_of("own_models:Tiny", folder, "traced", training__activation_checkpointing="full")
+
+
+def line_of(text: str) -> int:
+    return MODELS.split(text, maxsplit=1)[0].count("\n") + 1
+
+
+def test_errors_of_the_users_code_are_one_sentence(folder: Path) -> None:
+    errors = {
+        "own_models:divide": f"ZeroDivisionError: division by zero (own_models.py, line {line_of('return 1 / 0')})",
+        "own_models:Faulty": f"(own_models.py, line {line_of('return self.hidden(input_ids)')})",
+        "own_models:leave": f"fails: SystemExit: over (own_models.py, line {line_of('raise SystemExit')})",
+        "own_models:Silent": "Silent returns no loss when it is called with labels",
+        "own_models:Deciding": "own_models:Deciding decides by the values of its tensors",
+        "own_models:number": "own_models:number gives a int, not a torch.nn.Module",
+        "own_models:absent": "has no attribute 'absent'",
+        "not_there:model": "ModuleNotFoundError: No module named 'not_there'",
+        "syntax:model": "(syntax.py, line 1)",
+        "worker:model": "a module called worker cannot be imported here",
+    }
+    with Worker(Path(PYTHON), INVENTORY_PROGRAM.with_name("trace.py")) as worker:
+        for name, words in errors.items():
+            request = {"op": "trace", "code": {"folder": str(folder), "model": name}, "training": {"micro_batch": 1}}
+            try:
+                said = worker.request(request, 120)["unsupported"]
+            except CannotTellError as error:
+                said = error.message
+            assert words in said
+            assert "Traceback" not in said
+            assert "\n" not in said
+
+
+def test_a_job_files_code_lies_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "job.toml").write_text('[model]\nid = "own_models:Tiny"\n[training]\nsequence_length = 64\n')
+    monkeypatch.chdir("/")
+
+    job = load_job(folder / "job.toml")
+    assert job.model.code_folder == str(folder.resolve())
+    assert exact_inventory(resolve_model(job.model), "causal-lm", python=PYTHON).parameters == TINY
+
+
+def test_changed_code_is_counted_anew(folder: Path) -> None:
+    spec = job_of("own_models:Tiny", folder).model
+    before = exact_inventory(resolve_model(spec), "causal-lm", python=PYTHON)
+    (folder / "own_models.py").write_text(MODELS.replace("1000, 64", "2000, 64"))
+
+    after = exact_inventory(resolve_model(spec), "causal-lm", python=PYTHON)
+    assert after.parameters - before.parameters == 1000 * 64
+    assert before.tied == (("embedding.weight", "head.weight"),)
+    assert [(b.name, b.total_bytes, b.persistent) for b in before.buffers] == [("positions", 4096, False)]
+
+
+CONFIGURATION = """
+from transformers import PretrainedConfig
+
+
+class OwnConfig(PretrainedConfig):
+    model_type = "someones-own"
+
+    def __init__(self, width=64, words=1000, **others):
+        self.width, self.words = width, words
+        super().__init__(**others)
+"""
+MODELING = """
+from pathlib import Path
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from .configuration_own import OwnConfig
+
+Path({ran!r}).touch()
+
+
+class OwnModel(PreTrainedModel):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.words, config.width)
+        self.head = nn.Linear(config.width, config.words, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def get_output_embeddings(self):
+        return self.head
+
+    def forward(self, input_ids, labels=None):
+        logits = self.head(self.embedding(input_ids))
+        loss = None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return CausalLMOutput(loss=loss, logits=logits)
+"""
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model's folder with its code, which leaves a mark when it runs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    place = tmp_path / "someones"
+    place.mkdir()
+    (place / "configuration_own.py").write_text(CONFIGURATION)
+    (place / "modeling_own.py").write_text(MODELING.format(ran=str(tmp_path / "ran")))
+    names = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
+    config = {"model_type": "someones-own", "width": 64, "words": 1000, "torch_dtype": "bfloat16", "auto_map": names}
+    (place / "config.json").write_text(json.dumps(config))
+    return place
+
+
+def test_a_models_own_code_runs_when_it_is_trusted(remote: Path) -> None:
+    job = Job(model=ModelSpec(id=str(remote), trust_remote_code=True), training=Training(precision="fp32"))
+
+    budget = estimate(job, method="auto", python=PYTHON)
+    assert (budget.method, budget.model.parameters) == ("traced", 2 * 64 * 1000)
+    assert budget.phases[0].components.weights == 4 * 2 * 64 * 1000  # not in the type of the config
+    assert (remote.parent / "ran").exists()
+    with pytest.raises(CannotTellError, match="its auto_map has no AutoModelForMaskedLM"):
+        estimate(with_changes(job, {"model.task": "masked-lm"}), method="exact", python=PYTHON)
+    (remote / "modeling_own.py").write_text("raise ValueError('not today')\n")
+    with pytest.raises(CannotTellError, match=r"the code in .* fails: ValueError: not today"):
+        estimate(job, method="exact", python=PYTHON)
+
+
+@pytest.mark.parametrize("method", ["formula", "exact", "auto"])
+def test_a_models_own_code_does_not_run_untrusted(remote: Path, method: MethodChoice) -> None:
+    with pytest.raises(VramtopError, match="--trust-remote-code"):
+        estimate(Job(model=ModelSpec(id=str(remote))), method=method, python=PYTHON)
+    assert not (remote.parent / "ran").exists()
+
+
+def test_a_request_without_leave_runs_nothing(folder: Path) -> None:
+    (folder / "touching.py").write_text(f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\n")
+    config = {"model_type": "llama", "auto_map": {"AutoModelForCausalLM": "touching.M"}, "hidden_size": 64}
+    with Worker(Path(PYTHON), INVENTORY_PROGRAM) as worker:
+        worker.request({"op": "inventory", "config": config, "task": "causal-lm"}, 120)
+    assert not (folder / "ran").exists()

@@ -1,0 +1,138 @@
+"""Real processes on a scripted driver's GPUs: what is odd about them is found from /proc."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from vramtop.monitor.anomalies.anomaly import Oddity
+from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+
+GIB = 2**30
+CHILDREN = """\
+import multiprocessing, os, sys, time
+def child():
+    os.write(1, str(os.getpid()).encode() + bytes([10]))
+    time.sleep(60)
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    processes = [context.Process(target=child, daemon=True) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+"""
+LOADER = """\
+import os, time
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, at):
+        os.write(1, str(os.getpid()).encode() + bytes([10]))
+        time.sleep(60)
+if __name__ == "__main__":
+    list(DataLoader(Numbers(), num_workers=2))
+"""
+LAUNCHER = """\
+import os, subprocess, sys
+line = [sys.executable, "-c", "import os, time; os.write(1, str(os.getpid()).encode() + bytes([10])); time.sleep(60)"]
+for rank in range(2):
+    subprocess.Popen(line, env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    """Starts a script and gives its pid, and those that its two children say."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(script: str, *words: str) -> tuple[int, list[int]]:
+        (tmp_path / "train.py").write_text(script)
+        command = [sys.executable, "train.py", *words]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process.pid, sorted(int(process.stdout.readline()) for _ in range(2))
+
+    yield run
+    for process in started:
+        for member in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def look() -> tuple[Oddity, ...]:
+    """Five minutes from now, when everybody has been running for a while."""
+    source = NvmlSource(now=lambda: time.time() + 300)
+    source.open()
+    try:
+        return Oddities(after_seconds=0).update(source.read())
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_multiprocessing_that_hold_a_context(
+    driver: Any, fake_gpu: Any, fake_process: Any, start: Any, method: str
+) -> None:
+    parent, children = start(CHILDREN, method)
+    rows = [fake_process(parent, 18 * GIB), *(fake_process(pid, GIB // 2) for pid in children)]
+    driver.gpus = [fake_gpu(processes=rows, used_bytes=19 * GIB)]
+    (found,) = look()
+    assert (found.kind, found.pids, found.about, found.held_bytes) == ("helpers", tuple(children), (parent,), GIB)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+def test_torchs_data_loader_workers_go_by_their_name(driver: Any, fake_gpu: Any, fake_process: Any, start: Any) -> None:
+    parent, workers = start(LOADER)
+    rows = [fake_process(parent, 18 * GIB), *(fake_process(pid, 3 * GIB) for pid in workers)]
+    driver.gpus = [fake_gpu(processes=rows, used_bytes=24 * GIB)]
+    (found,) = look()
+    assert found.sentence.startswith(f"2 data loader workers of process {parent} ")
+    assert "hold GPU memory each: 6.0 GiB" in found.sentence
+
+
+def test_children_of_multiprocessing_that_work_are_left_alone(
+    driver: Any, fake_gpu: Any, fake_process: Any, start: Any
+) -> None:
+    parent, children = start(CHILDREN, "spawn")
+    rows = [fake_process(parent, GIB // 2), *(fake_process(pid, 9 * GIB) for pid in children)]
+    driver.gpus = [fake_gpu(processes=rows, used_bytes=37 * GIB // 2)]
+    assert look() == ()
+
+
+def test_two_ranks_on_one_gpu_and_a_stray_context(driver: Any, fake_gpu: Any, fake_process: Any, start: Any) -> None:
+    _, (first, second) = start(LAUNCHER)
+    driver.gpus = [
+        fake_gpu(uuid="GPU-0", used_bytes=18 * GIB, processes=[fake_process(pid, 9 * GIB) for pid in (first, second)])
+    ]
+    (shared,) = look()
+    assert (shared.kind, shared.pids) == ("shared", (first, second))
+    driver.gpus = [
+        fake_gpu(uuid="GPU-0", processes=[fake_process(first, 19 * GIB), fake_process(second, 7 * GIB // 10)]),
+        fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),
+    ]
+    (stray,) = look()
+    assert (stray.kind, stray.gpu_index, stray.pids, stray.about) == ("strays", 0, (second,), (first,))
+    driver.gpus = [
+        fake_gpu(uuid="GPU-0", processes=[fake_process(first, 20 * GIB)]),
+        fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),
+    ]
+    assert look() == ()

@@ -1,0 +1,238 @@
+"""Which GPU a process takes: its environment as CUDA reads it, and NVML, which knows better."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.monitor.attach.gpu_assignment import (
+    DeviceChoice,
+    Seat,
+    numbered_elsewhere,
+    nvml_mig_parent,
+    seat_of,
+    visible_gpus,
+    visible_mig_devices,
+)
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
+
+UUIDS = ("GPU-8f3a0000-11", "GPU-8f3b0000-22", "GPU-17c90000-33", "GPU-e0520000-44")
+PID = 4711
+
+
+@pytest.fixture
+def gpus(make_gpu: Callable[..., GpuReading]) -> list[GpuReading]:
+    """Four equal cards, on which the process is not listed."""
+    return [make_gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS)]
+
+
+def seat(
+    gpus: Sequence[GpuReading] | None,
+    local_rank: int | None = None,
+    *,
+    visible: str | None = None,
+    order: str | None = None,
+    container: str | None = None,
+    **more: Any,
+) -> Seat:
+    names = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order, "NVIDIA_VISIBLE_DEVICES": container}
+    environ = {name: value for name, value in names.items() if value is not None}
+    choice = DeviceChoice.of(environ, local_rank=local_rank, **more)
+    return seat_of(choice, gpus, pid=PID, start_time=1_000.0)
+
+
+@pytest.mark.parametrize(
+    ("visible", "local_rank", "gpu"),
+    [
+        ("2", None, 2),
+        ("2,3", 1, 3),
+        (" 3 , 1 ", 0, 3),
+        ("3", 2, 3),  # a launcher that shows each rank its own GPU only
+        (None, 2, 2),
+        ("GPU-17c90000-33,GPU-e0520000-44", 1, 3),
+        ("GPU-8f3a,GPU-8f3b", 1, 1),
+        ("gpu", 0, None),
+        ("GPU-8f3", 0, None),  # two begin so
+        ("GPU-17,GPU-99,GPU-e0", 1, 2),  # only the first is left
+        ("0,-1,1", 1, 0),
+        ("-1", 0, None),
+        ("", 0, None),
+        ("0,9,1", 1, 0),  # there is no GPU 9: what follows is not seen
+        ("1,GPU-e052", 1, 1),  # kinds do not mix
+        ("1,1", 0, None),
+        ("1gpu2", 0, 1),
+        ("9" * 5000, 0, None),
+        ("²", 0, None),
+        ("2,3", 5, None),
+        ("MIG-GPU-17c90000-33/3/0", 0, 2),
+        ("MIG-GPU-8f3a0000-11/1/0,MIG-GPU-e0520000-44/2/0", 1, 3),
+        ("MIG-99999999", 0, None),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(
+    gpus: list[GpuReading], visible: str | None, local_rank: int | None, gpu: int | None
+) -> None:
+    assert seat(gpus, local_rank, visible=visible).gpu == gpu
+
+
+def test_a_rank_on_equal_cards_is_likely_there_and_says_from_what(gpus: list[GpuReading]) -> None:
+    found = seat(gpus, 1, visible="2,3")
+    assert (found.sure, found.origin, found.note) == ("likely", "CUDA_VISIBLE_DEVICES, LOCAL_RANK", None)
+    hidden = seat(gpus, visible="")
+    assert (hidden.gpu, hidden.sure) == (None, "likely")
+    assert hidden.note is not None
+    assert "names no GPU" in hidden.note
+
+
+def test_unequal_cards_have_another_order_unless_it_is_asked_for(
+    gpus: list[GpuReading], make_gpu: Callable[..., GpuReading]
+) -> None:
+    unequal = [*gpus[:3], make_gpu(3, uuid=UUIDS[3], name="NVIDIA T4")]
+    found = seat(unequal, visible="3")
+    assert (found.gpu, found.sure) == (3, "unsure")
+    assert "CUDA_DEVICE_ORDER" in (found.note or "")
+    assert seat(unequal, visible="3", order="PCI_BUS_ID").sure == "likely"
+    assert seat(unequal, visible="GPU-e052").sure == "likely"
+    assert seat(gpus, visible="3", order="FASTEST_FIRST").sure == "likely"
+
+
+def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gpus: list[GpuReading]) -> None:
+    for found, gpu in ((seat(gpus, visible="2,3"), 2), (seat(gpus), 0)):
+        assert (found.gpu, found.sure) == (gpu, "unsure")
+    assert seat(gpus[:1]).sure == "likely"
+
+
+@pytest.mark.parametrize(
+    ("container", "visible", "local_rank", "gpu"),
+    [
+        ("2,3", None, 1, 3),
+        ("3,2", "0", 0, 2),  # inside, the numbers follow the cards' order
+        ("GPU-e0520000-44,GPU-8f3a0000-11", "1", 0, 3),
+        ("all", "2", 0, 2),
+        ("2,3", "2", 0, None),
+        ("2", "GPU-17c9", 0, 2),
+        ("1:0", None, 0, 1),
+        ("MIG-GPU-17c90000-33/3/0", None, 0, 2),
+    ],
+)
+def test_gpus_in_a_container_are_numbered_anew(
+    gpus: list[GpuReading], container: str, visible: str | None, local_rank: int, gpu: int | None
+) -> None:
+    assert seat(gpus, local_rank, container=container, visible=visible, elsewhere=True).gpu == gpu
+
+
+def test_a_container_of_ones_own_changes_nothing(gpus: list[GpuReading]) -> None:
+    assert seat(gpus, container="2,3", visible="1").gpu == 1
+
+
+def test_a_container_whose_gpus_are_not_told_leaves_only_names(gpus: list[GpuReading]) -> None:
+    for container in (None, "void", "77"):
+        found = seat(gpus, visible="1", container=container, elsewhere=True)
+        assert (found.gpu, found.sure) == (None, "unsure")
+        assert "container" in (found.note or "")
+        assert seat(gpus, visible="GPU-e052", container=container, elsewhere=True).gpu == 3
+
+
+def test_without_nvml_an_index_stands_for_itself_and_a_name_for_nothing() -> None:
+    assert seat(None, 1, visible="4,6").gpu == 6
+    assert seat(None, 3).gpu == 3
+    named = seat(None, 0, visible="GPU-8f3a")
+    assert (named.gpu, named.sure) == (None, "unsure")
+
+
+def test_a_container_with_all_gpus_numbers_them_as_we_do(tmp_path: Path) -> None:
+    here, some, every = (tmp_path / name for name in ("here", "some", "every"))
+    for root, names in ((here, "01"), (some, "1"), (every, "01")):
+        (root / "dev").mkdir(parents=True)
+        for name in names:
+            (root / "dev" / f"nvidia{name}").touch()
+        (root / "dev" / "nvidia-uvm").touch()
+    assert not numbered_elsewhere(None, here=here)
+    assert not numbered_elsewhere(every, here=here)
+    assert numbered_elsewhere(some, here=here)
+    assert numbered_elsewhere(tmp_path / "hidden", here=here)
+
+
+def test_a_mig_device_is_placed_on_its_gpu_where_the_driver_knows_it(gpus: list[GpuReading]) -> None:
+    asked = []
+
+    def parent(uuid: str) -> str | None:
+        asked.append(uuid)
+        return {"MIG-aa": UUIDS[2]}.get(uuid)
+
+    assert seat(gpus, visible="MIG-aa", mig_parent=parent).gpu == 2
+    assert asked == ["MIG-aa"]
+    unknown = seat(gpus, visible="MIG-bb", mig_parent=parent)
+    assert (unknown.gpu, unknown.sure) == (None, "unsure")
+
+
+def test_what_nvml_lists_wins(
+    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], gpus: list[GpuReading]
+) -> None:
+    gpus[3] = make_gpu(3, [make_process(PID, 20)], uuid=UUIDS[3])
+    found = seat(gpus, 0, visible="1")
+    assert (found.gpu, found.origin, found.sure, found.also) == (3, "NVML", "certain", ())
+    gpus[0] = make_gpu(0, [make_process(PID, 0.5)], uuid=UUIDS[0])
+    found = seat(gpus, 0, visible="1")
+    assert (found.gpu, found.sure, found.also) == (3, "likely", (0,))
+    reused = seat_of(DeviceChoice(visible="1"), gpus, pid=PID, start_time=5_000.0)
+    assert reused.gpu == 1
+
+
+def test_sizes_that_are_not_known_leave_the_choice_to_the_environment(
+    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
+) -> None:
+    gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
+    assert seat(gpus, 1, visible="0,1").gpu == 1
+    found = seat(gpus, 0, visible="0,1")
+    assert (found.gpu, found.sure, found.also) == (0, "unsure", (1,))
+
+
+def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -> None:
+    driver.gpus = [fake_gpu(uuid="GPU-a"), fake_gpu(uuid="GPU-b")]
+    driver.mig = {"MIG-1234": 1}
+    assert nvml_mig_parent("MIG-1234") == "GPU-b"
+    assert nvml_mig_parent("MIG-none") is None
+    assert driver.initialised == 0
+    driver.fail("nvmlInitWithFlags", 9)
+    assert nvml_mig_parent("MIG-1234") is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "indices", "doubtful"),
+    [
+        ({}, (0, 1, 2), False),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, (2, 0), False),
+        ({"CUDA_VISIBLE_DEVICES": "1,7,2"}, (1,), False),
+        ({"CUDA_VISIBLE_DEVICES": ""}, (), False),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-00000001"}, (1,), False),
+    ],
+)
+def test_the_gpus_that_one_may_use(
+    make_gpu: Callable[..., GpuReading], environ: dict[str, str], indices: tuple[int, ...], doubtful: bool
+) -> None:
+    choice = DeviceChoice.of(environ, local_rank=None)
+    equal = [make_gpu(n) for n in range(3)]
+    assert visible_gpus(choice, equal) == (indices, None)
+    unequal = [make_gpu(n, name=f"card {n}") for n in range(3)]
+    found, doubt = visible_gpus(choice, unequal)
+    by_index = environ.get("CUDA_VISIBLE_DEVICES", "GPU")[:3] != "GPU"
+    assert (found, doubt is not None) == (indices, by_index)
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        ("MIG-0-9-0", ("MIG-0-9-0",)),
+        ("MIG-GPU-00000000/3/1, mig-0-9-0", ("MIG-0-3-1", "MIG-0-9-0")),
+        ("MIG-elsewhere", ()),
+        ("0", ()),
+        (None, ()),
+    ],
+)
+def test_the_mig_devices_that_are_named(
+    make_mig_gpu: Callable[..., GpuReading], visible: str | None, uuids: tuple[str, ...]
+) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_mig_devices(DeviceChoice.of(environ, local_rank=None), [make_mig_gpu()]) == uuids

@@ -1,0 +1,107 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.estimator.readers.source.evidence import Notes
+from vramtop.monitor.attach.attach import Attachment, Rank
+from vramtop.monitor.attach.gpu_assignment import DeviceChoice, Seat
+from vramtop.monitor.attach.starting_jobs import Growing, by_place, growing_jobs
+from vramtop.monitor.board.board import GpuRow, ProcessRow, commitments
+from vramtop.monitor.board.divergence_status import Comparison
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
+
+NOW = 2_000.0
+
+
+def attachment(*pids: int, missing: bool = False) -> Attachment:
+    """Of a job with these ranks."""
+    notes = Notes()
+    notes.put("model.id", "gpt2", "somewhere")
+    notes.put("training.sequence_length", 512, "somewhere")
+    if not missing:
+        notes.put("training.micro_batch", 1, "somewhere")
+    facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "interpreter", "worker_python", "probe"))
+    facts |= {"versions": {}, "environ_hf": {}, "inside": (), "warnings": (), "command": "python train.py"}
+    seat = Seat(gpu=None, origin="nothing", sure="unsure")
+    ranks = tuple(
+        Rank(pid=pid, start_time=1_990.0, rank=at, local_rank=at, gpu_hint=None, choice=DeviceChoice(), seat=seat)
+        for at, pid in enumerate(pids)
+    )
+    return Attachment(pid=pids[0], start_time=1_990.0, ranks=ranks, reading=notes.reading(), **facts)
+
+
+@pytest.fixture
+def machine(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
+) -> Snapshot:
+    """Two young ranks, an old job, a desktop, and one of unknown memory."""
+    young, old = {"start_time": 1_990.0}, {"start_time": 100.0}
+    first = [make_process(1, 10, **young), make_process(3, 10, **old), make_process(4, 1, kinds=("graphics",), **young)]
+    return make_snapshot(
+        [make_gpu(0, first), make_gpu(1, [make_process(2, 38, **young), make_process(5, None, **young)])]
+    )
+
+
+def test_young_jobs_will_take_what_their_budget_says(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+    read: list[int] = []
+
+    def attach(pid: int, **_: object) -> Attachment:
+        read.append(pid)
+        if pid == 5:
+            raise CannotTellError("runs no Python")
+        return attachment(1, 2)
+
+    found = growing_jobs(machine, lambda _: make_budget(), attach=attach)
+    whole = make_budget().steady_device_bytes
+    assert by_place(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
+    assert read == [1, 5]  # one reading serves all ranks; the old one and the desktop are not read
+    assert found[0].sentence == "GPU 0: process 1 has just started, and is expected to take 30.0 GiB more."
+    assert growing_jobs(machine, lambda _: make_budget(), attach=attach, only=[1], apart_from=[2]) == ()
+
+
+def test_what_is_not_known_takes_nothing(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+    def refuse(_: Attachment) -> Budget:
+        raise CannotTellError("no such model")
+
+    assert growing_jobs(machine, refuse, attach=lambda pid, **_: attachment(pid)) == ()
+    asks = growing_jobs(machine, lambda _: make_budget(), attach=lambda pid, **_: attachment(pid, missing=True))
+    assert asks == ()
+
+
+def test_each_pipeline_stage_takes_its_own(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
+    job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
+    budget = make_budget(job)
+    needs = tuple(replace(budget.ranks[0], device_bytes=size * GIB) for size in (50, 40))
+    found = growing_jobs(machine, lambda _: replace(budget, stages=needs), attach=lambda pid, **_: attachment(1, 2))
+    assert found == (
+        Growing(gpu_index=0, pid=1, rest_bytes=40 * GIB, place=0),
+        Growing(gpu_index=1, pid=2, rest_bytes=2 * GIB, place=1),
+    )
+
+
+@pytest.mark.parametrize(("phase", "committed"), [("loading", 30), ("steady", 0), (None, 30)])
+def test_a_job_that_is_steady_with_less_is_not_waited_for(
+    make_budget: Callable[..., Budget],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+    phase: Any,
+    committed: int,
+) -> None:
+    process = make_process(used=10)
+    gpu, budget = make_gpu(0, [process]), make_budget()
+    compared = Comparison(
+        status="under",
+        observed_bytes=10 * GIB,
+        high_water=None,
+        expected_bytes=budget.steady_device_bytes,
+        sentence="",
+        phase=phase,
+    )
+    row = ProcessRow(gpu=gpu, process=process, elapsed_seconds=1.0, budget=budget, comparison=compared)
+    assert commitments([GpuRow(reading=gpu, rows=(row,))]).get(0, 0) == committed * GIB

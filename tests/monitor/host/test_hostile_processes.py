@@ -1,0 +1,109 @@
+"""Other users' processes and files, looked at by root: nothing of theirs is run, and nothing waits for them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vramtop.estimator.readers.program.launchers import parse_launch
+from vramtop.estimator.readers.program.program import Program
+from vramtop.estimator.readers.program.run_logs import trainer_artefacts
+from vramtop.estimator.readers.source.evidence import Notes
+from vramtop.estimator.readers.source.filesystem_view import Place
+from vramtop.estimator.readers.source.settings import Setting, Settings
+from vramtop.monitor.attach.attach import _is_ours
+from vramtop.monitor.probe.probe_reader import OpenProbe, _sample, open_probe
+from vramtop.monitor.storage.reservations import Reservations
+
+NOBODY = 65534
+
+
+def test_a_process_of_ours_is_ours() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert _is_ours(process.pid)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes of other users")
+def test_a_setuid_program_is_its_starters(tmp_path: Path) -> None:
+    code = f"import os, sys; os.setresuid({NOBODY}, 0, 0); print(flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # as whom it runs, not who started it
+        assert not _is_ours(process.pid)
+        process.communicate()
+
+
+def test_a_probe_that_is_a_pipe_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    assert open_probe(tmp_path / "x") is None
+
+
+@pytest.mark.parametrize("number", ["Infinity", "1e999", "-1", "NaN", "1" + "0" * 400, '"x"', "null", "[]"])
+def test_a_probe_of_absurd_figures_is_none_or_has_none(number: str) -> None:
+    for field in ("pid", "time", "steps", "devices", "ended"):
+        facts = {"pid": "1", "time": "1.0", "devices": "[]", field: number}
+        text = "{" + ", ".join(f'"{name}": {value}' for name, value in facts.items()) + "}"
+        sample = _sample(text.encode(), b"{}")
+        assert sample is None or 0 <= sample.time < 2**40
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60), st.recursive(st.none() | st.floats() | st.integers() | st.text(max_size=4), st.lists))
+def test_any_probe_is_read(data: bytes, value: object) -> None:
+    handle = os.memfd_create("x")
+    probe = OpenProbe(handle)
+    os.write(handle, data)
+    assert probe.read() is None
+    _sample(json.dumps({"pid": 1, "time": 1.0, "devices": value, "steps": value, "model": value}).encode(), data)
+    probe.close()
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [{"start_time": 1e308}, {"pid": 10**30}, {"pid": -1}, {"gpus": {"u": -5}}, {"gpus": {"u": 10**30}}, {"until": -1}],
+)
+def test_an_absurd_promise_is_none(tmp_path: Path, absurd: dict[str, object]) -> None:
+    promise = {"pid": os.getpid(), "start_time": 1.0, "job": "x", "gpus": {"u": 5}, **absurd}
+    (tmp_path / f"{promise['pid']}-1000.json").write_text(json.dumps(promise))
+    assert Reservations(folder=tmp_path, is_running=lambda key: True).promises() == ()
+
+
+def test_a_folder_full_of_promises_is_not_read_to_its_end(tmp_path: Path) -> None:
+    for number in range(1_500):
+        promise = {"pid": number + 1, "start_time": 1.0, "job": "x", "gpus": {"u": 5}}
+        (tmp_path / f"{number + 1}-1000.json").write_text(json.dumps(promise))
+    held = Reservations(folder=tmp_path, is_running=lambda key: True).promises()
+    assert len(held) <= 1_000
+
+
+def test_an_output_folder_is_searched_only_so_far(tmp_path: Path) -> None:
+    name, folder = f"events.out.tfevents.1.host.{os.getpid()}.0", tmp_path
+    for level in "abcdefgh":
+        folder = folder / level
+    folder.mkdir(parents=True)
+    near = tmp_path / "runs" / "today"
+    near.mkdir(parents=True)
+    for place, key in ((folder, "deep"), (near, "near")):
+        (place / name).write_text(f'args/text_summary {{"{key}": 3}}')
+    (tmp_path / "again").symlink_to(tmp_path)
+    launch = parse_launch(["python", "train.py"])
+    program = Program(
+        launch=launch,
+        outer=launch,
+        environ={},
+        place=Place(cwd=tmp_path),
+        versions={},
+        notes=Notes(),
+        pid=os.getpid(),
+        started=time.time() - 60,
+    )
+    found = trainer_artefacts(program, Settings({"output_dir": Setting(value=str(tmp_path), origin="x")}))
+    assert set(found) == {"near"}

@@ -1,0 +1,212 @@
+"""Facts about real processes: alive, ended, zombies, reused pids, hostile names."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vramtop.monitor.host.processes import ENDED, GONE, HIDDEN, STATE_EVERY, ZOMBIE, ProcessDirectory, one_line
+
+NO_SUCH_PID = 2**22 - 1
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@pytest.fixture
+def sleeper():
+    """A process that sleeps until the test is over."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--config", "a b"]) as process:
+        wait_until_started(process)
+        yield process
+        process.kill()
+
+
+def wait_until_started(process):
+    """Popen returns a moment before the command line can be read."""
+    while not psutil.Process(process.pid).cmdline():
+        time.sleep(0.01)
+
+
+def wait_for_zombie(pid):
+    while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+
+
+def test_a_process_is_described(sleeper):
+    facts = ProcessDirectory().describe(sleeper.pid)
+    process = psutil.Process(sleeper.pid)
+    assert facts.start_time == process.create_time()
+    assert facts.user == process.username()
+    assert facts.name == process.name()
+    assert facts.command.endswith("-c import time; time.sleep(60) --config a b")
+    assert facts.note is None
+
+
+def test_a_pid_that_was_never_seen_is_only_a_note():
+    facts = ProcessDirectory().describe(NO_SUCH_PID)
+    assert (facts.start_time, facts.user, facts.name, facts.command, facts.note) == (None, None, None, None, GONE)
+
+
+def test_an_ended_process_keeps_its_facts_while_it_is_asked_for(sleeper):
+    directory = ProcessDirectory()
+    before = directory.describe(sleeper.pid)
+    directory.end_tick()
+    sleeper.kill()
+    sleeper.wait()
+    after = directory.describe(sleeper.pid)
+    assert (after.start_time, after.command, after.note) == (before.start_time, before.command, ENDED)
+    directory.end_tick()
+    directory.end_tick()  # a tick in which nobody asked
+    assert directory.describe(sleeper.pid).note == GONE
+
+
+def test_a_zombie_is_called_one_soon(sleeper):
+    directory = ProcessDirectory()
+    start_time = directory.describe(sleeper.pid).start_time
+    sleeper.send_signal(signal.SIGKILL)
+    wait_for_zombie(sleeper.pid)
+    notes = []
+    for _ in range(STATE_EVERY):
+        directory.end_tick()
+        facts = directory.describe(sleeper.pid)
+        assert facts.start_time == start_time
+        notes.append(facts.note)
+    assert notes[-1] == ZOMBIE
+    assert ProcessDirectory().describe(sleeper.pid).note == ZOMBIE
+
+
+def test_a_reused_pid_is_another_process(sleeper):
+    directory = ProcessDirectory()
+    before = directory.describe(sleeper.pid)
+    directory.end_tick()
+    sleeper.kill()
+    sleeper.wait()
+    successor = start_under(sleeper.pid)
+    try:
+        wait_until_started(successor)
+        after = directory.describe(sleeper.pid)
+        assert after.note is None
+        assert after.start_time >= before.start_time
+        assert after.command != before.command
+    finally:
+        successor.kill()
+        successor.wait()
+
+
+def start_under(pid):
+    """A process with this very pid, which only root may ask for."""
+    for _ in range(200):
+        try:
+            LAST_PID.write_text(str(pid - 1))
+        except OSError:
+            pytest.skip("only root can choose the next pid")
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "--another"])
+        if process.pid == pid:
+            return process
+        process.kill()
+        process.wait()
+    return pytest.skip("other processes took the pid each time")
+
+
+def test_a_process_that_runs_another_program_is_read_again():
+    code = "import os, sys; sys.stdin.read(); os.execvp('sleep', ['sleep', '60'])"
+    directory = ProcessDirectory()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        wait_until_started(process)
+        before = directory.describe(process.pid)
+        process.stdin.close()
+        while psutil.Process(process.pid).cmdline() != ["sleep", "60"]:
+            time.sleep(0.01)
+        for _ in range(STATE_EVERY):
+            directory.end_tick()
+            after = directory.describe(process.pid)
+        process.kill()
+    assert before.command.endswith("'60'])")
+    assert (after.name, after.command) == ("sleep", "sleep 60")
+    assert after.start_time == before.start_time
+
+
+def test_within_a_tick_the_answer_stays():
+    directory = ProcessDirectory()
+    assert directory.describe(os.getpid()) is directory.describe(os.getpid())
+
+
+def test_control_characters_of_a_process_do_not_get_through():
+    code = "import time; time.sleep(60)"
+    hostile = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\nnew\tline\x9b2J\u202egnp.exe"
+    with subprocess.Popen([sys.executable, "-c", code, hostile]) as process:
+        try:
+            wait_until_started(process)
+            command = ProcessDirectory().describe(process.pid).command
+        finally:
+            process.kill()
+    assert command.isprintable()
+    assert command.endswith("time.sleep(60) red new line gnp.exe")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("python train.py", "python train.py"),
+        ("  a \n b\tc  ", "a b c"),
+        ("\x1b[1;31mloud\x1b[0m", "loud"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("torn \x1b", "torn"),
+        ("bad \udcff byte", "bad byte"),
+        ("größe=1", "größe=1"),
+        ("z" + "\u0301" * 200 + "algo", "z\u0301\u0301\u0301algo"),
+        ("हिन्दी 模型", "हिन्दी 模型"),
+        ("fill\u3164\u115f\uffa0er zero\u200bwidth\ufe0f\u034f", "filler zero width"),
+        ("tag\U000e0041 iso\u2066late\u2069", "tag iso late"),
+        ("\x00\x07", None),
+        ("", None),
+    ],
+)
+def test_text_of_strangers_is_one_printable_line(text, shown):
+    assert one_line(text) == shown
+
+
+def test_a_process_that_may_not_be_read_is_there_and_has_an_owner(monkeypatch, sleeper):
+    def refuse(path, flags):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "open", refuse)  # as /proc does that is mounted with hidepid=1
+    facts = ProcessDirectory().describe(sleeper.pid)
+    assert (facts.user, facts.note, facts.start_time) == (psutil.Process(sleeper.pid).username(), HIDDEN, None)
+
+
+def test_a_very_long_command_line_is_shortened():
+    shown = one_line("x" * 10_000)
+    assert len(shown) == 2000
+    assert shown.endswith("…")
+
+
+def test_the_parent_and_the_processor_time_are_those_of_the_last_close_look():
+    code = "import os\nwhile sum(os.times()[:2]) < 0.3: pass\nprint('worked', flush=True)\ninput()"
+    directory = ProcessDirectory()
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        first = directory.describe(process.pid)
+        process.stdout.readline()
+        for _ in range(STATE_EVERY):
+            directory.end_tick()
+            facts = directory.describe(process.pid)
+        used = psutil.Process(process.pid).cpu_times()
+        process.stdin.close()
+    assert first.parent == facts.parent == os.getpid()
+    assert first.cpu_seconds < 0.3 <= facts.cpu_seconds + 0.02
+    assert facts.cpu_seconds == pytest.approx(used.user + used.system, abs=0.05)
+
+
+def test_a_process_whose_parent_ended_has_another_one():
+    code = "import os, time\nif os.fork():\n os._exit(0)\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        orphan = int(process.stdout.readline())
+        process.wait()
+        try:
+            assert ProcessDirectory().describe(orphan).parent == psutil.Process(orphan).ppid() != process.pid
+        finally:
+            os.kill(orphan, signal.SIGKILL)

@@ -1,0 +1,248 @@
+"""Ending real processes: those that obey, those that do not, and those that must never be reached."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vramtop.monitor.host.processes import ProcessDirectory
+from vramtop.monitor.host.terminate import PATIENCE_SECONDS, Ending, NotEndedError, is_kernel_thread, refusal
+from vramtop.monitor.snapshot.snapshot import GpuProcess, Source
+
+STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+SLEEPY = "import time; print(flush=True); time.sleep(60)"
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@pytest.fixture
+def start():
+    """Starts a Python program and waits until it has got to its print."""
+    started = []
+
+    def run(program: str, **options) -> subprocess.Popen:
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, **options)
+        started.append(process)
+        process.stdout.readline()
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(params=["pidfd", "pid"])
+def how(request, monkeypatch):
+    """With pidfds, and as on systems that have none."""
+    if request.param == "pidfd" and not hasattr(os, "pidfd_open"):
+        pytest.skip("this Python has no pidfds")
+    if request.param == "pid":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    return request.param
+
+
+def seen(pid: int, **changes) -> GpuProcess:
+    """A process as the monitor reads it."""
+    facts = ProcessDirectory().describe(pid)
+    known = {"start_time": facts.start_time, "user": facts.user, "command": facts.command} | changes
+    return GpuProcess(pid=pid, used_bytes=2**30, kinds=("compute",), **known)
+
+
+def wait_for_end(ending: Ending) -> None:
+    for _ in range(500):
+        if ending.ended:
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not end")
+
+
+def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
+    process = start(SLEEPY)
+    ending = Ending(seen(process.pid))
+    assert not ending.ended
+    assert not ending.foreign
+    ending.send()
+    wait_for_end(ending)
+    assert ending.sent == signal.SIGTERM
+    assert 0 <= ending.seconds < 5
+    assert process.wait() == -signal.SIGTERM
+    ending.close()
+
+
+def test_a_zombie_has_ended(how, start):
+    process = start(SLEEPY)
+    shown = seen(process.pid)
+    ending = Ending(shown)
+    process.send_signal(signal.SIGKILL)
+    wait_for_end(ending)  # nobody has reaped it
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+    with pytest.raises(NotEndedError, match=f"Process {process.pid} has ended already; no signal was sent"):
+        ending.send()
+    assert ending.sent is None
+    with pytest.raises(NotEndedError, match="has ended already"):
+        Ending(shown)
+
+
+def test_one_that_ignores_sigterm_is_killed_only_after_some_patience(how, start):
+    now = [100.0]
+    process = start(STUBBORN)
+    ending = Ending(seen(process.pid), clock=lambda: now[0])
+    with pytest.raises(NotEndedError, match="no SIGKILL before"):
+        ending.send(force=True)
+    ending.send()
+    now[0] += PATIENCE_SECONDS - 0.1
+    assert not ending.overdue
+    with pytest.raises(NotEndedError, match="no SIGKILL before"):
+        ending.send(force=True)
+    now[0] += 0.2
+    assert ending.overdue
+    assert process.poll() is None
+    ending.send(force=True)
+    assert process.wait() == -signal.SIGKILL
+    assert ending.ended
+
+
+def test_another_process_with_the_pid_is_left_alone(how, start):
+    process = start(SLEEPY)
+    shown = seen(process.pid)
+    with pytest.raises(NotEndedError, match="is another one by now: the one that was shown has ended"):
+        Ending(seen(process.pid, start_time=shown.start_time - 1))
+    assert process.poll() is None
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can have a pid used again")
+def test_a_pid_that_was_taken_by_another_process_meanwhile_is_left_alone(how, start):
+    first = start(SLEEPY)
+    ending = Ending(seen(first.pid))
+    first.kill()
+    first.wait()
+    for _ in range(20):
+        LAST_PID.write_text(str(first.pid - 1))
+        second = start(SLEEPY)
+        if second.pid == first.pid:
+            break
+    else:
+        pytest.skip("others were quicker to take the pid")
+    with pytest.raises(NotEndedError):
+        ending.send()
+    time.sleep(0.1)
+    assert second.poll() is None
+
+
+def test_vramtop_and_what_has_started_it_are_never_ended():
+    for pid in (os.getpid(), os.getppid()):
+        with pytest.raises(NotEndedError, match="is vramtop itself or has started it" if pid > 1 else "hang on"):
+            Ending(seen(pid))
+
+
+def test_the_first_process_is_never_ended():
+    with pytest.raises(NotEndedError, match="all others hang on"):
+        Ending(seen(1))
+
+
+def test_a_process_of_unknown_identity_is_not_ended(start):
+    process = start(SLEEPY)
+    with pytest.raises(NotEndedError, match=r"cannot be told from another one of that pid \(not visible from here\)"):
+        Ending(seen(process.pid, start_time=None, note="not visible from here"))
+    assert process.poll() is None
+
+
+def test_no_permission_is_a_sentence(how, start, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    process = start(SLEEPY)
+    shown = seen(process.pid, user="ana")
+    with monkeypatch.context() as forbidden:
+        forbidden.setattr(signal, "pidfd_send_signal", refuse, raising=False)
+        forbidden.setattr(os, "kill", refuse)
+        with pytest.raises(NotEndedError, match=f"No permission to end process {process.pid}: it belongs to ana"):
+            Ending(shown)
+    assert process.poll() is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_users_process_is_told_and_cannot_be_ended_by_nobody(how, start):
+    mine = start(SLEEPY)
+    shown = seen(mine.pid)
+    with subprocess.Popen(["/bin/sleep", "60"], user=65534) as theirs:
+        assert Ending(seen(theirs.pid)).foreign
+        theirs.kill()
+    os.setresuid(65534, 65534, 0)
+    try:
+        with pytest.raises(NotEndedError, match=f"No permission to end process {mine.pid}: it belongs to root"):
+            Ending(shown)
+    finally:
+        os.setresuid(0, 0, 0)
+    assert mine.poll() is None
+
+
+def test_a_stopped_process_is_told(how, start):
+    process = start(SLEEPY)
+    ending = Ending(seen(process.pid))
+    process.send_signal(signal.SIGSTOP)
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    assert ending.hindrance == "stopped"
+    ending.send()
+    assert not ending.ended
+    process.send_signal(signal.SIGCONT)
+    wait_for_end(ending)
+
+
+def test_a_container_that_shows_another_process_under_the_pid_is_doubted(start, monkeypatch, tmp_path):
+    process = start(SLEEPY)
+    assert Path("/proc/self/ns/pid").stat().st_ino != 1
+    monkeypatch.setattr("vramtop.monitor.host.terminate._FIRST_NAMESPACE", 1)  # not ours: as in a container
+    assert "no GPU's device file open" in Ending(seen(process.pid)).doubt
+    file = tmp_path / "nvidia0"
+    with file.open("w") as opened:
+        monkeypatch.setattr("vramtop.monitor.host.terminate._GPU_FILE", re.compile(str(file)))
+        holder = start(SLEEPY, stdin=opened)
+        assert Ending(seen(holder.pid)).doubt is None
+
+
+def test_a_process_of_the_machines_own_namespace_is_not_doubted(start, monkeypatch):
+    inode = Path("/proc/self/ns/pid").stat().st_ino
+    monkeypatch.setattr("vramtop.monitor.host.terminate._FIRST_NAMESPACE", inode)
+    assert Ending(seen(start(SLEEPY).pid)).doubt is None
+
+
+def test_kernel_threads_are_told_from_programs():
+    assert not is_kernel_thread(os.getpid())
+    threads = [process.pid for process in psutil.process_iter() if process.ppid() == 2]
+    if Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n":
+        assert is_kernel_thread(2)
+        assert all(map(is_kernel_thread, threads))
+
+
+@pytest.mark.parametrize("kind", ["recording", "demo"])
+def test_what_is_played_is_never_ended(kind):
+    assert "recording" in refusal(Source(kind=kind))
+    assert refusal(Source(kind="nvml")) is None
+
+
+def test_a_crowd_of_threads_ends_once(start):
+    """One that has left its first thread runs on in the others."""
+    program = textwrap.dedent("""
+        import ctypes, threading, time
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        print(flush=True)
+        ctypes.CDLL(None).pthread_exit(None)
+    """)
+    process = start(program)
+    shown = seen(process.pid)
+    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    ending = Ending(shown)
+    assert not ending.ended
+    ending.send()
+    wait_for_end(ending)

@@ -1,0 +1,199 @@
+"""Driver, runtime, compute capability and visible devices."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.estimator.trace.installed_packages import TorchBuild
+from vramtop.monitor.board.fit import Room
+from vramtop.monitor.preflight.checks.cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices, runs_on
+from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
+
+MakeContext = Callable[..., Context]
+
+
+def ddp(ranks: int) -> Job:
+    return Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
+
+
+def elsewhere(name: str) -> Machine:
+    card = find_gpu(name)
+    room = Room(index=0, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=card.total_bytes)
+    return described_machine((room,), card)
+
+
+def test_the_driver_and_its_cards(make_context: MakeContext, make_gpu: Any) -> None:
+    found = Driver().look(make_context(gpus=[make_gpu(0), make_gpu(1)]))
+    assert found.status == "pass"
+    assert found.found == "driver 580.95, CUDA up to 13.0; 2 x NVIDIA H100 80GB HBM3"
+
+
+def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context: MakeContext) -> None:
+    context = make_context(machine=Machine(rooms=(), unseen="no NVIDIA driver here"))
+    found = Driver().look(context)
+    assert (found.status, found.found) == ("failure", "no NVIDIA driver here")
+    assert Driver().look(make_context(gpus=[])).status == "failure"
+    assert Driver().look(make_context(machine=elsewhere("h100"))).status == "skipped"
+
+
+def test_this_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
+    driver.gpus += [fake_gpu(), fake_gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-1")]
+    machine = this_machine(lambda snapshot: [1])
+    assert [room.name for room in machine.rooms] == ["NVIDIA H100 80GB HBM3"]
+    assert (machine.chosen, machine.card and machine.card.name) == (True, "h100-80gb")
+    assert machine.capabilities() == {0: (8, 0), 1: (9, 0)}
+    assert driver.initialised == 0
+
+
+def test_a_machine_without_driver_says_why(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
+    driver.fail("nvmlInitWithFlags", 9)
+    machine = this_machine()
+    assert machine.rooms == ()
+    assert "driver" in (machine.unseen or "")
+    assert not machine.elsewhere
+
+
+def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    class Hangs:
+        def open(self) -> None:
+            never.wait(60)
+
+        def read(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("vramtop.monitor.preflight.facts.machine.NvmlSource", Hangs)
+    assert this_machine(seconds=0.1).unseen == "the NVIDIA driver gives no answer within 0.1 seconds"
+    never.set()
+
+
+@pytest.mark.parametrize(
+    ("cuda", "newest", "status"),
+    [("12.8", "13.0", "pass"), ("13.0", "13.0", "pass"), ("12.8", "12.4", "pass"), ("13.0", "12.8", "failure")],
+)
+def test_torch_and_the_driver_have_to_agree_on_the_major_version(
+    make_context: MakeContext, cuda: str, newest: str, status: str
+) -> None:
+    context = make_context(torch=lambda: TorchBuild(version="2.13.0", cuda=cuda))
+    assert context.machine.snapshot is not None
+    source = dataclasses.replace(context.machine.snapshot.source, cuda_version=newest)
+    snapshot = dataclasses.replace(context.machine.snapshot, source=source)
+    machine = dataclasses.replace(context.machine, snapshot=snapshot)
+    found = CudaRuntime().look(dataclasses.replace(context, machine=machine))
+    assert found.status == status
+    if status == "failure":
+        assert found.advice == "update the driver, or install torch for CUDA 12.8 or older"
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (TorchBuild(version="2.13.0+cpu"), "built without CUDA"),
+        (TorchBuild(version="2.13.0", hip="6.4"), "ROCm 6.4"),
+        (TorchBuild(problem="ImportError: libcudart.so.12"), "cannot be imported by /opt/env/bin/python: ImportError"),
+    ],
+)
+def test_a_torch_that_runs_no_cuda(make_context: MakeContext, build: TorchBuild, words: str) -> None:
+    found = CudaRuntime().look(make_context(torch=lambda: build))
+    assert found.status == "failure"
+    assert words in found.found
+    if build.hip is None:  # nobody said that it is the job's Python
+        own = JobPython(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", sure=False)
+        assert CudaRuntime().look(make_context(torch=lambda: build, python=own)).unknown
+
+
+@pytest.mark.parametrize(
+    ("card", "architectures", "way"),
+    [
+        ((8, 0), ["sm_80", "sm_90"], "binary"),
+        ((8, 6), ["sm_80", "sm_90"], "binary"),
+        ((8, 0), ["sm_86"], None),
+        ((9, 0), ["sm_80"], None),
+        ((9, 0), ["sm_80", "compute_80"], "ptx"),
+        ((7, 0), ["sm_75", "compute_75"], None),
+        ((10, 3), ["sm_100"], "binary"),
+        ((12, 0), ["sm_90a", "sm_100"], None),
+        ((9, 0), ["sm_90a"], "binary"),
+        ((10, 3), ["sm_100a"], None),
+        ((10, 3), ["sm_100f"], "binary"),
+        ((12, 0), ["compute_100f"], None),
+        ((12, 1), ["sm_120", "compute_120"], "binary"),
+        ((9, 0), ["gfx90a", "nonsense"], None),
+    ],
+)
+def test_what_runs_on_a_card(card: tuple[int, int], architectures: list[str], way: str | None) -> None:
+    assert runs_on(card, architectures) == way
+
+
+def test_a_card_without_kernels_is_named(make_context: MakeContext, make_gpu: Any) -> None:
+    context = make_context(ddp(2), gpus=[make_gpu(0), make_gpu(1)])
+    machine = dataclasses.replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
+    found = ComputeCapability().look(dataclasses.replace(context, machine=machine))
+    assert found.status == "failure"
+    assert found.found.endswith("none of them for GPU 1 (12.0)")
+    first = dataclasses.replace(context, machine=machine, job=ddp(1))  # it will take GPU 0
+    assert ComputeCapability().look(first).status == "pass"
+    ptx = dataclasses.replace(context, torch=lambda: TorchBuild(version="2", architectures=("compute_80",)))
+    assert ComputeCapability().look(ptx).status == "warning"
+
+
+def test_capability_of_a_card_that_is_not_here(make_context: MakeContext) -> None:
+    old = TorchBuild(version="2.4.0", cuda="12.1", architectures=("sm_50", "sm_80", "sm_90"))
+    assert ComputeCapability().look(make_context(machine=elsewhere("h100"), torch=lambda: old)).status == "pass"
+    assert ComputeCapability().look(make_context(machine=elsewhere("rtx-5090"), torch=lambda: old)).status == "failure"
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "status", "words"),
+    [
+        (None, 1, "pass", "1 rank on GPU 0 of 4"),
+        ("2,3", 2, "pass", "2 ranks on GPU 2, 3 of 4"),
+        ("2", 1, "pass", "GPU 2"),
+        ("", 1, "failure", "no GPU is visible"),
+        ("7", 1, "failure", "no GPU is visible"),
+        ("1,9", 2, "failure", "2 ranks, and only GPU 1"),
+        ("0", 4, "failure", "4 ranks, and only GPU 0"),
+        (None, 8, "failure", "8 ranks, and only GPU 0, 1, 2, 3"),
+        ("GPU-00000003", 1, "pass", "GPU 3"),
+    ],
+)
+def test_a_gpu_for_each_rank(
+    make_context: MakeContext, make_gpu: Any, visible: str | None, ranks: int, status: str, words: str
+) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = VisibleDevices().look(make_context(ddp(ranks), gpus=[make_gpu(i) for i in range(4)], environ=environ))
+    assert found.status == status
+    assert words in found.found
+
+
+def test_ranks_on_other_machines_need_no_gpu_here(make_context: MakeContext, make_gpu: Any) -> None:
+    gpus = [make_gpu(index) for index in range(4)]
+    assert VisibleDevices().look(make_context(ddp(8), gpus=gpus, local_ranks=4)).status == "pass"
+
+
+def test_unequal_cards_without_an_order_are_a_warning(make_context: MakeContext, make_gpu: Any) -> None:
+    gpus = [make_gpu(0), make_gpu(1, name="NVIDIA L4")]
+    assert VisibleDevices().look(make_context(ddp(2), gpus=gpus)).status == "warning"
+    ordered = make_context(ddp(2), gpus=gpus, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert VisibleDevices().look(ordered).status == "pass"
+
+
+def test_gpus_that_the_user_named_are_not_those_that_the_job_would_take(
+    make_context: MakeContext, make_gpu: Any
+) -> None:
+    context = make_context(ddp(1), gpus=[make_gpu(index) for index in range(2)])
+    second = dataclasses.replace(context.machine, rooms=context.machine.rooms[1:], chosen=True)
+    found = VisibleDevices().look(dataclasses.replace(context, machine=second))
+    assert (found.status, found.advice) == ("warning", "set CUDA_VISIBLE_DEVICES=1")
+    set_ = dataclasses.replace(context, machine=second, environ={"CUDA_VISIBLE_DEVICES": "1"})
+    assert VisibleDevices().look(set_).status == "pass"

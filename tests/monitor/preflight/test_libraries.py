@@ -1,0 +1,111 @@
+"""Libraries that a job needs, in the Python that runs it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
+from vramtop.estimator.trace.installed_packages import Packages
+from vramtop.monitor.preflight.checks.libraries import DISTRIBUTIONS, Libraries, needs, satisfies
+from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.facts.interpreter import JobPython
+
+MakeContext = Callable[..., Context]
+TRAINER = {"torch": "2.13.0+cu128", "transformers": "5.23.0", "accelerate": "1.15.0"}
+WISHES = ('accelerate>=1.1.0; extra == "torch"', 'accelerate>=1.1.0; extra == "accelerate"')
+
+
+def job(**tables: Any) -> Job:
+    return Job(model=tables.pop("model", ModelSpec(id="gpt2")), **tables)
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (job(), {"torch", "transformers", "accelerate"}),
+        (job(lora=Lora()), {"torch", "transformers", "accelerate", "peft"}),
+        (job(lora=Lora(quantization="nf4")), {"torch", "transformers", "accelerate", "peft", "bitsandbytes"}),
+        (job(training=Training(optimizer="paged-adamw")), {"torch", "transformers", "accelerate", "bitsandbytes"}),
+        (job(training=Training(optimizer="adamw-8bit", mode="inference")), {"torch", "transformers"}),
+        (job(training=Training(mode="inference"), inference=Inference(engine="vllm")), {"torch", "vllm"}),
+        (job(training=Training(loss="fused-linear")), {"torch", "transformers", "accelerate", "liger-kernel"}),
+        (job(parallel=Parallel(strategy="zero3")), {"torch", "transformers", "accelerate", "deepspeed"}),
+        (job(model=ModelSpec(attention="flash_attention_2")), {"torch", "transformers", "accelerate", "flash-attn"}),
+        (job(training=Training(framework="torchtune", optimizer="adamw-8bit")), {"torch", "torchtune", "bitsandbytes"}),
+        (job(training=Training(framework="torchtitan", loss="fused-linear")), {"torch", "torchtitan"}),
+    ],
+)
+def test_what_a_job_needs(asked: Job, names: set[str]) -> None:
+    assert {need.names[0] for need in needs(asked)} == names
+    assert {name for need in needs(asked) for name in need.names} <= set(DISTRIBUTIONS)
+
+
+def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
+    there = Packages(python="3.12.1", executable="python", versions=versions, modules=(), wishes=WISHES)
+    python = JobPython(path=Path("/opt/env/bin/python"), origin="VIRTUAL_ENV", sure=sure)
+    return Libraries().look(make_context(asked, packages=lambda: there, python=python))
+
+
+def test_all_there(make_context: MakeContext) -> None:
+    found = look(make_context, job(), TRAINER)
+    assert found.status == "pass"
+    assert found.found.endswith("torch 2.13.0+cu128, transformers 5.23.0, accelerate 1.15.0")
+
+
+def test_one_that_is_missing_is_a_failure_with_the_command_that_installs_it(make_context: MakeContext) -> None:
+    asked = job(lora=Lora(quantization="nf4"), training=Training(optimizer="paged-adamw-8bit"))
+    found = look(make_context, asked, {**TRAINER, "peft": "0.18.0"})
+    assert found.status == "failure"
+    assert "bitsandbytes is missing (quantization = nf4, optimizer = paged-adamw-8bit)" in found.found
+    assert found.advice == "/opt/env/bin/python -m pip install bitsandbytes"
+
+
+def test_a_kernel_from_the_hub_serves_for_flash_attention(make_context: MakeContext) -> None:
+    asked = job(model=ModelSpec(attention="flash_attention_2"))
+    assert look(make_context, asked, TRAINER).status == "failure"
+    assert look(make_context, asked, {**TRAINER, "kernels": "0.18.2"}).status == "pass"
+
+
+def test_a_python_that_nobody_named_proves_nothing(make_context: MakeContext) -> None:
+    found = look(make_context, job(), {"torch": "2.13.0"}, sure=False)
+    assert (found.status, found.unknown, "--python" in (found.advice or "")) == ("warning", True, True)
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ({"accelerate": "0.34.0"}, "transformers 5.23.0 takes accelerate >=1.1.0, not 0.34.0"),
+        ({"bitsandbytes": "0.43.2"}, "transformers 5.23.0 takes bitsandbytes >=0.46.1, not 0.43.2"),
+    ],
+)
+def test_versions_that_do_not_go_together(make_context: MakeContext, versions: dict[str, str], words: str) -> None:
+    asked = job(training=Training(optimizer="adamw-8bit"))
+    found = look(make_context, asked, {**TRAINER, "bitsandbytes": "0.48.0", **versions})
+    assert (found.status, words in found.found) == ("failure", True)
+    older = {**TRAINER, "transformers": "4.46.0", "bitsandbytes": "0.43.2"}
+    assert look(make_context, asked, older).status == "pass"
+
+
+def test_versions_that_the_job_states_otherwise_are_a_warning(make_context: MakeContext) -> None:
+    found = look(make_context, job(software=Software(torch="2.4")), TRAINER)
+    assert (found.status, "the job is for torch 2.4, and 2.13.0+cu128 is installed" in found.found) == ("warning", True)
+    assert look(make_context, job(software=Software(torch="2.13")), TRAINER).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "holds"),
+    [
+        ("1.1.0", ">=1.1.0", True),
+        ("1.1", ">=1.1.0", True),
+        ("1.10.0", ">=1.9", True),
+        ("0.19.0", "<0.19,>=0.18.2", False),
+        ("0.18.3", "<0.19,>=0.18.2", True),
+        ("5.1.0", "!=5.1.0", False),
+        ("2.0.0.dev1", ">=2", True),
+        ("3", "", True),
+    ],
+)
+def test_bounds(version: str, bounds: str, holds: bool) -> None:
+    assert satisfies(version, bounds) is holds

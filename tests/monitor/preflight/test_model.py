@@ -1,0 +1,262 @@
+"""Is the model here, whole, and if not: does a hub give it? Caches on disk, and a hub on this machine."""
+
+import contextlib
+import json
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.monitor.preflight.checks.model import ModelAccess, ModelFiles, model_place
+from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.facts.access import Access, ask_hub, find_token
+from vramtop.monitor.preflight.facts.weights import look_into
+
+MakeContext = Callable[..., Context]
+NAME = "acme/tiny"
+FROM = "HF_TOKEN"
+SHARDS = ("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors")
+
+
+def safetensors(path: Path, size: int = 64) -> None:
+    header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(size))
+
+
+def fill(folder: Path, *, shards: bool = True) -> Path:
+    """A model as ``save_pretrained`` leaves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "tokenizer.json").write_text("{}")
+    if not shards:
+        safetensors(folder / "model.safetensors")
+        return folder
+    for name in SHARDS:
+        safetensors(folder / name)
+    weights = {f"layer.{number}": name for number, name in enumerate(SHARDS)}
+    index = {"metadata": {"total_size": 192}, "weight_map": weights}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A Hugging Face cache with one whole model: files are links into ``blobs``."""
+    repository = tmp_path / "hub" / "models--acme--tiny"
+    blobs = fill(repository / "blobs")
+    snapshot = repository / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+    return tmp_path / "hub"
+
+
+def context_for(make_context: MakeContext, cache: Path, name: str = NAME, **environ: str) -> Context:
+    return make_context(Job(model=ModelSpec(id=name)), environ={"HF_HUB_CACHE": str(cache), **environ})
+
+
+def test_a_whole_model_in_the_cache(make_context: MakeContext, cache: Path) -> None:
+    context = context_for(make_context, cache)
+    found = ModelFiles().look(context)
+    assert found.status == "pass"
+    assert found.found.startswith("3 shards of weights")
+    assert ModelAccess().look(context).status == "skipped"
+
+
+def test_a_missing_shard_is_fetched_where_one_may_and_fails_where_not(make_context: MakeContext, cache: Path) -> None:
+    (cache / "models--acme--tiny" / "blobs" / SHARDS[1]).unlink()
+    found = ModelFiles().look(context_for(make_context, cache))
+    assert found.status == "warning"
+    assert f"1 of 3 shards missing: {SHARDS[1]}" in found.found
+    assert found.advice == "fetch it before: hf download acme/tiny"
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        offline = ModelFiles().look(context_for(make_context, cache, **{variable: "1"}))
+        assert (offline.status, variable in offline.found) == ("failure", True)
+    assert ModelFiles().look(context_for(make_context, cache, HF_HUB_OFFLINE="0")).status == "warning"
+
+
+def test_a_shard_that_was_cut_off_is_not_whole(make_context: MakeContext, cache: Path) -> None:
+    blob = cache / "models--acme--tiny" / "blobs" / SHARDS[2]
+    blob.write_bytes(blob.read_bytes()[:-10])
+    found = ModelFiles().look(context_for(make_context, cache, HF_HUB_OFFLINE="1"))
+    assert found.status == "failure"
+    assert f"not whole: {SHARDS[2]} (" in found.found
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n"])
+def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
+    folder = fill(tmp_path / "model", shards=False)
+    (folder / "model.safetensors").write_bytes(content)
+    assert not look_into(folder).complete
+
+
+def test_a_folder_of_ones_own(make_context: MakeContext, tmp_path: Path) -> None:
+    folder = fill(tmp_path / "mine", shards=False)
+    job = Job(model=ModelSpec(id=str(folder)))
+    assert ModelFiles().look(make_context(job)).status == "pass"
+    assert ModelAccess().look(make_context(job)).status == "skipped"
+    (folder / "tokenizer.json").unlink()
+    assert ModelFiles().look(make_context(job)).status == "warning"
+    (folder / "model.safetensors").unlink()
+    lacks = ModelFiles().look(make_context(job))
+    assert (lacks.status, "there are no weights" in lacks.found) == ("failure", True)
+    (folder / "config.json").unlink()
+    assert "config.json is missing" in ModelFiles().look(make_context(job)).found
+    gone = ModelFiles().look(make_context(Job(model=ModelSpec(id=str(tmp_path / "gone")))))
+    assert (gone.status, "no such folder" in gone.found) == ("failure", True)
+
+
+def test_an_index_that_is_none(make_context: MakeContext, tmp_path: Path) -> None:
+    folder = fill(tmp_path / "mine")
+    for text in ("[]", "not json", '{"weight_map": 3}'):
+        (folder / "model.safetensors.index.json").write_text(text)
+        found = look_into(folder)
+        assert (found.complete, found.broken) == (False, ("model.safetensors.index.json (no index of shards)",))
+
+
+def test_litgpt_has_its_own_file_and_torchtitan_none(make_context: MakeContext, tmp_path: Path) -> None:
+    folder = fill(tmp_path / "mine", shards=False)
+    (folder / "model.safetensors").rename(folder / "lit_model.pth")
+    litgpt = Job(model=ModelSpec(id=str(folder)), training=Training(framework="litgpt"))
+    assert ModelFiles().look(make_context(litgpt)).status == "pass"
+    titan = Job(model=ModelSpec(id=NAME), training=Training(framework="torchtitan"))
+    assert ModelFiles().look(make_context(titan)).status == "skipped"
+
+
+def test_a_job_without_a_named_model_needs_none(make_context: MakeContext) -> None:
+    for spec in (ModelSpec(config={"model_type": "llama"}), ModelSpec(id="my.models:build")):
+        assert ModelFiles().look(make_context(Job(model=spec))).status == "skipped"
+
+
+def test_a_built_in_name_stands_for_its_hub_id(tmp_path: Path) -> None:
+    environ = {"HF_HUB_CACHE": str(tmp_path)}
+
+    def hub_id(name: str) -> str | None:
+        place = model_place(Job(model=ModelSpec(id=name)), environ)
+        return place.hub_id if place else None
+
+    assert hub_id("llama-3.1-8b") == "meta-llama/Llama-3.1-8B"
+    assert hub_id("meta-llama/Llama-3.1-8B-Instruct") == "meta-llama/Llama-3.1-8B-Instruct"
+    assert hub_id("gpt2") == "openai-community/gpt2"
+    fill(tmp_path / "models--gpt2" / "snapshots" / "1", shards=False)
+    (tmp_path / "models--gpt2" / "refs").mkdir()
+    (tmp_path / "models--gpt2" / "refs" / "main").write_text("1")
+    assert hub_id("gpt2") == "gpt2"
+
+
+def test_no_room_for_what_is_to_be_fetched(
+    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramtop.monitor.preflight.checks.model.free_bytes", lambda path: 10 * 2**30)
+    found = ModelFiles().look(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
+    assert found.status == "failure"
+    assert "about 15.0 GiB are to be fetched" in found.found
+
+
+@pytest.fixture
+def hub() -> Iterator[Callable[..., tuple[str, list[Any]]]]:
+    """Starts a hub that always gives one answer; returns its address, and the requests that it gets."""
+    with contextlib.ExitStack() as stack:
+
+        def start(status: int, **headers: str) -> tuple[str, list[Any]]:
+            seen: list[Any] = []
+
+            class Handler(BaseHTTPRequestHandler):
+                def do_HEAD(self) -> None:
+                    seen.append((self.path, self.headers.get("Authorization")))
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name.replace("_", "-"), value)
+                    self.end_headers()
+
+                def log_message(self, *args: Any) -> None:
+                    pass
+
+            server = HTTPServer(("127.0.0.1", 0), Handler)
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}", seen
+
+        yield start
+
+
+Hub = Callable[..., tuple[str, list[Any]]]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "token", "answer", "words"),
+    [
+        (200, "", None, "open", "gives it"),
+        (307, "", "hf_secret", "open", "gives it"),
+        (404, "EntryNotFound", None, "open", "gives it"),
+        (401, "GatedRepo", None, "gated", "and there is no token"),
+        (403, "GatedRepo", "hf_secret", "gated", "that of HF_TOKEN is not"),
+        (401, "RepoNotFound", None, "absent", "it may be private, and there is no token"),
+        (404, "RepoNotFound", "hf_secret", "absent", "HF_TOKEN may not see it"),
+        (401, "", "hf_secret", "refused", "refuses the token of HF_TOKEN (401)"),
+        (401, "", None, "refused", "wants a token (401)"),
+        (503, "", None, "unreachable", "answers 503"),
+    ],
+)
+def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
+    address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
+    environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
+    access = ask_hub(NAME, environ, timeout=20)
+    assert (access.answer, access.token_from) == (answer, "HF_TOKEN" if token else None)
+    assert words in access.words
+    assert "hf_secret" not in access.words
+    assert seen == [("/acme/tiny/resolve/main/config.json", f"Bearer {token}" if token else None)]
+
+
+def test_a_hub_that_does_not_answer_or_may_not_be_asked(hub: Hub) -> None:
+    gone = ask_hub(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=5)
+    assert (gone.answer, gone.words.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
+    assert ask_hub(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"
+    address, seen = hub(200)
+    assert ask_hub(NAME, {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "1"}).answer == "offline"
+    assert seen == []
+
+
+def test_where_a_token_is_found(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hf_file\n")
+    home = {"HF_HOME": str(tmp_path)}
+    assert find_token({**home, "HF_TOKEN": "hf_set"}) == ("hf_set", "HF_TOKEN")
+    assert find_token(home) == ("hf_file", str(tmp_path / "token"))
+    assert find_token({**home, "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}) is None
+    assert find_token({"HF_TOKEN_PATH": str(tmp_path / "absent")}) is None
+    cache = tmp_path / ".cache" / "huggingface"
+    cache.mkdir(parents=True)
+    (cache / "token").write_text("hf_login")
+    assert find_token({"HOME": str(tmp_path)}) == ("hf_login", str(cache / "token"))
+
+
+@pytest.mark.parametrize(
+    ("access", "status", "advice"),
+    [
+        (Access(answer="open", words="", token_from=None), "pass", None),
+        (Access(answer="gated", words="", token_from=None), "failure", "hf auth login"),
+        (Access(answer="gated", words="", token_from=FROM), "failure", "with that account"),
+        (Access(answer="refused", words="", token_from=FROM), "failure", "make a new token"),
+        (Access(answer="absent", words="", token_from=None), "failure", "correct model.id"),
+        (Access(answer="unreachable", words="", token_from=None), "warning", "fetch the model beforehand"),
+        (Access(answer="offline", words="", token_from=None), "skipped", None),
+    ],
+)
+def test_access_to_a_model_that_is_not_here(
+    make_context: MakeContext, tmp_path: Path, access: Access, status: str, advice: str | None
+) -> None:
+    context = make_context(
+        Job(model=ModelSpec(id=NAME)), environ={"HF_HUB_CACHE": str(tmp_path)}, access=lambda: access
+    )
+    found = ModelAccess().look(context)
+    assert found.status == status
+    assert advice is None or advice in (found.advice or "")
+    assert found.unknown == (access.answer == "unreachable")

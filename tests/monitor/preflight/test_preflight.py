@@ -1,0 +1,194 @@
+"""Checks side by side: time limits, what cannot be told, exit codes, and secrets."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.errors import CancelledError, CannotTellError
+from vramtop.estimator.job.job import Job, ModelSpec, Run
+from vramtop.monitor.preflight.context.check import Check, Outcome
+from vramtop.monitor.preflight.context.context import Context, Once
+from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.facts.machine import Machine
+from vramtop.monitor.preflight.prepare import prepare
+from vramtop.monitor.preflight.run import CHECKS, exit_code, run
+
+MakeContext = Callable[..., Context]
+
+
+class Says(Check):
+    """Says what it is told to, after as long as it is told to."""
+
+    name = "says"
+
+    def __init__(self, status: str = "pass", *, wait: threading.Event | None = None, decisive: bool = False) -> None:
+        self.status, self.wait, self.decisive = status, wait, decisive  # type: ignore[misc] # of the class elsewhere
+
+    def look(self, context: Context) -> Outcome:
+        if self.wait is not None:
+            self.wait.wait(60)
+        return self._says(self.status, "so it is")  # type: ignore[arg-type]
+
+
+class Raises(Check):
+    name = "raises"
+    decisive = True
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def look(self, context: Context) -> Outcome:
+        raise self.error
+
+
+def test_outcomes_come_in_the_order_of_the_checks_and_are_told_as_they_come(make_context: MakeContext) -> None:
+    gate = threading.Event()
+    told: list[str] = []
+
+    def tell(outcome: Outcome) -> None:
+        told.append(outcome.status)
+        gate.set()
+
+    found = run(make_context(), [Says("warning", wait=gate), Says("pass")], told=tell)
+    assert [outcome.status for outcome in found] == ["warning", "pass"]
+    assert told == ["pass", "warning"]
+
+
+def test_checks_run_side_by_side(make_context: MakeContext) -> None:
+    meet = threading.Barrier(3, timeout=20)
+
+    class Meets(Says):
+        def look(self, context: Context) -> Outcome:
+            meet.wait()  # goes on only when all three are here
+            return self.passes("met")
+
+    assert [outcome.status for outcome in run(make_context(), [Meets(), Meets(), Meets()])] == ["pass"] * 3
+
+
+def test_a_check_that_hangs_is_said_to_and_left_behind(make_context: MakeContext) -> None:
+    never = threading.Event()
+    begun = time.monotonic()
+    hung, well = run(make_context(), [Says(wait=never), Says()], seconds=0.2)
+    assert time.monotonic() - begun < 20
+    assert (hung.status, hung.unknown, hung.found) == ("warning", True, "no answer within 0.2 seconds")
+    assert well.status == "pass"
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "preflight says")
+    never.set()
+
+
+def test_what_cannot_be_told_is_a_warning_with_its_reason(make_context: MakeContext) -> None:
+    found = run(make_context(), [Raises(CannotTellError("no such luck")), Raises(PermissionError(13, "Denied", "/x"))])
+    assert [(outcome.status, outcome.unknown, outcome.found) for outcome in found] == [
+        ("warning", True, "no such luck"),
+        ("warning", True, "/x: Denied"),
+    ]
+
+
+def test_a_check_with_a_fault_of_its_own_holds_nobody_up(
+    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda what: seen.set())
+    broken, well = run(make_context(), [Raises(ZeroDivisionError()), Says()])
+    assert seen.wait(20)  # it is written to the terminal
+    assert (broken.unknown, well.status) == (True, "pass")
+    assert broken.found == "the check itself failed"
+
+
+def outcome(status: str, *, unknown: bool = False, decisive: bool = False) -> Outcome:
+    return Outcome(name="x", status=status, found="", unknown=unknown, decisive=decisive)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        ([outcome("pass"), outcome("warning"), outcome("skipped")], 0),
+        ([outcome("pass"), outcome("failure"), outcome("warning", unknown=True, decisive=True)], 1),
+        ([outcome("pass"), outcome("warning", unknown=True, decisive=True)], 3),
+        ([outcome("warning", unknown=True), outcome("warning", decisive=True)], 0),
+        ([], 0),
+    ],
+)
+def test_exit_codes(outcomes: list[Outcome], code: int) -> None:
+    assert exit_code(outcomes) == code
+
+
+def test_a_variable_that_the_job_requires_counts_as_secret_whatever_its_name(make_context: MakeContext) -> None:
+    job = Job(model=ModelSpec(config={}), run=Run(required_environment=["MY_AUTH"]))
+    (found,) = run(make_context(job, environ={"MY_AUTH": "sesame-open"}), [Raises(CannotTellError("sesame-open"))])
+    assert found.found == "(not shown)"
+
+
+def test_the_value_of_a_key_is_taken_out_of_whatever_a_library_says(make_context: MakeContext) -> None:
+    environ = {"MY_API_KEY": "sesame-open", "HF_TOKEN_PATH": "/home/ana/token", "PASSWORD": "yes"}
+    context = replace(make_context(), environ=environ)
+    leak = CannotTellError("GET http://x/?k=sesame-open failed; /home/ana/token was read, yes")
+    (found,) = run(context, [Raises(leak)])
+    assert found.found == "GET http://x/?k=(not shown) failed; /home/ana/token was read, yes"
+
+
+def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
+    asked = []
+
+    def ask() -> int:
+        asked.append(1)
+        time.sleep(0.05)
+        return 7
+
+    once, answers = Once(ask), []
+    threads = [threading.Thread(target=lambda: answers.append(once())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (answers, len(asked)) == ([7] * 4, 1)
+
+    def fail() -> int:
+        asked.append(1)
+        raise CannotTellError("no")
+
+    refused = Once(fail)
+    for _ in range(2):
+        with pytest.raises(CannotTellError):
+            refused()
+    assert len(asked) == 2
+
+
+def test_all_checks_answer_for_a_plain_job(make_context: MakeContext) -> None:
+    found = {outcome.name: outcome for outcome in run(make_context())}
+    assert len(found) == len(CHECKS)
+    assert not any(outcome.unknown for outcome in found.values())
+    assert found["VRAM verdict"].status == "pass"
+
+
+def test_who_gives_up_waits_for_nothing_and_every_check_is_told(make_context: MakeContext) -> None:
+    never, cancel = threading.Event(), Cancel()
+    scopes: list[Cancel] = []
+
+    class Hangs(Says):
+        def look(self, context: Context) -> Outcome:
+            scopes.append(current())
+            cancel.cancel()
+            return super().look(context)
+
+    with cancel.scope(), pytest.raises(CancelledError):
+        run(make_context(), [Hangs(wait=never)])
+    assert scopes == [cancel]
+    never.set()
+
+
+def test_a_worker_that_hangs_is_ended_when_it_is_given_up(tmp_path: Path) -> None:
+    sleeper = tmp_path / "python"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    python = JobPython(path=sleeper, origin="--python")
+    context = prepare(Job(model=ModelSpec(id="gpt2")), Machine(rooms=()), python, environ={}, folder=tmp_path)
+    cancel = Cancel()
+    threading.Timer(0.3, cancel.cancel).start()
+    with cancel.scope(), pytest.raises(CancelledError):
+        context.torch()

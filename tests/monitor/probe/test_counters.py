@@ -1,0 +1,384 @@
+"""Counters of probed processes beside NVML's rows: real processes with a stub of torch, a scripted driver."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from vramtop.monitor.probe.counters import SEARCH_AFTER_SECONDS, ProbeDirectory
+from vramtop.monitor.probe.launch import probed_environment
+from vramtop.monitor.probe.probe_reader import find_probe
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+from vramtop.monitor.sources.replay import shifted
+
+MIB = 2**20
+GIB = 2**30
+FIRST, SECOND = "11111111-aaaa-bbbb-cccc-000000000001", "22222222-aaaa-bbbb-cccc-000000000002"
+TORCH = """
+    allocated, ooms, old = {}, 0, False
+    class OutOfMemoryError(RuntimeError):
+        pass
+    class cuda:
+        uuids = ["11111111-aaaa-bbbb-cccc-000000000001", "22222222-aaaa-bbbb-cccc-000000000002"]
+        is_initialized = staticmethod(lambda: bool(allocated))
+        device_count = staticmethod(lambda: 2)
+        get_allocator_backend = staticmethod(lambda: "native")
+        @staticmethod
+        def get_device_properties(index):
+            class properties:
+                pass
+            if not old:
+                properties.uuid = cuda.uuids[index]
+            return properties
+        @staticmethod
+        def memory_stats_as_nested_dict(index):
+            size = allocated.get(index, 0)
+            figures = {"all": {"current": size, "peak": size}}
+            return {"allocated_bytes": figures, "reserved_bytes": figures, "active_bytes": figures,
+                    "num_alloc_retries": 0, "num_ooms": ooms}
+    __version__ = "2.99"
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts Python code under the probe and waits for the line that it prints."""
+    running = []
+    (tmp_path / "torch.py").write_text(textwrap.dedent(TORCH))
+
+    def start_code(code, *, under_run=True):
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env=probed_environment(environ) if under_run else environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        running.append(process)
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    yield start_code
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+@pytest.fixture
+def probes(clock):
+    """Reads probes by a clock that stands still."""
+    directory = ProbeDirectory(clock=clock, now=time.time)
+    yield directory
+    directory.close()
+
+
+@pytest.fixture
+def gpus_with(make_gpu, make_process):
+    """Two GPUs; of each process it is said on which it is."""
+
+    def make(*placed):
+        rows = {0: [], 1: []}
+        for pid, *indices in placed:
+            for index in indices:
+                rows[index].append(make_process(pid, 10, start_time=psutil.Process(pid).create_time()))
+        return [make_gpu(index, rows[index], uuid=f"GPU-{uuid}") for index, uuid in enumerate((FIRST, SECOND))]
+
+    return make
+
+
+def counters_of(readings):
+    return [[process.counters for process in reading.processes] for reading in readings]
+
+
+def filled(probes, clock, readings, wanted=lambda readings: True):
+    """The readings once the process has published, and what it published is as wanted."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        clock.pass_(SEARCH_AFTER_SECONDS[-1])
+        done, _ = probes.fill(readings)
+        if any(process.counters for reading in done for process in reading.processes) and wanted(done):
+            return done
+        time.sleep(0.02)
+    return pytest.fail("no such counters came")
+
+
+TWO_DEVICES = """
+    import sys, time, torch
+    torch.allocated.update({0: 3 << 20, 1: 5 << 20})
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_process_on_two_gpus_has_each_ones_own_counters(start, probes, clock, gpus_with):
+    process = start(TWO_DEVICES)
+    both = filled(probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes)
+    assert [each[0].allocated_bytes for each in counters_of(both)] == [3 * MIB, 5 * MIB]
+    assert [each[0].steps for each in counters_of(both)] == [None, None]
+
+
+def test_devices_are_told_apart_by_uuid_not_by_number(start, probes, clock, gpus_with):
+    process = start("""
+        import sys, torch
+        torch.cuda.uuids.reverse()  # CUDA_VISIBLE_DEVICES=1,0
+        torch.allocated[0] = 3 << 20
+        print("up", flush=True)
+        sys.stdin.read()
+    """)
+    done = filled(probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes)
+    ((first,), (second,)) = counters_of(done)
+    assert (first.allocated_bytes, first.out_of_memory) == (None, None)
+    assert second.allocated_bytes == 3 * MIB
+
+
+@pytest.mark.parametrize(("on", "known"), [((1,), [5 * MIB]), ((0, 1), [None, None])])
+def test_without_uuids_only_a_single_gpu_is_sure(start, probes, clock, gpus_with, on, known):
+    process = start("""
+        import sys, torch
+        torch.old = True
+        torch.allocated[0] = 5 << 20
+        print("up", flush=True)
+        sys.stdin.read()
+    """)
+    done = filled(probes, clock, gpus_with((process.pid, *on)))
+    time.sleep(1.2)  # the first sample may be from before the allocation
+    done, _ = probes.fill(gpus_with((process.pid, *on)))
+    assert [counters.allocated_bytes for each in counters_of(done) for counters in each] == known
+
+
+def test_a_process_without_probe_is_searched_now_and_then(start, probes, clock, gpus_with, monkeypatch):
+    searched = []
+    monkeypatch.setattr(
+        "vramtop.monitor.probe.counters.find_probe", lambda pid: searched.append(pid) or find_probe(pid)
+    )
+    process = start("""
+        import sys
+        print("up", flush=True)
+        sys.stdin.readline()
+        import torch
+        print("up", flush=True)
+        sys.stdin.read()
+    """)
+    readings = gpus_with((process.pid, 0))
+    assert counters_of(probes.fill(readings)[0]) == [[None], []]
+    process.stdin.write("\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    while find_probe(process.pid) is None:
+        time.sleep(0.01)
+    clock.pass_(SEARCH_AFTER_SECONDS[0] - 1)
+    probes.fill(readings)
+    assert len(searched) == 1
+    clock.pass_(1)
+    probes.fill(readings)
+    clock.pass_(SEARCH_AFTER_SECONDS[1] - 1)
+    probes.fill(readings)
+    assert len(searched) == 2
+    filled(probes, clock, readings)
+
+
+def test_a_process_that_cannot_be_seen_is_not_searched(probes, make_gpu, make_process, monkeypatch):
+    monkeypatch.setattr("vramtop.monitor.probe.counters.find_probe", pytest.fail)
+    readings = [make_gpu(0, [make_process(4711, 10, start_time=None)])]
+    assert probes.fill(readings) == (readings, ())
+
+
+def test_a_process_that_hides_its_files_has_no_counters(probes, make_gpu, make_process):
+    readings = [make_gpu(0, [make_process(2**22 - 1, 10)])]
+    assert probes.fill(readings) == (readings, ())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_users_process_has_none(start, clock, gpus_with):
+    process = start(TWO_DEVICES)
+    readings = gpus_with((process.pid, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other tests' threads have no part in it
+        child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        os._exit(0 if ProbeDirectory(clock=clock, now=time.time).fill(readings) == (readings, ()) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def may_unshare():
+    """Whether this user may make pid namespaces."""
+    command = ["unshare", "--pid", "--fork", "true"]
+    return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
+
+
+@pytest.mark.skipif(not may_unshare(), reason="makes a pid namespace")
+def test_a_process_in_a_container_knows_itself_by_another_pid(start, probes, clock, gpus_with):
+    process = start("""
+        import os, subprocess, sys
+        code = "import torch, time; torch.allocated[0] = 5 << 20; print('up', flush=True); time.sleep(60)"
+        os.execvp("unshare", ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code])
+    """)
+    (inside,) = psutil.Process(process.pid).children()
+    done = filled(probes, clock, gpus_with((inside.pid, 0)), lambda r: r[0].processes[0].counters.allocated_bytes)
+    assert counters_of(done)[0][0].allocated_bytes == 5 * MIB
+
+
+def test_last_words_tell_of_a_failed_allocation_and_come_once(start, probes, clock, gpus_with):
+    process = start("""
+        import sys, torch
+        torch.allocated[0] = 70 << 30
+        print("up", flush=True)
+        sys.stdin.read()
+        torch.ooms = 1
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    """)
+    readings = gpus_with((process.pid, 0))
+    filled(probes, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes)
+    process.stdin.close()
+    process.wait()
+    before = time.time()
+    done, (words,) = probes.fill([replace(reading, processes=()) for reading in readings])
+    assert (words.gpu, words.pid, words.start_time) == (0, process.pid, readings[0].processes[0].start_time)
+    counters = words.counters
+    assert (counters.allocated_bytes, counters.out_of_memory, counters.error) == (70 * GIB, 1, "OutOfMemoryError")
+    assert counters.ended == pytest.approx(counters.out_of_memory_time, abs=5)
+    assert counters.ended < before
+    assert probes.fill(done) == (done, ())
+
+
+def test_a_killed_process_has_last_words_but_no_end(start, probes, clock, gpus_with):
+    process = start(TWO_DEVICES)
+    readings = gpus_with((process.pid, 1))
+    filled(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
+    process.kill()
+    process.wait()
+    _, (words,) = probes.fill([replace(reading, processes=()) for reading in readings])
+    assert (words.gpu, words.counters.allocated_bytes) == (1, 5 * MIB)
+    assert words.counters.ended is words.counters.error is None
+
+
+def test_a_list_that_could_not_be_read_ends_nobody(start, probes, clock, gpus_with):
+    process = start(TWO_DEVICES)
+    readings = gpus_with((process.pid, 0))
+    filled(probes, clock, readings)
+    unread = [replace(readings[0], processes=None), readings[1]]
+    assert probes.fill(unread) == (unread, ())
+    assert counters_of(probes.fill(readings)[0])[0][0] is not None
+
+
+def test_a_stopped_process_keeps_its_old_time(start, probes, clock, gpus_with):
+    process = start(TWO_DEVICES)
+    readings = gpus_with((process.pid, 0))
+    filled(probes, clock, readings)
+    psutil.Process(process.pid).suspend()
+    time.sleep(0.1)
+    first = counters_of(probes.fill(readings)[0])[0][0]
+    time.sleep(1.5)
+    assert counters_of(probes.fill(readings)[0])[0][0].time == first.time
+
+
+def test_a_process_that_became_another_program_is_searched_again(start, clock, gpus_with):
+    late = [0.0]
+    directory = ProbeDirectory(clock=clock, now=lambda: time.time() + late[0])
+    process = start("""
+        import os, sys, torch
+        torch.allocated[0] = 1
+        if "again" not in os.environ:
+            print("up", flush=True)
+            sys.stdin.readline()
+            os.environ["again"] = "1"
+            os.execv(sys.executable, sys.orig_argv)
+        torch.allocated[0] = 2
+        sys.stdin.read()
+    """)
+    readings = gpus_with((process.pid, 0))
+    filled(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 1)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    late[0] = 60.0
+    filled(directory, clock, readings, lambda r: r[0].processes[0].counters.allocated_bytes == 2)
+    directory.close()
+
+
+def test_a_child_does_not_speak_with_its_parents_probe(start, probes, clock, gpus_with):
+    """A fork that Python does not know of leaves the parent's memory file open in the child."""
+    process = start("""
+        import ctypes, os, sys, torch
+        torch.allocated[0] = 1
+        import time
+        time.sleep(0.5)
+        child = ctypes.CDLL(None).fork()
+        if child == 0:
+            ctypes.CDLL(None).pause()
+        print("up", flush=True)
+        print(child, flush=True)
+        sys.stdin.read()
+    """)
+    child = int(process.stdout.readline())
+    assert find_probe(child) is not None
+    filled(probes, clock, gpus_with((process.pid, 0)))
+    both = gpus_with((process.pid, 0), (child, 1))
+    for _ in range(3):
+        clock.pass_(SEARCH_AFTER_SECONDS[-1])
+        done, _ = probes.fill(both)
+    assert counters_of(done)[0][0] is not None
+    assert counters_of(done)[1] == [None]
+    psutil.Process(child).kill()
+
+
+def test_a_live_snapshot_carries_them_through_a_recording(start, driver, clock, fake_gpu, fake_process, tmp_path):
+    process = start(TWO_DEVICES)
+    driver.gpus = [
+        fake_gpu(uuid=f"GPU-{uuid}", processes=[fake_process(process.pid, GIB, peak_bytes=2 * GIB)], accounting=True)
+        for uuid in (FIRST, SECOND)
+    ]
+    source = NvmlSource(clock=clock)
+    source.open()
+    snapshot = None
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        clock.pass_(SEARCH_AFTER_SECONDS[-1])
+        snapshot = source.read()
+        counters = snapshot.gpus[1].processes[0].counters
+        if counters is not None and counters.allocated_bytes:
+            break
+    driver.gpus[0].processes = driver.gpus[1].processes = []
+    with RecordingWriter(tmp_path / "run.jsonl.gz") as writer:
+        writer.write(snapshot)
+        writer.write(source.read())
+    source.close()
+    first, second = read_recording(tmp_path / "run.jsonl.gz")
+    row = first.gpus[1].processes[0]
+    assert first == snapshot
+    assert (row.counters.allocated_bytes, row.peak_bytes) == (5 * MIB, 2 * GIB)
+    assert [words.gpu for words in second.last_words] == [0, 1]
+    later = shifted(second, 100.0).last_words[0]
+    assert later.counters.time == second.last_words[0].counters.time + 100
+    assert shifted(first, 100.0).gpus[1].processes[0].counters.time == row.counters.time + 100
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ['b"[" * 100_000', """b'{"pid": 1}'""", """b'{"pid": 1, "time": 1e999, "devices": [{}]}'""", 'b"\\xff"'],
+    ids=["deep", "half", "numberless", "binary"],
+)
+def test_a_hostile_probe_is_no_probe(start, probes, gpus_with, payload):
+    process = start(f"""
+        import os, struct, sys
+        file = os.memfd_create("vramtop-probe")
+        payload = {payload}
+        os.write(file, struct.pack("<8sQII", b"VRAMTOP1", 2, len(payload), 0) + payload)
+        print("up", flush=True)
+        sys.stdin.read()
+    """)
+    readings = gpus_with((process.pid, 0))
+    assert find_probe(process.pid) is not None
+    assert probes.fill(readings) == (readings, ())

@@ -1,0 +1,281 @@
+"""The probe, in real processes: what it publishes, and what it leaves alone."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from vramtop.monitor.probe.launch import BOOTSTRAP, probed_environment
+from vramtop.monitor.probe.probe_reader import ProbeReader, ProbeSample, find_probe
+
+needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
+Start = Callable[..., "subprocess.Popen[str]"]
+CUDA = """
+    allocated = 5 << 20
+    class cuda:
+        is_initialized = staticmethod(lambda: True)
+        device_count = staticmethod(lambda: 2)
+        @staticmethod
+        def memory_stats_as_nested_dict(index):
+            if index:
+                return {}
+            return {"allocated_bytes": {"all": {"current": allocated, "peak": 8 << 20}},
+                    "reserved_bytes": {"all": {"current": 7 << 20, "peak": 9 << 20}},
+                    "active_bytes": {"all": {"current": 6 << 20}}, "num_alloc_retries": 1, "num_ooms": 0}
+        get_device_properties = staticmethod(lambda index: object())
+    __version__ = "2.99"
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts Python code under the probe; its folder can hold a ``torch`` that has a card."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start_code(code: str, *options: str, environ: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+        (tmp_path / "torch").mkdir(exist_ok=True)
+        (tmp_path / "torch" / "__init__.py").write_text(textwrap.dedent(CUDA))
+        paths = os.pathsep.join([str(tmp_path), *((environ or {}).pop("PYTHONPATH", "").split() or [])])
+        process = subprocess.Popen(
+            [sys.executable, *options, "-c", textwrap.dedent(code)],
+            env=probed_environment({**os.environ, **(environ or {}), "PYTHONPATH": paths}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(process)
+        return process
+
+    yield start_code
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def sample_of(pid: int, wanted: Callable[[ProbeSample], object] = lambda sample: True) -> ProbeSample:
+    """The first sample that is as wanted."""
+    reader = ProbeReader(pid)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        sample = reader.read()
+        if sample is not None and wanted(sample):
+            return sample
+        time.sleep(0.05)
+    pytest.fail(f"process {pid} published nothing like it")
+
+
+def test_the_allocators_counters_are_published_once_torch_is_there(start: Start) -> None:
+    process = start("import time, torch; time.sleep(60)")
+    (device,) = sample_of(process.pid).devices
+    assert (device.index, device.allocated_bytes, device.reserved_bytes) == (0, 5 << 20, 7 << 20)
+    assert (device.allocated_peak_bytes, device.reserved_peak_bytes, device.retries) == (8 << 20, 9 << 20, 1)
+
+
+def test_a_stopped_process_leaves_an_old_sample_that_says_so(start: Start) -> None:
+    process = start("import time, torch; time.sleep(60)")
+    sample = sample_of(process.pid)
+    assert sample.age_seconds(sample.time + 1) is None
+    os.kill(process.pid, signal.SIGSTOP)
+    still = ProbeReader(process.pid).read()
+    assert still is not None
+    assert still.age_seconds(still.time + 60) == 60
+
+
+def test_figures_are_renewed(start: Start) -> None:
+    process = start("import time, torch; time.sleep(1.5); torch.allocated = 11; time.sleep(60)")
+    first = sample_of(process.pid)
+    later = sample_of(process.pid, lambda sample: sample.devices[0].allocated_bytes == 11)
+    assert later.time > first.time
+
+
+@pytest.mark.parametrize(
+    ("told", "torch", "trainer", "model"),
+    [
+        ({"torch": "2.13.0+cu130"}, "2.13.0+cu130", None, None),
+        ({"torch": "\x1b]0;owned\x07"}, None, None, None),
+        ({"torch": 2, "trainer": ["a"], "model": "b"}, None, None, None),
+        ({"trainer": {}, "model": {"parameters": {"bfloat16": "x", "float32": 4}}}, None, {}, {"float32": 4}),
+        ({"model": {"parameters": 7}}, None, None, {}),
+    ],
+)
+def test_what_a_stranger_says_is_taken_for_what_it_can_be(
+    told: dict[str, object], torch: str | None, trainer: object, model: object
+) -> None:
+    """Another user's process may publish what it likes, and root reads it."""
+    file = os.memfd_create("vramtop-probe")
+    try:
+        payload = json.dumps({"pid": os.getpid(), "time": 5.0, **told}).encode()
+        os.write(file, struct.pack("<8sQII", b"VRAMTOP1", 2, len(payload), 0) + payload)
+        sample = ProbeReader(os.getpid()).read()
+    finally:
+        os.close(file)
+    assert sample is not None
+    assert (sample.torch, sample.trainer) == (torch, trainer)
+    assert (sample.model and sample.model["parameters"]) == model or sample.model is model
+
+
+def test_a_process_without_torch_has_no_probe(start: Start) -> None:
+    process = start("import json, time, sys; print('up', flush=True); time.sleep(60)")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert find_probe(process.pid) is None
+    assert ProbeReader(process.pid).read() is None
+
+
+def test_neither_torch_nor_cuda_is_touched_by_the_probe(start: Start) -> None:
+    code = """
+        import sys, time
+        import types
+        class Cuda(types.ModuleType):
+            def __getattr__(self, name):
+                if name == "is_initialized":
+                    return lambda: False
+                print("touched", name, flush=True)
+                raise AttributeError(name)
+        import torch
+        torch.cuda = Cuda("torch.cuda")
+        time.sleep(1.6)
+        print("imported", "transformers" in sys.modules, flush=True)
+    """
+    output, errors = start(code).communicate(timeout=60)
+    assert (output, errors) == ("imported False\n", "")
+
+
+def test_the_users_own_sitecustomize_runs_and_its_errors_are_shown(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('mine', flush=True)\n")
+    assert start("import sitecustomize; print(sitecustomize.__file__)").communicate(timeout=60)[0].splitlines() == (
+        ["mine", str(tmp_path / "sitecustomize.py")]
+    )
+    (tmp_path / "sitecustomize.py").write_text("raise ImportError('broken', name='sitecustomise')\n")
+    output, errors = start("print('goes on')").communicate(timeout=60)
+    assert output == "goes on\n"
+    assert "broken" in errors
+
+
+def test_a_forked_child_does_not_speak_for_its_parent(start: Start) -> None:
+    code = """
+        import os, time, torch
+        time.sleep(0.5)
+        child = os.fork()
+        if child:
+            print(child, flush=True)
+        time.sleep(60)
+    """
+    process = start(code)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        time.sleep(0.3)
+        assert find_probe(child) is None
+        assert sample_of(process.pid).devices
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_started_processes_have_probes_of_their_own(start: Start) -> None:
+    code = """
+        import subprocess, sys
+        with subprocess.Popen([sys.executable, "-c", "import time, torch; time.sleep(60)"]) as child:
+            print(child.pid, flush=True)
+    """
+    process = start(code)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert sample_of(child).torch == "2.99"
+        assert find_probe(process.pid) is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_an_isolated_interpreter_starts_no_probe(start: Start, tmp_path: Path) -> None:
+    code = f"""
+        import sys, time
+        sys.path.insert(0, {str(tmp_path)!r})
+        import torch
+        print(1, flush=True)
+        time.sleep(60)
+    """
+    process = start(code, "-I")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert find_probe(process.pid) is None
+
+
+@needs_torch
+def test_the_callback_tells_the_trainers_settings_the_model_and_its_steps(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+            import time
+            import torch
+            from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+            config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+                                 num_attention_heads=2)
+            data = [{"input_ids": torch.ones(8, dtype=torch.long), "labels": torch.ones(8, dtype=torch.long)}] * 8
+            arguments = TrainingArguments(output_dir="out", per_device_train_batch_size=2, max_steps=3, use_cpu=True,
+                                          report_to=[], hub_token="secret", save_strategy="no")
+            Trainer(LlamaForCausalLM(config), arguments, train_dataset=data).train()
+            time.sleep(60)
+        """)
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=probed_environment({**os.environ, "HF_HUB_OFFLINE": "1"}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        sample = sample_of(process.pid, lambda sample: sample.steps == 3)
+    finally:
+        process.kill()
+        process.wait()
+    assert sample.trainer is not None
+    assert sample.trainer["per_device_train_batch_size"] == 2
+    assert "secret" not in repr(sample.trainer)
+    assert sample.model is not None
+    assert (sample.model["class"], sample.model["config"]["hidden_size"]) == ("LlamaForCausalLM", 16)
+    assert list(sample.model["parameters"]) == ["float32 trained"]
+    assert sample.devices == ()
+
+
+def test_report_from_a_script_of_ones_own() -> None:
+    code = """
+        import time
+        from vramtop.monitor import report, step_ended
+        report(micro_batch=4)
+        step_ended()
+        time.sleep(60)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    try:
+        sample = sample_of(process.pid, lambda sample: sample.steps == 1)
+        assert sample.torch is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_command_runs_unchanged_under_the_probe(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vramtop.tui.cli.main", "run", "--", sys.executable, "-c"]
+    code = "import os, sys; print(os.environ['PYTHONPATH'].split(os.pathsep)[0]); sys.exit(7)"
+    done = subprocess.run([*command, code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (f"{BOOTSTRAP}\n", 7)
+
+
+@pytest.mark.parametrize(("words", "sentence"), [((), "no command is given"), (("/no/such",), "/no/such: cannot be")])
+def test_a_command_that_cannot_be_started_is_one_sentence(words: tuple[str, ...], sentence: str) -> None:
+    command = [sys.executable, "-m", "vramtop.tui.cli.main", "run", *(["--", *words] if words else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"vramtop: {sentence}")

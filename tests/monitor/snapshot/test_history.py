@@ -1,0 +1,99 @@
+"""Rings of readings per GPU and process."""
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.snapshot.history import History, usual_interval
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault
+
+
+def test_readings_come_back_oldest_first_and_the_oldest_fall_out(make_snapshot, make_gpu, make_process):
+    history = History(capacity=3)
+    for second in range(5):
+        process = make_process(used=second)
+        history.add(make_snapshot([make_gpu(0, [process])], time=2000.0 + second))
+    assert history.gpu("GPU-00000000") == [
+        (2002.0, 3 * GIB),
+        (2003.0, 4 * GIB),
+        (2004.0, 5 * GIB),
+    ]
+    assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2002.0, 2 * GIB), (2003.0, 3 * GIB), (2004.0, 4 * GIB)]
+
+
+def test_a_whole_life_is_kept_in_stretches_that_get_longer(make_snapshot, make_gpu, make_process):
+    history, key = History(capacity=4), ("GPU-00000000", 4711, 1000.0)
+    for second in range(100):
+        used = 70 if second == 33 else None if second == 99 else 20
+        history.add(make_snapshot([make_gpu(0, [make_process(used=used)])], time=2000.0 + second))
+    assert history.process(key) == [*((2096.0 + n, 20 * GIB) for n in range(3)), (2099.0, None)]
+    life = history.life(key)
+    assert life[-4:] == history.process(key)
+    assert life[0][0] == 2000.0
+    assert len(life) <= 8
+    assert max(size for _, size in life if size is not None) == 70 * GIB
+    assert [time for time, _ in life] == sorted({time for time, _ in life})
+    assert history.life((0, 1, 1.0)) == []
+
+
+def test_figures_from_before_are_no_new_readings(make_snapshot, make_gpu, make_process):
+    """A driver that hangs on a GPU: it would look as if nothing changed there."""
+    history = History()
+    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
+    process = make_process(used=20)
+    history.add(make_snapshot([make_gpu(0, [process])]))
+    history.add(make_snapshot([make_gpu(0, [process], faults=(hangs,))], time=2001.0))
+    key = ("GPU-00000000", 4711, 1000.0)
+    assert history.gpu("GPU-00000000") == [(2000.0, 21 * GIB), (2001.0, None)]
+    assert history.process(key) == history.life(key) == [(2000.0, 20 * GIB), (2001.0, None)]
+
+
+def test_what_is_not_known_stays_none(make_snapshot, make_gpu, make_process):
+    history = History()
+    history.add(make_snapshot([make_gpu(0, [make_process(used=None)], used_bytes=None)]))
+    assert history.gpu("GPU-00000000") == [(2000.0, None)]
+    assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2000.0, None)]
+
+
+def test_sizes_are_exact_to_the_byte(make_snapshot, make_gpu):
+    history = History()
+    history.add(make_snapshot([make_gpu(used_bytes=150_754_820_097)]))
+    assert history.gpu("GPU-00000000") == [(2000.0, 150_754_820_097)]
+
+
+def test_a_gpu_without_uuid_goes_by_its_index(make_snapshot, make_gpu):
+    history = History()
+    gpu = make_gpu(3, uuid=None)
+    history.add(make_snapshot([gpu]))
+    assert gpu.key == 3
+    assert len(history.gpu(3)) == 1
+
+
+def test_a_reused_pid_has_a_history_of_its_own(make_snapshot, make_gpu, make_process):
+    history = History()
+    history.add(make_snapshot([make_gpu(0, [make_process(used=9)])]))
+    history.add(make_snapshot([make_gpu(0, [make_process(used=1, start_time=1990.0)])], time=2001.0))
+    assert history.process(("GPU-00000000", 4711, 1990.0)) == [(2001.0, GIB)]
+    assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2000.0, 9 * GIB)]
+
+
+def test_the_dead_are_forgotten_after_a_while(make_snapshot, make_gpu, make_process):
+    history = History(keep_seconds=10)
+    history.add(make_snapshot([make_gpu(0, [make_process()]), make_gpu(1)]))
+    history.add(make_snapshot([make_gpu(0)], time=2010.0))
+    assert history.process(("GPU-00000000", 4711, 1000.0))
+    history.add(make_snapshot([make_gpu(0)], time=2010.1))
+    assert history.process(("GPU-00000000", 4711, 1000.0)) == history.life((0, 4711, 1000.0)) == []
+    assert history.gpu("GPU-00000001") == []
+    assert len(history.gpu("GPU-00000000")) == 3
+
+
+def test_what_is_to_be_kept_is_not_forgotten(make_snapshot, make_gpu, make_process):
+    history, key = History(keep_seconds=10), ("GPU-00000000", 4711, 1000.0)
+    history.add(make_snapshot([make_gpu(0, [make_process()])]))
+    history.add(make_snapshot([make_gpu(0)], time=3000.0), keep=[key])
+    assert history.process(key) == history.life(key) == [(2000.0, 30 * GIB)]
+    history.add(make_snapshot([make_gpu(0)], time=3001.0))
+    assert history.life(key) == []
+
+
+def test_the_usual_interval_is_the_median():
+    assert usual_interval([(0.0, 1), (1.0, 1), (2.0, None), (9.0, 1)]) == 1.0
+    assert usual_interval([(0.0, 1)]) is None

@@ -1,0 +1,98 @@
+"""MIG devices as readings of their own: memory, processes, identity."""
+
+from dataclasses import replace
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.history import History
+from vramtop.monitor.snapshot.mig_devices import home_of, mig_devices
+from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+
+
+def test_each_device_has_the_memory_of_its_instance_and_says_whose_it_shares(make_mig_gpu, make_process):
+    inside = [
+        make_process(1, 0.5, gpu_instance=3, compute_instance=0),
+        make_process(2, 0.25, gpu_instance=3, compute_instance=1),
+        make_process(3, 0.125, gpu_instance=9),
+        make_process(4, 0.1),
+    ]
+    gpu = make_mig_gpu(7, inside)
+    devices = mig_devices(gpu)
+    assert [(d.label, d.shares, d.total_bytes, d.used_bytes) for d in devices] == [
+        ("7:3:0", None, 40 * GIB, GIB),
+        ("7:3:1", "7:3:0", 40 * GIB, GIB),
+        ("7:9", None, 20 * GIB, GIB),
+    ]
+    assert [[process.pid for process in d.processes] for d in devices] == [[1, 2], [2], [3]]
+    assert devices[0].unattributed_bytes == GIB // 4
+    assert [home_of(gpu, process).label for process in inside] == ["7:3:0", "7:3:1", "7:9", "7"]
+    assert devices[1].name == "NVIDIA H100 80GB HBM3 MIG 2c.3g.40gb"
+
+
+def test_a_gpu_that_is_not_in_mig_mode_has_none(make_gpu, make_process):
+    process = make_process(1)
+    assert mig_devices(make_gpu(0, [process])) == ()
+    assert mig_devices(make_gpu(0, [process], mig=())) == ()
+    assert home_of(gpu := make_gpu(0, [process]), process) is gpu
+
+
+def test_why_a_figure_is_unknown_is_said_of_the_device(make_mig_gpu):
+    gpu = make_mig_gpu(0, faults=(Fault(field="mig", code="NO_PERMISSION", message="not allowed"),))
+    unread = replace(gpu, mig=tuple(replace(device, used_bytes=None, total_bytes=None) for device in gpu.mig))
+    assert {device.reason("total_bytes") for device in mig_devices(unread)} == {"not allowed"}
+    assert {device.processes for device in mig_devices(replace(unread, processes=None))} == {None}
+
+
+def test_histories_are_of_one_gpu_and_of_one_mig_device(make_snapshot, make_gpu, make_mig_gpu, make_process):
+    history = History()
+    first, second = make_process(1, 0.5, gpu_instance=3), make_process(1, 0.25, gpu_instance=9)
+    history.add(make_snapshot([make_mig_gpu(0, [first]), make_gpu(1, [make_process(5, 3)])]))
+    gpu = make_mig_gpu(1, [second], uuid="GPU-00000000")
+    moved = replace(gpu, mig=tuple(replace(d, uuid=d.uuid.replace("MIG-1", "MIG-0")) for d in gpu.mig))
+    history.add(make_snapshot([make_gpu(0, [make_process(5, 4)], uuid="GPU-00000001"), moved], time=2001.0))
+    assert history.process(("GPU-00000001", 5, 1000.0)) == [(2000.0, 3 * GIB), (2001.0, 4 * GIB)]
+    keys = [device.key for device in mig_devices(moved)]
+    assert history.process((keys[0], 1, 1000.0)) == [(2000.0, GIB // 2)]
+    assert history.process((keys[2], 1, 1000.0)) == [(2001.0, GIB // 4)]
+    assert [time for time, _ in history.gpu(keys[2])] == [2000.0, 2001.0]
+
+
+def test_another_profile_under_the_same_uuid_is_another_device(make_mig_gpu):
+    gpu = make_mig_gpu(0)
+    other = replace(gpu, mig=tuple(replace(device, profile="1g.10gb") for device in gpu.mig))
+    assert {device.key for device in mig_devices(gpu)}.isdisjoint(device.key for device in mig_devices(other))
+
+
+def test_a_job_is_held_against_the_memory_of_its_mig_device(make_snapshot, make_mig_gpu, make_process, make_budget):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
+    job = Job(name="tune", model=ModelSpec(id="gpt2"))
+    watchlist.watch(WatchedJob(job=job, pids=((3, 1_000.0),)))
+    board = watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
+    (gpu,) = board.gpus
+    assert [device.reading.label for device in gpu.devices] == ["0:3:0", "0:3:1", "0:9"]
+    (row,) = gpu.devices[2].rows
+    assert (row.gpu.label, row.gpu.total_bytes, row.comparison.status) == ("0:9", 20 * GIB, "on_budget")
+    assert [each.rows for each in gpu.devices[:2]] == [(), ()]
+    assert [(each.reading.label, each.expected_bytes) for each in board.shown] == [
+        ("0", None),
+        ("0:3:0", None),
+        ("0:3:1", None),
+        ("0:9", 18 * GIB),
+    ]
+    assert board.processes[0].budget is not None
+    assert board.runs[0].rows[0].gpu.label == "0:9"
+
+
+def test_the_run_of_a_mig_job_ends_also_when_its_device_goes(make_snapshot, make_mig_gpu, make_process, make_budget):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18), is_running=lambda _: False)
+    watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
+    watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
+    gone = make_mig_gpu(0)
+    board = watchlist.update(make_snapshot([replace(gone, mig=gone.mig[:2])], time=2001.0))
+    (row,) = board.runs[0].rows
+    assert (row.ended_at, row.gpu.label, row.comparison.status) == (2001.0, "0:9", "ended")
+    watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)])], time=2002.0))
+    lost = replace(make_mig_gpu(0, mig=None), processes=None)
+    board = watchlist.update(make_snapshot([lost], time=2003.0))
+    assert board.runs[0].rows[0].comparison.sentence == "its GPU cannot be read"

@@ -1,0 +1,34 @@
+"""The demo recording tells its story through the very pipeline that live GPUs go through."""
+
+from vramtop.estimator.estimation import estimate
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.sources.demo import demo_path
+from vramtop.monitor.sources.recording import read_recording
+
+
+def test_a_job_loads_and_runs_on_budget_another_outgrows_its_own_and_a_third_no_longer_fits() -> None:
+    watchlist = Watchlist(estimate)
+    stories: dict[str, list[str]] = {}
+    fullest = 0.0
+    for snapshot in read_recording(demo_path()):
+        board = watchlist.update(snapshot)
+        told = [(row.job.label, row.comparison.status) for row in board.processes if row.job and row.comparison]
+        told += [(row.job.label, row.fit.verdict) for row in board.pending if row.fit]
+        for label, word in told:
+            story = stories.setdefault(label, [])
+            if story[-1:] != [word]:
+                story.append(word)
+        second = board.gpus[1].reading
+        fullest = max(fullest, (second.used_bytes or 0) / (second.total_bytes or 1))
+    assert stories["llama-8b-sft"] == ["loading", "warming_up", "on_budget"]
+    assert stories["qwen-7b-dpo"] == ["loading", "warming_up", "on_budget", "over"]
+    assert stories["qwen-14b-lora"][0] == "fits"
+    assert stories["qwen-14b-lora"][-1] == "does_not_fit"
+    assert 0.9 < fullest < 1
+
+
+def test_every_figure_of_the_demo_adds_up() -> None:
+    for snapshot in read_recording(demo_path()):
+        for gpu in snapshot.gpus:
+            assert gpu.total_bytes == (gpu.reserved_bytes or 0) + (gpu.used_bytes or 0) + (gpu.free_bytes or 0)
+            assert gpu.used_bytes == (gpu.attributed_bytes or 0) + (gpu.unattributed_bytes or 0)

@@ -1,0 +1,108 @@
+"""Readings that are made before there is an app, and how it takes over."""
+
+import queue
+import threading
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.monitor.sources.early_sampler import HeadStart
+
+LONG = 20.0
+"""Seconds that no wait in these tests should take."""
+
+
+class Steps:
+    """A source whose answers the test hands out one by one; an exception is raised by ``open``."""
+
+    def __init__(self):
+        self.answers = queue.Queue()
+        self.asked = threading.Semaphore(0)
+
+    def open(self):
+        self.asked.release()
+        answer = self.answers.get(timeout=LONG)
+        if isinstance(answer, Exception):
+            raise answer
+
+    def read(self):
+        self.asked.release()
+        return self.answers.get(timeout=LONG)
+
+    def close(self):
+        self.asked.release()
+
+    def until_asked(self, times):
+        for _ in range(times):
+            assert self.asked.acquire(timeout=LONG)
+
+
+def judged(snapshot):
+    return "board of", snapshot
+
+
+@pytest.fixture
+def begin():
+    started = []
+
+    def start(judge=judged):
+        source = Steps()
+        started.append((HeadStart(source, 0.05, judge), source))
+        return started[-1]
+
+    yield start
+    for head_start, source in started:
+        source.answers.put(None)
+        head_start.sampler.stop(LONG)
+
+
+def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
+    head_start, source = begin()
+    early = [make_snapshot([], time=float(at)) for at in (1, 2)]
+    for answer in (None, *early):  # opened, then read twice
+        source.answers.put(answer)
+    source.until_asked(4)
+    taken = queue.Queue()
+    assert head_start.take_over(taken.put, taken.put) == ("board of", early[1])
+    later = make_snapshot([], time=3.0)
+    source.answers.put(later)
+    assert taken.get(timeout=LONG) is later
+
+
+def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
+    head_start, source = begin()
+    source.until_asked(1)
+    taken = queue.Queue()
+    assert head_start.take_over(taken.put, taken.put) is None
+    source.answers.put(None)
+    first = make_snapshot([])
+    source.answers.put(first)
+    assert taken.get(timeout=LONG) is first
+
+
+def test_a_failure_waits_too(begin):
+    head_start, source = begin()
+    source.answers.put(CannotTellError("no driver here"))
+    source.until_asked(2)  # it is closed when the failure has been said
+    taken = queue.Queue()
+    assert str(head_start.take_over(taken.put, taken.put)) == "no driver here"
+
+
+def test_whoever_takes_over_waits_for_no_estimate(begin, make_snapshot):
+    """And gets the snapshot that was being looked at."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(snapshot):
+        begun.set()
+        assert go_on.wait(LONG)
+        return judged(snapshot)
+
+    head_start, source = begin(slowly)
+    first = make_snapshot([])
+    for answer in (None, first):
+        source.answers.put(answer)
+    assert begun.wait(LONG)
+    taken = queue.Queue()
+    assert head_start.take_over(taken.put, taken.put) is None
+    go_on.set()
+    assert taken.get(timeout=LONG) is first

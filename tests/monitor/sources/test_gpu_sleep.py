@@ -1,0 +1,93 @@
+"""A GPU that sleeps is not asked anything."""
+
+import pytest
+
+from vramtop.monitor.sources.nvml import gpu_sleep
+from vramtop.monitor.sources.nvml.device import MODE_AGAIN_SECONDS
+from vramtop.monitor.sources.nvml.gpu_sleep import driver_addresses, may_sleep, sleeps
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+
+GIB = 2**30
+
+
+@pytest.fixture
+def power(tmp_path, monkeypatch):
+    """Writes what the kernel says of the GPU at 000a:01:00.0, which the driver has."""
+    (tmp_path / "gpus" / "000a:01:00.0").mkdir(parents=True)
+    folder = tmp_path / "devices" / "000a:01:00.0" / "power"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(gpu_sleep, "DRIVER", tmp_path / "gpus")
+    monkeypatch.setattr(gpu_sleep, "PCI", tmp_path / "devices")
+
+    def write(control, status):
+        (folder / "control").write_text(control + "\n")
+        (folder / "runtime_status").write_text(status + "\n")
+
+    return write
+
+
+@pytest.fixture
+def source(driver, clock, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    source = NvmlSource(clock=clock, now=clock)
+    yield source
+    source.close()
+
+
+def test_addresses_are_listed_in_their_order(tmp_path):
+    for name in ("0000:41:00.0", "0000:01:00.0", "0000:C1:00.0"):
+        (tmp_path / name).mkdir()
+    assert driver_addresses(tmp_path) == ("0000:01:00.0", "0000:41:00.0", "0000:c1:00.0")
+    assert driver_addresses(tmp_path / "absent") == ()
+
+
+def test_what_the_kernel_does_not_say_is_no_sleep(tmp_path):
+    assert not sleeps("0000:01:00.0", tmp_path)
+    assert not may_sleep("0000:01:00.0", tmp_path)
+    assert not sleeps(None)
+
+
+def test_a_gpu_that_sleeps_at_the_start_is_not_even_opened_and_read_once_it_wakes(driver, source, power):
+    power("auto", "suspended")
+    source.open()
+    (gpu,) = source.read().gpus
+    assert [fault.code for fault in gpu.faults] == ["ASLEEP"]
+    assert "sleeps" in gpu.reason("used_bytes")
+    assert (gpu.total_bytes, gpu.used_bytes, gpu.processes) == (None, None, None)
+    assert not [call for call in driver.calls if call.startswith("nvmlDeviceGet") and "Count" not in call]
+    power("auto", "active")
+    assert source.read().gpus[0].used_bytes == 20 * GIB
+
+
+def test_a_gpu_that_falls_asleep_is_left_alone(driver, source, power):
+    power("auto", "active")
+    source.open()
+    assert source.read().gpus[0].used_bytes == 20 * GIB
+    power("auto", "suspended")
+    driver.calls.clear()
+    (gpu,) = source.read().gpus
+    assert [fault.code for fault in gpu.faults] == ["ASLEEP"]
+    assert (gpu.name, gpu.uuid) == ("NVIDIA A100-SXM4-80GB", "GPU-0")
+    assert not driver.calls
+
+
+def test_where_the_drivers_list_is_hidden_a_gpu_is_known_once_it_was_opened(
+    driver, source, power, clock, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(gpu_sleep, "DRIVER", tmp_path / "absent")
+    power("auto", "active")
+    source.open()
+    assert source.read().gpus[0].faults == ()
+    power("auto", "suspended")
+    clock.pass_(MODE_AGAIN_SECONDS)
+    assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]
+
+
+def test_of_a_gpu_that_never_sleeps_it_is_not_looked_for_each_time(source, power, clock):
+    power("on", "active")
+    source.open()
+    source.read()
+    power("auto", "suspended")  # an administrator has changed it
+    assert source.read().gpus[0].faults == ()
+    clock.pass_(MODE_AGAIN_SECONDS)
+    assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]

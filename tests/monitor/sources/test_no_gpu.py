@@ -1,0 +1,84 @@
+"""Where this machine's GPUs cannot be seen, snapshots say so; a driver that appears is taken."""
+
+from collections.abc import Callable
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import NO_DRIVER, GpuReading, Snapshot
+from vramtop.monitor.sources.no_gpu import LiveOrNone
+from vramtop.monitor.sources.sampler import RETRY_SECONDS
+
+
+class Live:
+    """A live source that cannot be opened the first ``times``."""
+
+    def __init__(self, error: Exception, times: int, then: Snapshot | None = None) -> None:
+        self.error, self.times, self.then = error, times, then
+        self.opened = 0
+
+    def open(self) -> None:
+        self.opened += 1
+        self.times -= 1
+        if self.times >= 0:
+            raise self.error
+
+    def read(self) -> Snapshot | None:
+        return self.then
+
+    def close(self) -> None:
+        pass
+
+
+def test_without_a_driver_there_are_no_gpus_and_why_until_one_appears(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], clock: Callable[[], float]
+) -> None:
+    live = Live(CannotTellError("no NVIDIA driver here"), 2, make_snapshot([make_gpu()]))
+    source = LiveOrNone(live, clock=clock, now=lambda: 2_000.0)
+    source.open()
+    for _ in range(3):
+        snapshot = source.read()
+        assert snapshot is not None
+        assert (snapshot.gpus, snapshot.time, snapshot.source.kind) == ((), 2_000.0, "nvml")
+        assert [(fault.code, fault.message) for fault in snapshot.faults] == [(NO_DRIVER, "no NVIDIA driver here")]
+    assert live.opened == 1
+    clock.pass_(RETRY_SECONDS)  # type: ignore[attr-defined]
+    snapshot = source.read()
+    assert snapshot is not None
+    assert snapshot.faults
+    assert live.opened == 2
+    clock.pass_(RETRY_SECONDS)  # type: ignore[attr-defined]
+    assert source.read() == live.then
+    assert live.opened == 3
+
+
+def test_a_driver_that_was_there_and_has_gone_is_a_failure(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    """The figures from before stay on the screen, with their age."""
+    live = Live(CannotTellError("driver gone"), 0, make_snapshot([make_gpu()]))
+    source = LiveOrNone(live)
+    source.open()
+    assert source.read() == live.then
+    live.times = 1
+    with pytest.raises(CannotTellError, match="driver gone"):
+        source.open()
+
+
+def test_a_mistake_is_no_missing_driver() -> None:
+    with pytest.raises(InputError):
+        LiveOrNone(Live(InputError("wrong"), 1)).open()
+
+
+def test_whether_a_waiting_job_fits_is_not_told_without_a_gpu(
+    make_snapshot: Callable[..., Snapshot], make_budget: Callable[..., Budget]
+) -> None:
+    watchlist = Watchlist(make_budget)
+    watchlist.pend(Job(name="sft", model=ModelSpec(id="gpt2")))
+    (row,) = watchlist.update(make_snapshot([])).pending
+    assert row.fit is None
+    assert row.budget is not None
+    assert row.problem == "needs 40.0 GiB, and no GPU is seen here"

@@ -1,0 +1,552 @@
+"""NVML through pynvml's real calling code, against a scripted driver."""
+
+import os
+import shutil
+import subprocess
+
+import pynvml
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.sources.nvml import error_messages as nvml_errors
+from vramtop.monitor.sources.nvml import memory as nvml_memory
+from vramtop.monitor.sources.nvml.calls import ASK_AGAIN_SECONDS
+from vramtop.monitor.sources.nvml.device import LOST_AGAIN_SECONDS, MODE_AGAIN_SECONDS
+from vramtop.monitor.sources.nvml.error_messages import NoDriverError
+from vramtop.monitor.sources.nvml.nvml_source import COUNT_AGAIN_SECONDS, NvmlSource
+
+SUCCESS = pynvml.NVML_SUCCESS
+GIB = 2**30
+ME = os.getpid()
+
+
+@pytest.fixture
+def source(driver, clock):
+    """A source to be opened once the driver's GPUs are there."""
+    source = NvmlSource(clock=clock, now=lambda: 1_800_000_000.0)
+    yield source
+    source.close()
+
+
+def read_one(source):
+    source.open()
+    (gpu,) = source.read().gpus
+    return gpu
+
+
+def test_a_healthy_gpu_is_read_completely(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 12 * GIB)])]
+    source.open()
+    snapshot = source.read()
+    (gpu,) = snapshot.gpus
+    assert (gpu.index, gpu.uuid, gpu.name) == (0, "GPU-0", "NVIDIA A100-SXM4-80GB")
+    assert (gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes) == (80 * GIB, GIB // 2, 20 * GIB)
+    assert gpu.free_bytes == 80 * GIB - GIB // 2 - 20 * GIB
+    assert (gpu.utilisation_percent, gpu.temperature_c, gpu.power_w, gpu.power_limit_w) == (70, 55, 300.0, 400.0)
+    assert gpu.faults == snapshot.faults == ()
+    assert gpu.read_at == snapshot.time == 1_800_000_000.0
+    assert gpu.unattributed_bytes == 8 * GIB
+    assert (snapshot.source.driver_version, snapshot.source.cuda_version) == ("580.65.06", "13.0")
+    (process,) = gpu.processes
+    assert (process.pid, process.used_bytes, process.kinds, process.note) == (ME, 12 * GIB, ("compute",), None)
+    assert process.user
+    assert "pytest" in process.command
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["old driver", "WSL"])
+def test_memory_falls_back_to_v1_where_the_reserve_counts_as_used(driver, source, fake_gpu, missing):
+    driver.gpus = [fake_gpu()]
+    if missing:
+        driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
+    else:
+        driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN)
+    gpu = read_one(source)
+    assert gpu.reserved_bytes is None
+    assert gpu.used_bytes == 20 * GIB + GIB // 2
+    assert gpu.used_bytes + gpu.free_bytes == gpu.total_bytes
+    (fault,) = gpu.faults
+    assert (fault.field, fault.code) == ("reserved_bytes", "FUNCTION_NOT_FOUND" if missing else "UNKNOWN")
+
+
+def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_are_missing(
+    driver, source, fake_gpu, fake_process
+):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB)])]
+    lists = ("Compute", "Graphics", "MPSCompute")
+    driver.missing = {f"nvmlDeviceGet{name}RunningProcesses_v3" for name in lists} | {"nvmlDeviceGetTemperature"}
+    gpu = read_one(source)
+    assert [process.used_bytes for process in gpu.processes] == [GIB]
+    assert gpu.temperature_c == 55
+    assert gpu.faults == ()
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """A host with 128 GB of RAM, 30 GiB of them available."""
+    monkeypatch.setattr(nvml_memory, "host_total_bytes", lambda: 128_501_256_192)
+    monkeypatch.setattr(nvml_memory, "host_room", lambda: HostRoom(available_bytes=30 * GIB))
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
+def test_a_gpu_without_memory_of_its_own_has_the_hosts(driver, source, host, fake_gpu, fake_process, old):
+    driver.gpus = [
+        fake_gpu(name="NVIDIA GB10", processes=[fake_process(ME, 20 * GIB), fake_process(4_000_000, 3 * GIB)])
+    ]
+    driver.fail("nvmlDeviceGetMemoryInfo" if old else "nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    if old:
+        driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
+    gpu = read_one(source)
+    assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 23 * GIB, 30 * GIB)
+    assert gpu.unattributed_bytes == 0
+    assert gpu.reserved_bytes is None
+    assert gpu.read_at == 1_800_000_000.0
+    assert [(fault.field, fault.code) for fault in gpu.faults] == [("reserved_bytes", "HOST_MEMORY")]
+    assert "shares the host's memory" in gpu.faults[0].message
+    assert driver.calls["nvmlDeviceGetMemoryInfo"] == old
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {"total_bytes": 0, "reserved_bytes": 0, "used_bytes": 0, "free_bytes": 0},
+        {"total_bytes": 128501256192, "reserved_bytes": 0, "used_bytes": 6910320640, "free_bytes": 7976902656},
+    ],
+    ids=["total 0", "a real GB10"],
+)
+def test_figures_of_a_gpu_that_shares_the_hosts_memory_are_the_hosts(driver, source, host, fake_gpu, memory):
+    for name in ("NVIDIA GB10", "NVIDIA GB99"):  # one that the catalogue knows, and one that it does not
+        driver.gpus = [fake_gpu(name=name, **memory)]
+        gpu = read_one(source)
+        assert (gpu.total_bytes, gpu.used_bytes, gpu.free_bytes) == (128_501_256_192, 0, 30 * GIB)
+        assert [fault.code for fault in gpu.faults] == ["HOST_MEMORY"]
+
+
+@pytest.mark.parametrize("code", [SUCCESS, pynvml.NVML_ERROR_NOT_SUPPORTED])
+def test_a_card_with_memory_of_its_own_never_has_the_hosts(driver, source, host, fake_gpu, code):
+    driver.gpus = [fake_gpu(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", code)
+    gpu = read_one(source)
+    assert gpu.total_bytes is gpu.used_bytes is gpu.free_bytes is None
+    assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE" if code == SUCCESS else "NOT_SUPPORTED"}
+
+
+def test_what_is_used_of_shared_memory_is_unknown_where_a_process_is(driver, source, host, fake_gpu, fake_process):
+    rows = [fake_process(ME, 20 * GIB), fake_process(4_000_000, None)]
+    driver.gpus = [fake_gpu(name="NVIDIA GB10", processes=rows)]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = read_one(source)
+    assert gpu.used_bytes is None
+    assert "not all of its processes' memory is known" in gpu.reason("used_bytes")
+    assert gpu.free_bytes == 30 * GIB
+
+
+def test_a_gpu_in_mig_mode_that_gives_no_memory_does_not_share_the_hosts(driver, source, host, fake_gpu, fake_mig):
+    driver.gpus = [fake_gpu(name="NVIDIA GB99", mig=[fake_mig("MIG-0", 3)])]
+    driver.refuse_whole("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = read_one(source)
+    assert gpu.total_bytes is None
+    assert gpu.reason("total_bytes") == "this GPU does not report its total memory"
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {"total_bytes": 8 * GIB, "used_bytes": 9 * GIB, "free_bytes": 0},
+        {"total_bytes": 8 * GIB, "used_bytes": GIB, "free_bytes": 9 * GIB},
+        {"total_bytes": 80 * GIB, "used_bytes": 10 * GIB, "free_bytes": 20 * GIB},
+        {"total_bytes": 2**64 - 1, "used_bytes": 2**64 - 1, "free_bytes": 2**64 - 1},
+        {"total_bytes": 2**63, "reserved_bytes": 0, "used_bytes": 2**63, "free_bytes": 0},
+    ],
+    ids=["used > total", "free > total", "parts missing", "all bits set", "beyond any address"],
+)
+def test_figures_that_cannot_be_are_not_shown(driver, source, host, fake_gpu, memory):
+    driver.gpus = [fake_gpu(**memory)]
+    gpu = read_one(source)
+    assert gpu.total_bytes is gpu.reserved_bytes is gpu.used_bytes is gpu.free_bytes is None
+    assert {fault.field for fault in gpu.faults} == {"total_bytes", "reserved_bytes", "used_bytes", "free_bytes"}
+    assert {fault.code for fault in gpu.faults} == {"IMPLAUSIBLE"}
+    assert "memory figures are implausible (" in gpu.reason("used_bytes")
+
+
+def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, source, fake_gpu, fake_process):
+    rows = [
+        fake_process(ME, 3 * GIB),
+        fake_process(ME, 4 * GIB, lists=("Graphics",)),
+        fake_process(4_000_000, None, lists=("Compute", "MPSCompute")),
+        fake_process(4_000_001, None),
+        fake_process(4_000_001, 5 * GIB, lists=("MPSCompute",)),
+    ]
+    driver.gpus = [fake_gpu(processes=rows)]
+    gpu = read_one(source)
+    assert [(row.pid, row.used_bytes, row.kinds) for row in gpu.processes] == [
+        (4_000_001, 5 * GIB, ("compute", "mps")),
+        (ME, 4 * GIB, ("compute", "graphics")),
+        (4_000_000, None, ("compute", "mps")),
+    ]
+    assert "memory not reported" in gpu.processes[2].note
+    assert gpu.attributed_bytes is None
+    assert gpu.unattributed_bytes is None  # some of it may be held by the process of unknown memory
+    assert gpu.remaining_bytes == 20 * GIB - 9 * GIB
+
+
+def test_a_process_larger_than_the_card_is_unknown(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**63)])]
+    (process,) = read_one(source).processes
+    assert process.used_bytes is None
+    assert process.note == "reported memory exceeds the card"
+
+
+def test_a_process_larger_than_any_card_is_unknown_where_the_cards_size_is(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**64 - 2), fake_process(4_000_000, 5 * GIB)])]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    sizes = {process.pid: process.used_bytes for process in read_one(source).processes}
+    assert sizes == {ME: None, 4_000_000: 5 * GIB}
+
+
+def test_a_process_without_any_memory_is_one_of_unknown_memory(driver, source, fake_gpu, fake_process):
+    """Some drivers say 0 of every process when they are asked in a container."""
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, 0)])]
+    gpu = read_one(source)
+    assert [(p.used_bytes, p.note) for p in gpu.processes] == [(None, "memory not reported by the driver")]
+    assert gpu.unattributed_bytes is None
+
+
+def test_a_garbled_process_list_is_no_list(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(2**31, GIB)])]
+    gpu = read_one(source)
+    assert gpu.processes is None
+    assert [(fault.field, fault.code) for fault in gpu.faults] == [("processes", "IMPLAUSIBLE")]
+
+
+def test_a_refused_field_does_not_touch_the_others_and_is_asked_again_after_a_minute(driver, source, clock, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    driver.fail("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpu = read_one(source)
+    assert gpu.power_w is None
+    assert (gpu.temperature_c, gpu.power_limit_w) == (55, 400.0)
+    assert gpu.reason("power_w") == "this GPU does not report its power draw"
+    clock.pass_(1)
+    assert source.read().gpus[0].faults == gpu.faults
+    assert driver.calls["nvmlDeviceGetPowerUsage"] == 1
+    driver.errors.clear()
+    clock.pass_(ASK_AGAIN_SECONDS)
+    assert source.read().gpus[0].power_w == 300.0
+
+
+def test_a_passing_failure_is_asked_again_at_once(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    driver.fail("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_TIMEOUT)
+    gpu = read_one(source)
+    assert gpu.reason("temperature_c") == "the driver could not read its temperature (TIMEOUT)"
+    driver.errors.clear()
+    assert source.read().gpus[0].temperature_c == 55
+
+
+def test_an_unknown_code_is_shown_as_a_number(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    driver.fail("nvmlDeviceGetTemperature", 4321)
+    assert [fault.code for fault in read_one(source).faults] == ["ERROR_4321"]
+
+
+def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu):
+    driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
+    source.open()
+    source.read()
+    driver.lose(1)
+    clock.pass_(1)
+    before, lost, after = source.read().gpus
+    assert before.used_bytes == after.used_bytes == 20 * GIB
+    assert (lost.index, lost.uuid, lost.name) == (1, "GPU-1", "NVIDIA A100-SXM4-80GB")
+    assert lost.total_bytes is lost.used_bytes is lost.free_bytes is lost.processes is None
+    assert [(fault.field, fault.code) for fault in lost.faults] == [(None, "GPU_IS_LOST")]
+    assert lost.reason("used_bytes") == lost.faults[0].message
+
+    clock.pass_(1)
+    driver.calls.clear()
+    assert source.read().gpus[1].faults == lost.faults
+    assert driver.calls["nvmlDeviceGetUtilizationRates"] == 2  # the lost one is asked only now and then
+    driver.errors.clear()
+    clock.pass_(LOST_AGAIN_SECONDS)
+    assert source.read().gpus[1].used_bytes == 20 * GIB
+
+
+def test_a_gpu_that_is_not_to_be_opened_has_a_row_of_its_own(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu(uuid="GPU-0"), fake_gpu(uuid="GPU-1")]
+    driver.lose(0, pynvml.NVML_ERROR_NO_PERMISSION)
+    source.open()
+    refused, other = source.read().gpus
+    assert (refused.index, refused.uuid) == (0, None)
+    assert refused.reason("used_bytes") == "this user may not open this GPU"
+    assert other.used_bytes == 20 * GIB
+
+
+def test_gpus_that_appear_and_go_are_noticed(driver, source, clock, fake_gpu):
+    driver.gpus = [fake_gpu(uuid="GPU-a"), fake_gpu(uuid="GPU-b")]
+    source.open()
+    source.read()
+    driver.gpus.append(fake_gpu(uuid="GPU-c"))
+    assert len(source.read().gpus) == 2
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    assert [gpu.uuid for gpu in source.read().gpus] == ["GPU-a", "GPU-b", "GPU-c"]
+
+    driver.gpus.pop()
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    gone = source.read().gpus[2]
+    assert (gone.index, gone.uuid, gone.used_bytes) == (2, "GPU-c", None)
+    assert [fault.code for fault in gone.faults] == ["NOT_LISTED"]
+
+    del driver.gpus[0]  # its number now means another GPU
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    snapshot = source.read()
+    assert [(gpu.index, gpu.uuid, gpu.used_bytes is None) for gpu in snapshot.gpus] == [
+        (0, "GPU-b", False),
+        (2, "GPU-c", True),
+    ]
+    assert "(GPU-a), which was GPU 0" in snapshot.faults[0].message
+
+
+def test_a_machine_without_gpus_says_so(driver, source):
+    source.open()
+    snapshot = source.read()
+    assert snapshot.gpus == ()
+    assert [fault.code for fault in snapshot.faults] == ["NO_GPU"]
+
+
+def test_nvml_is_started_again_when_it_was_shut_down_under_us(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    source.open()
+    driver.initialised = 0
+    assert source.read().gpus[0].used_bytes == 20 * GIB
+    assert driver.initialised == 1
+
+
+def test_a_driver_that_goes_away_is_one_error(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    source.open()
+    driver.initialised = 0
+    driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(NoDriverError, match="kernel module is not loaded"):
+        source.read()
+
+
+def test_closing_shuts_nvml_down_once(driver, source, fake_gpu):
+    driver.gpus = [fake_gpu()]
+    source.open()
+    source.close()
+    source.close()
+    assert driver.initialised == 0
+    assert driver.calls["nvmlShutdown"] == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "kernel module is not loaded"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "may not open the NVIDIA devices"),
+        (pynvml.NVML_ERROR_UNKNOWN, r"could not be started \(UNKNOWN\); the kernel log"),
+    ],
+)
+def test_each_failure_to_start_has_its_sentence(driver, source, code, sentence):
+    driver.fail("nvmlInitWithFlags", code)
+    with pytest.raises(NoDriverError, match=sentence):
+        source.open()
+
+
+def test_a_version_mismatch_names_both_versions_and_the_way_out(driver, source, monkeypatch, tmp_path):
+    loaded = tmp_path / "version"
+    loaded.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build  (dvs-builder@U22)\n"
+        "GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n"
+    )
+    monkeypatch.setattr(nvml_errors, "KERNEL_VERSION", loaded)
+    driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):
+        source.open()
+
+
+KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug 19 01:15:15 UTC 2023\n"
+
+
+@pytest.fixture
+def mismatch(driver, monkeypatch, tmp_path):
+    """NVML cannot be initialised: the library is 580.65.06, the kernel module as given."""
+
+    def make(kernel):
+        (tmp_path / "version").write_text(KERNEL.format(kernel))
+        monkeypatch.setattr(nvml_errors, "KERNEL_VERSION", tmp_path / "version")
+        driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    return make
+
+
+def test_a_library_older_than_the_kernel_module_is_not_cured_by_a_reboot(mismatch, source):
+    mismatch("580.95.05")
+    with pytest.raises(NoDriverError, match=r"580\.65\.06, kernel module 580\.95\.05\); start the container again"):
+        source.open()
+
+
+def test_a_driver_updated_under_a_running_program_asks_for_a_new_start_of_it(mismatch, driver, source, fake_gpu):
+    """The library stays the one that this process has loaded."""
+    driver.gpus = [fake_gpu()]
+    source.open()
+    source.read()
+    driver.initialised = 0
+    mismatch("580.95.05")
+    sentence = r"updated while vramtop ran.* \(library 580\.65\.06, kernel module 580\.95\.05\); quit vramtop and start"
+    with pytest.raises(NoDriverError, match=sentence):
+        source.read()
+    source.close()
+    with pytest.raises(NoDriverError, match=sentence):
+        source.open()
+
+
+def test_a_library_without_a_version_is_known_by_its_file(mismatch, driver, source, tmp_path, monkeypatch):
+    (tmp_path / "maps").write_text(
+        "7f2c r-xp 08:01 42  /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.65.06 (deleted)\n"
+    )
+    monkeypatch.setattr(nvml_errors, "OWN_MAPS", tmp_path / "maps")
+    mismatch("575.57.08")
+    driver.fail("nvmlSystemGetNVMLVersion", pynvml.NVML_ERROR_UNINITIALIZED)
+    with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):
+        source.open()
+
+
+def test_without_the_library_there_is_a_sentence(monkeypatch):
+    def no_library(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(pynvml, "CDLL", no_library)
+    with pytest.raises(NoDriverError, match=r"libnvidia-ml\.so\.1 was not found") as caught:
+        NvmlSource().open()
+    assert caught.value.exit_code == 3
+
+
+@given(
+    card=st.tuples(st.integers(GIB, 200 * GIB), st.floats(0, 0.3), st.floats(0.01, 1)),
+    sizes=st.lists(st.integers(1, 2 * GIB), max_size=6),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, sizes):
+    total, reserved_share, used_share = card
+    reserved = int(total * reserved_share)
+    used = int((total - reserved) * used_share)
+    processes = [fake_process(4_000_000 + number, min(size, used // 6)) for number, size in enumerate(sizes)]
+    driver.gpus = [fake_gpu(total_bytes=total, reserved_bytes=reserved, used_bytes=used, processes=processes)]
+    source = NvmlSource()
+    gpu = read_one(source)
+    source.close()
+    assert (gpu.total_bytes, gpu.reserved_bytes, gpu.used_bytes) == (total, reserved, used)
+    assert gpu.reserved_bytes + gpu.used_bytes + gpu.free_bytes == gpu.total_bytes
+    assert gpu.attributed_bytes + gpu.unattributed_bytes == gpu.used_bytes
+    assert {p.pid: p.used_bytes for p in gpu.processes} == {p.pid: p.used_bytes for p in processes}
+
+
+def test_a_passing_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source, fake_gpu):
+    """v1 counts the driver's reserve as used: falling back for one reading would look as if something grew."""
+    driver.gpus = [fake_gpu()]
+    source.open()
+    before = source.read().gpus[0].used_bytes
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN)
+    gpu = source.read().gpus[0]
+    assert before is not None
+    assert gpu.used_bytes is None
+    assert gpu.reason("used_bytes")
+    assert driver.calls["nvmlDeviceGetMemoryInfo"] == 0
+
+
+def test_peaks_are_the_drivers_where_accounting_is_on(driver, source, fake_gpu, fake_process):
+    rows = [
+        fake_process(ME, 12 * GIB, peak_bytes=30 * GIB),
+        fake_process(4_000_000, 8 * GIB, peak_bytes=7 * GIB),
+        fake_process(4_000_001, 6 * GIB, peak_bytes=40 * GIB, running=False),
+        fake_process(4_000_002, 5 * GIB),
+        fake_process(4_000_003, 4 * GIB, peak_bytes=81 * GIB),
+    ]
+    driver.gpus = [fake_gpu(processes=rows, accounting=True)]
+    peaks = {row.pid: row.peak_bytes for row in read_one(source).processes}
+    assert peaks == {
+        ME: 30 * GIB,
+        4_000_000: 8 * GIB,
+        4_000_001: None,
+        4_000_002: None,
+        4_000_003: None,
+    }
+
+
+def test_nothing_is_asked_of_a_process_where_accounting_is_off(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)])]
+    gpu = read_one(source)
+    source.read()
+    assert gpu.processes[0].peak_bytes is None
+    assert gpu.faults == ()
+    assert driver.calls["nvmlDeviceGetAccountingMode"] == 1
+    assert driver.calls["nvmlDeviceGetAccountingStats"] == 0
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingStats"])
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
+def test_refused_accounting_is_silent_and_not_asked_again(driver, source, fake_gpu, fake_process, call, code):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=GIB)], accounting=True)]
+    driver.fail(call, code)
+    gpu = read_one(source)
+    source.read()
+    assert gpu.processes[0].peak_bytes is None
+    assert gpu.faults == ()
+    assert driver.calls[call] == 1
+
+
+def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driver, source, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB, peak_bytes=2 * GIB)], accounting=True)]
+    driver.fail("nvmlDeviceGetAccountingStats", pynvml.NVML_ERROR_NOT_FOUND)
+    source.open()
+    assert source.read().gpus[0].processes[0].peak_bytes is None
+    driver.errors.clear()
+    assert source.read().gpus[0].processes[0].peak_bytes == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"), [(0, "default"), (1, "exclusive_process"), (2, "prohibited"), (3, "exclusive_process"), (9, None)]
+)
+def test_who_may_start_programs_is_read_and_looked_up_again(driver, source, clock, fake_gpu, mode, word):
+    driver.gpus = [fake_gpu(compute_mode=mode)]
+    assert read_one(source).compute_mode == word
+    driver.gpus[0].compute_mode = 2
+    assert source.read().gpus[0].compute_mode == word
+    clock.time += MODE_AGAIN_SECONDS
+    assert source.read().gpus[0].compute_mode == "prohibited"
+    driver.fail("nvmlDeviceGetComputeMode", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    clock.time += MODE_AGAIN_SECONDS
+    gpu = source.read().gpus[0]
+    assert (gpu.compute_mode, gpu.faults) == (None, ())
+
+
+def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_is(driver, source, fake_gpu, monkeypatch):
+    driver.gpus = [fake_gpu()]
+
+    def name(fake, function, handle, text, size):
+        text.value = b"NVIDIA \x1b]0;t\x07H100\xff80GB"
+        return 0
+
+    def version(fake, function, text, size):
+        text.value = b"580\xff"
+        return 0
+
+    monkeypatch.setattr(type(driver), "_nvmlDeviceGetName", name)
+    monkeypatch.setattr(type(driver), "_nvmlSystemGetDriverVersion", version)
+    assert read_one(source).name == "NVIDIA H100\ufffd80GB"
+    assert source.read().source.driver_version == "580\ufffd"
+
+
+def test_what_runs_under_mps_is_said(driver, source, fake_gpu, fake_process, tmp_path):
+    program = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
+    with subprocess.Popen([program, "60"]) as server:
+        held = [fake_process(server.pid, GIB), fake_process(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]
+        driver.gpus = [fake_gpu(processes=held)]
+        client, other = read_one(source).processes
+        server.kill()
+    assert (client.pid, client.used_bytes, client.note) == (ME, 2 * GIB, "runs under MPS")
+    assert other.note == "MPS server: may hold its clients' memory"

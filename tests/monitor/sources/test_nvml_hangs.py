@@ -1,0 +1,230 @@
+"""A driver's call that does not come back: the others are read, and nobody waits for it."""
+
+import threading
+import time
+
+import pytest
+
+from vramtop.monitor.sources.nvml.error_messages import NoDriverError
+from vramtop.monitor.sources.nvml.nvml_source import COUNT_AGAIN_SECONDS, NvmlSource
+
+GIB = 2**30
+PATIENCE = 0.05
+LONG = 10.0
+"""Seconds that no wait in these tests should take."""
+
+
+@pytest.fixture
+def source(driver, clock):
+    """A source with little patience, to be opened once the driver's GPUs are there; its clock starts at 1,000 s."""
+    source = NvmlSource(clock=clock, now=clock, patience=PATIENCE, first_patience=PATIENCE)
+    yield source
+    source.close()
+
+
+@pytest.fixture
+def three(driver, fake_gpu):
+    driver.gpus = [fake_gpu(uuid=f"GPU-{number}") for number in range(3)]
+
+
+def codes(gpu):
+    return [fault.code for fault in gpu.faults]
+
+
+def until(condition):
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def use(driver, size):
+    for gpu in driver.gpus:
+        gpu.used_bytes = size
+
+
+def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, source, clock, three):
+    source.open()
+    source.read()
+    driver.hang("nvmlDeviceGetMemoryInfo", 1)
+    use(driver, 30 * GIB)
+    clock.pass_(1)
+    first, second, third = source.read().gpus
+    assert (first.used_bytes, third.used_bytes) == (30 * GIB, 30 * GIB)
+    assert (first.read_at, third.read_at) == (1001, 1001)
+    assert first.faults == third.faults == ()
+    assert (second.used_bytes, second.read_at) == (20 * GIB, 1000)
+    assert second.is_old
+    assert codes(second) == ["NO_ANSWER"]
+    assert "nvmlDeviceGetMemoryInfo has not come back for 0 s" in second.faults[0].message
+    assert "its figures are old" in second.faults[0].message
+
+
+def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_again(driver, source, clock, three):
+    source.open()
+    source.read()
+    driver.hang("*", 1)
+    source.read()
+    asked = driver.calls["nvmlDeviceGetMemoryInfo_v2"]
+    for _ in range(5):
+        before = time.monotonic()
+        clock.pass_(1)
+        first, second, third = source.read().gpus
+        assert time.monotonic() - before < PATIENCE
+        assert (first.read_at, third.read_at) == (clock.time, clock.time)
+        assert second.read_at == 1000
+    assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == asked + 10
+
+
+def test_a_gpu_that_comes_back_hands_its_reading_in_and_is_read_as_before(driver, source, clock, three):
+    source.open()
+    source.read()
+    driver.hang("nvmlDeviceGetMemoryInfo", 1)
+    source.read()
+    use(driver, 30 * GIB)
+    clock.pass_(9)
+    driver.release()
+    until(lambda: not driver.under_way["nvmlDeviceGetMemoryInfo_v2"])
+    until(lambda: not source.read().gpus[1].faults)
+    gpu = source.read().gpus[1]
+    assert (gpu.used_bytes, gpu.read_at) == (30 * GIB, 1009)
+    clock.pass_(1)
+    assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
+
+
+def test_a_reading_that_comes_late_says_when_its_memory_was_read(driver, source, clock, three):
+    source.open()
+    clock.pass_(1)
+    driver.hang("nvmlDeviceGetTemperature", 1)  # asked for after the memory
+    source.read()
+    clock.pass_(20)
+    hang = driver.hang("nvmlDeviceGetMemoryInfo", 1)
+    driver.hangs.pop(("nvmlDeviceGetTemperature", 1)).set()
+    until(lambda: driver.calls["nvmlDeviceGetPowerUsage"] > 2)
+    until(lambda: source.read().gpus[1].total_bytes is not None)
+    gpu = source.read().gpus[1]
+    assert gpu.read_at == 1001
+    assert codes(gpu) == ["NO_ANSWER"]  # it hangs again
+    hang.set()
+
+
+def test_several_that_hang_cost_the_patience_once_and_each_is_named(driver, source, three, fake_gpu):
+    driver.gpus += [fake_gpu(uuid=f"GPU-{number}") for number in range(3, 12)]
+    source.open()
+    source.read()
+    for number in range(11):
+        driver.hang("nvmlDeviceGetMemoryInfo", number)
+    before = time.monotonic()
+    gpus = source.read().gpus
+    assert time.monotonic() - before < 6 * PATIENCE
+    assert [codes(gpu) for gpu in gpus] == [["NO_ANSWER"]] * 11 + [[]]
+
+
+def test_a_gpu_that_hangs_from_the_start_has_a_row_without_figures(driver, source, three):
+    driver.hang("nvmlDeviceGetHandleByIndex", 0)
+    source.open()
+    first, second, third = source.read().gpus
+    assert (first.index, first.total_bytes, first.used_bytes, first.processes) == (0, None, None, None)
+    assert codes(first) == ["NO_ANSWER"]
+    assert "nvmlDeviceGetHandleByIndex has not come back" in first.reason("used_bytes")
+    assert "nothing is known of it yet" in first.reason("used_bytes")
+    assert (second.used_bytes, third.used_bytes) == (20 * GIB, 20 * GIB)
+    driver.release()
+    until(lambda: source.read().gpus[0].used_bytes == 20 * GIB)
+
+
+def test_a_driver_that_does_not_start_is_said_and_taken_when_it_comes_back(driver, source, three):
+    driver.hang("nvmlInitWithFlags")
+    with pytest.raises(NoDriverError, match="the NVIDIA driver hangs: nvmlInit has not come back for 0 s"):
+        source.open()
+    source.close()
+    before = time.monotonic()
+    with pytest.raises(NoDriverError, match="hangs"):
+        source.open()  # the same call is still under way: no need to wait, nor to make another
+    assert time.monotonic() - before < PATIENCE
+    assert driver.calls["nvmlInitWithFlags"] == 1
+    driver.release()
+    until(lambda: not driver.under_way["nvmlInitWithFlags"])
+    until(lambda: driver.calls["nvmlDeviceGetCount_v2"])
+    time.sleep(PATIENCE)
+    source.open()
+    assert source.read().gpus[0].used_bytes == 20 * GIB
+    assert driver.calls["nvmlInitWithFlags"] == 1
+
+
+def test_a_count_that_hangs_is_said_and_the_figures_go_on(driver, source, clock, three, fake_gpu):
+    source.open()
+    source.read()
+    driver.hang("nvmlDeviceGetCount")
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    snapshot = source.read()
+    assert "nvmlDeviceGetCount has not come back" in snapshot.faults[0].message
+    assert [gpu.read_at for gpu in snapshot.gpus] == [clock.time] * 3
+    driver.gpus.append(fake_gpu(uuid="GPU-3"))
+    driver.release()
+    until(lambda: len(source.read().gpus) == 4)
+    assert source.read().faults == ()
+
+
+def test_nvml_is_never_shut_down_while_a_call_is_under_way(driver, source, three):
+    source.open()
+    source.read()
+    driver.hang("*", 2)
+    source.read()
+    before = time.monotonic()
+    source.close()
+    assert time.monotonic() - before < PATIENCE
+    assert driver.calls["nvmlShutdown"] == 0
+    source.open()
+    source.read()
+    source.close()
+    assert driver.calls["nvmlShutdown"] == 0  # the call from before is still under way
+    driver.release()
+    until(lambda: not +driver.under_way)
+    source.open()
+    source.read()
+    until(lambda: all(hand.idle for hand in source._held_up))
+    source.close()
+    assert driver.calls["nvmlShutdown"] == 1
+    assert driver.disturbed == []
+
+
+def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, three):
+    source.open()
+    source.read()
+    hang = driver.hang("nvmlShutdown")
+    before = time.monotonic()
+    source.close()
+    assert time.monotonic() - before < 2
+    hang.set()
+
+
+def hands(before):
+    """The threads that make the driver's calls and were not there before."""
+    return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
+
+
+def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, three):
+    before = hands(set())
+    source.open()
+    source.read()
+    driver.hang("*", 2)
+    source.read()
+    del driver.gpus[2]
+    clock.pass_(COUNT_AGAIN_SECONDS)
+    gone = source.read().gpus[2]
+    assert codes(gone) == ["NOT_LISTED"]
+    driver.gpus.append(driver.gpus[0])
+    driver.release()
+    source.read()
+    source.close()
+    until(lambda: not hands(before))
+
+
+def test_in_the_usual_case_one_thread_reads_all(driver, source, clock, three):
+    before = hands(set())
+    source.open()
+    for _ in range(5):
+        clock.pass_(1)
+        source.read()
+    until(lambda: len(hands(before)) == 1)

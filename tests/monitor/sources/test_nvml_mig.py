@@ -1,0 +1,267 @@
+"""MIG devices through pynvml's real calling code, against a scripted driver."""
+
+import os
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from vramtop.monitor.sources.nvml.mig import LAYOUT_AGAIN_SECONDS, MIG_MODE_AGAIN_SECONDS
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+
+GIB = 2**30
+ME = os.getpid()
+MIG_CALLS = (
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+)
+
+
+@pytest.fixture
+def source(driver, clock):
+    source = NvmlSource(clock=clock, now=lambda: 1_800_000_000.0)
+    yield source
+    source.close()
+
+
+def read(source):
+    (gpu,) = source.read().gpus
+    return gpu
+
+
+@pytest.fixture
+def slots(fake_mig):
+    """A GPU instance with two compute instances, an empty slot, and another GPU instance."""
+    shared = {"total_bytes": 20 * GIB, "used_bytes": 5 * GIB, "name": "NVIDIA A100-SXM4-80GB MIG 1c.2g.20gb"}
+    return [fake_mig("MIG-a", 3, 0, **shared), fake_mig("MIG-b", 3, 1, **shared), None, fake_mig("MIG-c", 9)]
+
+
+def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
+    driver, source, fake_gpu, fake_process, slots, tmp_path: Path
+):
+    held = [fake_process(ME, GIB, gpu_instance=9), fake_process(4194303, GIB, gpu_instance=7)]
+    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    source.open()
+    snapshot = source.read()
+    (gpu,) = snapshot.gpus
+    assert [(d.uuid, d.gpu_instance, d.compute_instance, d.profile) for d in gpu.mig] == [
+        ("MIG-a", 3, 0, "1c.2g.20gb"),
+        ("MIG-b", 3, 1, "1c.2g.20gb"),
+        ("MIG-c", 9, 0, "1g.10gb"),
+    ]
+    assert [(d.total_bytes, d.used_bytes, d.free_bytes) for d in gpu.mig[1:]] == [
+        (20 * GIB, 5 * GIB, 15 * GIB),
+        (10 * GIB, GIB, 9 * GIB),
+    ]
+    assert [device.reserved_bytes for device in gpu.mig] == [0, 0, 0]
+    assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == 3  # of the GPU, and once of each GPU instance
+    assert {process.pid: process.gpu_instance for process in gpu.processes} == {ME: 9, 4194303: None}
+    with RecordingWriter(tmp_path / "mig.rec") as writer:
+        writer.write(snapshot)
+    assert next(read_recording(tmp_path / "mig.rec")).gpus == snapshot.gpus
+
+
+@pytest.mark.parametrize(
+    "figures", [{"total_bytes": 0, "used_bytes": 0}, {"total_bytes": 10 * GIB, "used_bytes": 11 * GIB}]
+)
+def test_figures_that_make_no_sense_are_not_shown(driver, source, fake_gpu, fake_mig, fake_process, figures):
+    held = [fake_process(ME, GIB, gpu_instance=3)]
+    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3, 0, **figures), fake_mig("MIG-c", 9)], processes=held)]
+    source.open()
+    gpu = read(source)
+    assert [(device.total_bytes, device.used_bytes) for device in gpu.mig] == [(None, None), (10 * GIB, GIB)]
+    assert gpu.reason("mig") == "the driver's figures for the memory of its MIG devices are implausible"
+
+
+def test_a_gpu_without_mig_mode_is_asked_once(driver, source, clock, fake_gpu, fake_process):
+    driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB)])]
+    source.open()
+    for _ in range(3):
+        gpu = read(source)
+        assert (gpu.mig, gpu.processes[0].gpu_instance, gpu.faults) == (None, None, ())
+        clock.pass_(1000)
+    assert driver.calls["nvmlDeviceGetMigMode"] == 1
+    assert not any(driver.calls[call] for call in MIG_CALLS)
+
+
+def test_mig_mode_that_is_switched_on_later_is_seen(driver, source, clock, fake_gpu, slots):
+    driver.gpus = [fake_gpu(mig=[])]
+    source.open()
+    assert read(source).mig is None
+    driver.gpus[0].mig = slots
+    assert read(source).mig is None
+    clock.pass_(MIG_MODE_AGAIN_SECONDS)
+    assert len(read(source).mig) == 3
+    driver.gpus[0].mig = []
+    clock.pass_(MIG_MODE_AGAIN_SECONDS)
+    assert read(source).mig is None
+
+
+def test_another_layout_is_found_at_once_where_a_device_is_gone_and_soon_where_one_is_new(
+    driver, source, clock, fake_gpu, fake_mig, slots
+):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    assert len(read(source).mig) == 3
+    listed = driver.calls["nvmlDeviceGetMaxMigDeviceCount"]
+    assert len(read(source).mig) == 3
+    assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
+    slots[3] = None
+    gpu = read(source)
+    assert ([device.uuid for device in gpu.mig], gpu.faults) == (["MIG-a", "MIG-b"], ())
+    slots[2] = fake_mig("MIG-d", 11)
+    assert len(read(source).mig) == 2
+    clock.pass_(LAYOUT_AGAIN_SECONDS)
+    assert [device.uuid for device in read(source).mig] == ["MIG-a", "MIG-b", "MIG-d"]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"])
+def test_devices_that_may_not_be_listed_are_said(driver, source, fake_gpu, slots, function):
+    driver.gpus = [fake_gpu(mig=slots)]
+    driver.fail(function, pynvml.NVML_ERROR_NO_PERMISSION)
+    source.open()
+    gpu = read(source)
+    assert gpu.mig == ()
+    assert gpu.reason("mig") == "the driver does not let this user read its MIG devices"
+    assert gpu.total_bytes
+
+
+def test_an_old_driver_gives_the_memory_in_its_old_form(driver, source, fake_gpu, slots):
+    driver.gpus = [fake_gpu(mig=slots)]
+    driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
+    source.open()
+    gpu = read(source)
+    assert [device.free_bytes for device in gpu.mig] == [15 * GIB, 15 * GIB, 9 * GIB]
+    assert gpu.reason("mig") is None
+
+
+def test_memory_that_is_refused_is_unknown_and_said(driver, source, fake_gpu, slots):
+    driver.gpus = [fake_gpu(mig=slots)]
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NO_PERMISSION)
+    source.open()
+    gpu = read(source)
+    assert {device.free_bytes for device in gpu.mig} == {None}
+    assert gpu.reason("mig") == "the driver does not let this user read the memory of its MIG devices"
+
+
+def test_a_lost_gpu_stays_one_row(driver, source, fake_gpu, slots):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    assert read(source).mig
+    driver.fail("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_GPU_IS_LOST)
+    driver.lose(0)
+    gpu = read(source)
+    assert (gpu.mig, gpu.faults[0].code) == (None, "GPU_IS_LOST")
+
+
+def test_processes_are_asked_of_the_devices_where_those_of_the_gpu_may_not_be(
+    driver, source, fake_gpu, fake_process, fake_mig
+):
+    held = [fake_process(ME, GIB, gpu_instance=9), fake_process(1, 2 * GIB, gpu_instance=3)]
+    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3), fake_mig("MIG-c", 9)], processes=held)]
+    forbidden = "nvmlDeviceGetComputeRunningProcesses_v3"
+    driver.refuse_whole(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
+    source.open()
+    gpu = read(source)
+    assert [(row.pid, row.used_bytes, row.gpu_instance) for row in gpu.processes] == [(1, 2 * GIB, 3), (ME, GIB, 9)]
+    assert gpu.reason("processes") is None
+    driver.fail(forbidden, pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu = read(source)
+    assert (gpu.processes, gpu.faults[-1].code) == (None, "NO_PERMISSION")
+
+
+def test_a_process_is_placed_in_its_compute_instance_also_where_only_the_devices_tell(
+    driver, source, fake_gpu, fake_process, slots
+):
+    held = [fake_process(ME, 2 * GIB, gpu_instance=3, compute_instance=1), fake_process(1, GIB, gpu_instance=3)]
+    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    source.open()
+    assert [(row.pid, row.gpu_instance, row.compute_instance) for row in read(source).processes] == [
+        (ME, 3, 1),
+        (1, 3, None),
+    ]
+    for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2"):
+        driver.refuse_whole(call, pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu = read(source)
+    assert (gpu.total_bytes, gpu.reason("processes")) == (None, None)
+    assert [(row.pid, row.used_bytes, row.gpu_instance, row.compute_instance) for row in gpu.processes] == [
+        (ME, 2 * GIB, 3, 1),
+        (1, GIB, 3, 0),  # listed by both compute instances, and counted once
+    ]
+    assert gpu.read_at  # of the devices' memory
+
+
+def test_lists_are_merged_within_an_instance_and_not_across(driver, source, fake_gpu, fake_process, slots):
+    held = [
+        fake_process(ME, 2 * GIB, gpu_instance=3),
+        fake_process(ME, 3 * GIB, lists=("Graphics",), gpu_instance=3),
+        fake_process(ME, GIB, lists=("MPSCompute",), gpu_instance=9),
+    ]
+    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    source.open()
+    assert [(row.gpu_instance, row.used_bytes, row.kinds) for row in read(source).processes] == [
+        (3, 3 * GIB, ("compute", "graphics")),
+        (9, GIB, ("mps",)),
+    ]
+
+
+def test_an_entry_without_an_instance_is_the_same_process(driver, source, fake_gpu, fake_process, slots):
+    held = [fake_process(ME, 2 * GIB), fake_process(ME, GIB, lists=("Graphics",), gpu_instance=9)]
+    driver.gpus = [fake_gpu(mig=slots, processes=held)]
+    source.open()
+    assert [(row.gpu_instance, row.used_bytes) for row in read(source).processes] == [(9, 2 * GIB)]
+
+
+def test_no_process_holds_more_than_its_instance(driver, source, fake_gpu, fake_process, slots):
+    driver.gpus = [fake_gpu(mig=slots, processes=[fake_process(ME, 30 * GIB, gpu_instance=3)])]
+    source.open()
+    (row,) = read(source).processes
+    assert (row.used_bytes, row.note) == (None, "reported memory exceeds the card")
+
+
+def test_a_process_in_an_instance_that_is_not_listed_makes_the_layout_be_read_again(
+    driver, source, fake_gpu, fake_mig, fake_process, slots
+):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    read(source)
+    slots[2] = fake_mig("MIG-d", 11)
+    driver.gpus[0].processes = [fake_process(ME, GIB, gpu_instance=11)]
+    assert read(source).processes[0].gpu_instance is None
+    gpu = read(source)
+    assert ([device.uuid for device in gpu.mig][2], gpu.processes[0].gpu_instance) == ("MIG-d", 11)
+    driver.gpus[0].processes = [fake_process(ME, GIB, gpu_instance=13)]  # one that is never listed
+    read(source)
+    read(source)
+    listed = driver.calls["nvmlDeviceGetMaxMigDeviceCount"]
+    for _ in range(3):
+        read(source)
+    assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
+
+
+def test_a_handle_that_means_another_device_now_is_noticed_by_its_memory(driver, source, fake_gpu, fake_mig, slots):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    read(source)
+    slots[3] = fake_mig("MIG-z", 9, total_bytes=20 * GIB, name="NVIDIA A100-SXM4-80GB MIG 2g.20gb")
+    device = read(source).mig[-1]
+    assert (device.uuid, device.profile, device.total_bytes) == ("MIG-z", "2g.20gb", 20 * GIB)
+
+
+def test_mig_mode_that_is_switched_off_leaves_no_device_behind(driver, source, fake_gpu, slots):
+    driver.gpus = [fake_gpu(mig=slots)]
+    source.open()
+    assert read(source).mig
+    driver.gpus[0].mig = []
+    driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    driver.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    assert read(source).mig is None
+
+
+def test_names_of_mig_devices_come_without_control_characters(driver, source, fake_gpu, fake_mig):
+    driver.gpus = [fake_gpu(mig=[fake_mig("MIG-\x1b]0;x\x07a", 3, name="A MIG 1g\x1b[31m.10gb\u202e")])]
+    source.open()
+    (device,) = read(source).mig
+    assert (device.uuid, device.profile) == ("MIG-a", "1g.10gb")

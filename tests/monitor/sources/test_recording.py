@@ -1,0 +1,147 @@
+"""Recordings: what goes in comes out, and every bad file is one clear sentence."""
+
+import gzip
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
+from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+from vramtop.monitor.sources.recording import CUT, RecordingWriter, read_recording
+
+
+@pytest.fixture
+def snapshots(make_snapshot, make_gpu, make_process):
+    """Five snapshots with everything in them that a snapshot can hold."""
+    job = Job(
+        name="llama-8b-sft",
+        model=ModelSpec(config={"hidden_size": 64, "rope_scaling": None}),
+        lora=Lora(targets="all-linear"),
+        parallel=Parallel(strategy="fsdp2", data_shard=8),
+    )
+    fault = Fault(field="power_w", code="NOT_SUPPORTED", message="this GPU does not report its power draw")
+    lost = replace(make_gpu(1, faults=(fault,)), total_bytes=None, used_bytes=None, free_bytes=None, processes=None)
+    watched = WatchedJob(job=job, pids=((4711, 1000.0), (4712, None)))
+    return [
+        make_snapshot(
+            [make_gpu(0, [make_process(used=used), make_process(4712, None, note="zombie")]), lost],
+            time=2000.0 + used,
+            faults=(fault,),
+            watched=(watched,),
+            pending=(job, Job()),
+        )
+        for used in range(5)
+    ]
+
+
+@pytest.fixture
+def recorded(tmp_path, snapshots):
+    """A finished recording of the five."""
+    path = tmp_path / "run.jsonl.gz"
+    with RecordingWriter(path) as writer:
+        for snapshot in snapshots:
+            writer.write(snapshot)
+    return path
+
+
+def test_snapshots_come_back_as_they_were(recorded, snapshots):
+    assert list(read_recording(recorded)) == snapshots
+
+
+def test_it_is_plain_gzip_with_a_header(recorded):
+    first, *others = gzip.decompress(recorded.read_bytes()).splitlines()
+    assert first.startswith(b'{"vramtop_recording":1,"source":{"kind":"nvml","host":"gpubox-3"')
+    assert len(others) == 5
+
+
+def test_a_killed_recorder_leaves_all_that_it_wrote(tmp_path, snapshots):
+    path = tmp_path / "run.jsonl.gz"
+    writer = RecordingWriter(path)
+    for snapshot in snapshots:
+        writer.write(snapshot)
+    left = tmp_path / "left.jsonl.gz"
+    left.write_bytes(path.read_bytes())  # what is on disk before the writer is closed
+    writer.close()
+    *most, last = read_recording(left)
+    assert most == snapshots[:-1]
+    assert last.gpus == snapshots[-1].gpus
+    assert [fault.code for fault in last.faults] == ["NOT_SUPPORTED", CUT]
+
+
+def test_wherever_a_file_is_cut_it_is_a_sentence_or_its_beginning(recorded, snapshots, tmp_path):
+    whole = recorded.read_bytes()
+    cut = tmp_path / "cut.jsonl.gz"
+    lengths = set()
+    for length in range(len(whole)):
+        cut.write_bytes(whole[:length])
+        try:
+            read = list(read_recording(cut))
+        except InputError:
+            lengths.add(0)
+            continue
+        assert [snapshot.gpus for snapshot in read] == [snapshot.gpus for snapshot in snapshots[: len(read)]]
+        assert [fault.code for snapshot in read for fault in snapshot.faults].count(CUT) == 1
+        assert read[-1].faults[-1].message.startswith("the recording cut.jsonl.gz is cut off or damaged here")
+        lengths.add(len(read))
+    assert lengths == {0, 1, 2, 3, 4, 5}
+
+
+def test_a_damaged_middle_ends_it_there(recorded, snapshots, tmp_path):
+    lines = gzip.decompress(recorded.read_bytes()).split(b"\n")
+    lines[3] = b'{"time": "noon"}'
+    damaged = tmp_path / "damaged.jsonl.gz"
+    damaged.write_bytes(gzip.compress(b"\n".join(lines)))
+    read = list(read_recording(damaged))
+    assert [snapshot.gpus for snapshot in read] == [snapshot.gpus for snapshot in snapshots[:2]]
+    assert read[-1].faults[-1].code == CUT
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "the file is empty"),
+        (b"hello, world", "not a vramtop recording"),
+        (gzip.compress(b"hello, world\n"), "not a vramtop recording"),
+        (gzip.compress(b"[1, 2]\n"), "not a vramtop recording"),
+        (gzip.compress(b'{"other": 1}\n'), "not a vramtop recording"),
+        (gzip.compress(b'{"other": "\xff"}\n'), "not a vramtop recording"),
+        (gzip.compress(b"[" * 100_000 + b"\n"), "not a vramtop recording"),
+        (gzip.compress(b'{"vramtop_recording": true}\n'), "not a vramtop recording"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n{"time": "\xff"}\n'), "no whole snapshot"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n' + b'{"a":' * 100_000 + b"\n"), "no whole snapshot"),
+        (gzip.compress(b""), "not a vramtop recording"),
+        (gzip.compress(b'{"vramtop_recording": 7}\n{}\n'), r"newer vramtop \(recording version 7"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n'), "no whole snapshot"),
+        (gzip.compress(b'{"vramtop_recording": 1}\n{"time": 1}\n'), "no whole snapshot"),
+    ],
+)
+def test_what_is_no_recording_is_one_sentence_that_names_the_file(tmp_path, content, sentence):
+    path = tmp_path / "other.gz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=sentence) as caught:
+        list(read_recording(path))
+    assert caught.value.message.startswith(str(path))
+    assert "\n" not in caught.value.message
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"nothing\.gz: cannot be read: No such file"):
+        next(read_recording(tmp_path / "nothing.gz"))
+    with pytest.raises(InputError, match="Is a directory"):
+        next(read_recording(tmp_path))
+
+
+def test_an_existing_file_is_not_overwritten_unless_told(recorded, snapshots):
+    before = recorded.read_bytes()
+    with pytest.raises(InputError, match="exists already"):
+        RecordingWriter(recorded)
+    assert recorded.read_bytes() == before
+    with RecordingWriter(recorded, overwrite=True) as writer:
+        writer.write(snapshots[0])
+    assert list(read_recording(recorded)) == snapshots[:1]
+
+
+def test_a_folder_that_does_not_exist_is_a_sentence(tmp_path):
+    with pytest.raises(InputError, match="cannot be written: No such file or directory"):
+        RecordingWriter(tmp_path / "none" / "run.jsonl.gz")

@@ -1,0 +1,153 @@
+"""A recording played back: pace, end, loop, and times moved to now."""
+
+import queue
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.monitor.sources.demo import demo_path
+from vramtop.monitor.sources.recording import CUT, RecordingWriter
+from vramtop.monitor.sources.replay import ReplaySource
+from vramtop.monitor.sources.sampler import Sampler
+from vramtop.monitor.sources.source import EndOfRecording
+
+NOW = 50_000.0
+
+
+@pytest.fixture
+def recorded(tmp_path, make_snapshot, make_gpu, make_process):
+    """Snapshots at seconds 0, 1, 2 and 5 of a process that began 1,000 seconds before them."""
+    path = tmp_path / "run.jsonl.gz"
+    with RecordingWriter(path) as writer:
+        for second in (0.0, 1.0, 2.0, 5.0):
+            gpu = make_gpu(0, [make_process(used=second), make_process(7, start_time=None)], read_at=2000.0 + second)
+            watched = WatchedJob(job=Job(), pids=((4711, 1000.0), (7, None)))
+            writer.write(make_snapshot([gpu], time=2000.0 + second, watched=(watched,)))
+    return path
+
+
+@pytest.fixture
+def play(recorded, clock):
+    """Open the recording on a fake clock."""
+
+    def opened(**options):
+        source = ReplaySource(recorded, clock=clock, now=lambda: NOW + clock.time - 1000.0, **options)
+        source.open()
+        return source
+
+    return opened
+
+
+def times(source, clock, seconds):
+    """What each read gives, a second apart."""
+    found = []
+    for _ in range(seconds):
+        snapshot = source.read()
+        found.append(None if snapshot is None else snapshot.time)
+        clock.pass_(1)
+    return found
+
+
+def test_snapshots_come_at_the_recorded_pace_and_then_it_ends(play, clock):
+    source = play()
+    assert times(source, clock, 6) == [2000, 2001, 2002, None, None, 2005]
+    with pytest.raises(EndOfRecording, match=r"run\.jsonl\.gz has ended"):
+        source.read()
+
+
+def test_the_clock_starts_with_the_first_read(play, clock):
+    source = play()
+    clock.pass_(100)
+    assert source.read().time == 2000
+
+
+def test_what_was_due_in_between_is_passed_over(play, clock):
+    source = play()
+    source.read()
+    clock.pass_(2.5)
+    assert source.read().time == 2002
+
+
+def test_speed_counts_recorded_seconds(play, clock):
+    source = play(speed=2.5)
+    assert times(source, clock, 3) == [2000, 2002, 2005]
+
+
+def test_a_loop_begins_again_after_the_usual_gap(play, clock):
+    source = play(loop=True)
+    assert times(source, clock, 11) == [2000, 2001, 2002, None, None, 2005, None, None, 2000, 2001, 2002]
+
+
+def test_rebased_times_are_now_and_keep_their_distances(play, clock):
+    source = play(rebase=True)
+    first = source.read()
+    assert first.time == first.gpus[0].read_at == NOW
+    newest, unknown = sorted(first.gpus[0].processes, key=lambda process: -process.pid)
+    assert newest.start_time == NOW - 1000
+    assert unknown.start_time is None
+    assert first.watched[0].pids == ((4711, NOW - 1000), (7, None))
+    clock.pass_(1)
+    second = source.read()
+    assert second.time == NOW + 1
+    assert second.watched[0].pids == first.watched[0].pids  # still the same process
+
+
+def test_a_rebased_loop_goes_on_in_time(play, clock):
+    source = play(rebase=True, loop=True)
+    assert times(source, clock, 9)[-1] == NOW + 8
+
+
+def test_a_fast_rebased_loop_never_goes_back_in_time(play, clock):
+    source = play(rebase=True, loop=True, speed=10.0)
+    found = [time for time in times(source, clock, 5) if time]
+    assert len(found) > 3
+    assert found == sorted(found)
+
+
+def test_without_rebase_nothing_is_touched(play):
+    snapshot = play().read()
+    assert snapshot.time == 2000
+    assert snapshot.watched[0].pids[0] == (4711, 1000.0)
+
+
+def test_the_source_says_what_it_is(play, recorded):
+    source = play(kind="demo").read().source
+    assert (source.kind, source.path, source.host) == ("demo", str(recorded), "gpubox-3")
+
+
+def test_a_cut_recording_says_so_once_at_its_end(recorded, clock, tmp_path):
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(recorded.read_bytes()[:-12])
+    source = ReplaySource(cut, clock=clock)
+    source.open()
+    codes = []
+    for _ in range(6):
+        snapshot = source.read()
+        codes += [fault.code for fault in snapshot.faults] if snapshot else []
+        clock.pass_(1)
+    assert codes == [CUT]
+    with pytest.raises(EndOfRecording):
+        source.read()
+
+
+def test_a_bad_file_is_refused_when_opened(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        ReplaySource(tmp_path / "none.jsonl.gz").open()
+
+
+def test_it_plays_through_the_sampler_to_its_end(recorded):
+    snapshots, errors = queue.Queue(), queue.Queue()
+    sampler = Sampler(ReplaySource(recorded, speed=20.0), 0.05, snapshots.put, errors.put)
+    sampler.start()
+    assert isinstance(errors.get(timeout=20), EndOfRecording)
+    assert sampler.stop(20)
+    found = [snapshots.get_nowait().time for _ in range(snapshots.qsize())]
+    assert (found[0], found[-1]) == (2000, 2005)
+    assert found == sorted(found)
+
+
+def test_the_demo_is_looked_for_in_the_package():
+    assert (demo_path().parent / "snapshot.py").is_file()
+    assert demo_path().name == "demo.jsonl.gz"

@@ -1,0 +1,225 @@
+"""The sampling thread: pace, pause, failures, and stopping while the source hangs."""
+
+import queue
+import threading
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, VramtopError
+from vramtop.monitor.sources.sampler import Sampler
+from vramtop.monitor.sources.source import EndOfRecording
+
+LONG = 20.0
+"""Seconds that no wait in these tests should take."""
+
+
+class Feed:
+    """A source that plays a script: a snapshot is given, an exception raised, None passed on, a function called."""
+
+    def __init__(self, script, last=None):
+        self.script = list(script)
+        self.last = last
+        self.log = []
+        self.threads = set()
+        self.refusals = []
+
+    def open(self):
+        self.note("open")
+        if self.refusals:
+            raise self.refusals.pop(0)
+
+    def read(self):
+        self.note("read")
+        item = self.script.pop(0) if self.script else self.last
+        if isinstance(item, VramtopError):
+            raise item
+        return item() if callable(item) else item
+
+    def close(self):
+        self.note("close")
+
+    def note(self, word):
+        self.log.append(word)
+        self.threads.add(threading.current_thread().name)
+
+
+@pytest.fixture
+def sample():
+    """Start a sampler on a source; its snapshots and errors come through queues."""
+    started = []
+
+    def start(source, interval=0.05, **options):
+        snapshots, errors = queue.Queue(), queue.Queue()
+        sampler = Sampler(source, interval, snapshots.put, errors.put, **options)
+        started.append(sampler)
+        sampler.start()
+        return sampler, snapshots, errors
+
+    yield start
+    for sampler in started:
+        sampler.stop()
+
+
+def drain(items):
+    while not items.empty():
+        items.get_nowait()
+
+
+def test_one_thread_opens_reads_and_closes(sample, make_snapshot):
+    first, second = make_snapshot([]), make_snapshot([], time=2001.0)
+    feed = Feed([first, None, second])
+    sampler, snapshots, errors = sample(feed)
+    assert [snapshots.get(timeout=LONG), snapshots.get(timeout=LONG)] == [first, second]
+    assert sampler.stop(LONG)
+    assert feed.log[:4] == ["open", "read", "read", "read"]
+    assert feed.log[-1] == "close"
+    assert feed.log.count("close") == 1
+    assert feed.threads == {"vramtop-sampler"}
+    assert errors.empty()
+
+
+def test_stopping_does_not_wait_for_a_source_that_hangs_and_never_closes_under_it(sample, make_snapshot):
+    entered, release = threading.Event(), threading.Event()
+
+    def hang():
+        entered.set()
+        release.wait(LONG)
+        return make_snapshot([])
+
+    feed = Feed([hang])
+    sampler, snapshots, _ = sample(feed)
+    assert entered.wait(LONG)
+    assert sampler.stop(0.01) is False
+    assert "close" not in feed.log
+    release.set()
+    assert sampler.stop(LONG) is True
+    assert feed.log == ["open", "read", "close"]
+    assert snapshots.empty()  # nothing is reported after stop
+
+
+def test_stopping_ends_a_long_sleep(sample, make_snapshot):
+    sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
+    snapshots.get(timeout=LONG)
+    assert sampler.stop(LONG)
+
+
+def test_a_pause_takes_no_readings_and_ends_with_one(sample, make_snapshot):
+    feed = Feed([], last=make_snapshot([]))
+    sampler, snapshots, _ = sample(feed, interval=3600)
+    snapshots.get(timeout=LONG)
+    sampler.pause()
+    assert sampler.paused
+    sampler.set_interval(0.05)
+    with pytest.raises(queue.Empty):
+        snapshots.get(timeout=0.3)
+    sampler.set_interval(3600)
+    sampler.resume()
+    assert snapshots.get(timeout=LONG)
+    assert not sampler.paused
+
+
+def test_a_paused_sampler_can_be_stopped(sample, make_snapshot):
+    sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])))
+    snapshots.get(timeout=LONG)
+    sampler.pause()
+    assert sampler.stop(LONG)
+
+
+def test_a_shorter_interval_counts_at_once(sample, make_snapshot):
+    sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
+    snapshots.get(timeout=LONG)
+    sampler.set_interval(0.05)
+    assert sampler.interval == 0.05
+    assert snapshots.get(timeout=LONG)
+    assert snapshots.get(timeout=LONG)
+
+
+def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot, clock):
+    reads = []
+
+    def slow():
+        reads.append(clock.time)
+        clock.pass_(35)
+        return make_snapshot([])
+
+    def quick():
+        reads.append(clock.time)
+        return make_snapshot([])
+
+    sampler, snapshots, _ = sample(Feed([slow], last=quick), interval=10, clock=clock)
+    snapshots.get(timeout=LONG)
+    snapshots.get(timeout=LONG)
+    with pytest.raises(queue.Empty):
+        snapshots.get(timeout=0.2)  # the next is due ten seconds after the late one, not three times at once
+    clock.pass_(10)
+    sampler.resume()  # wakes the thread, which looks at the clock
+    snapshots.get(timeout=LONG)
+    assert reads == [1000, 1035, 1045]
+
+
+def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, make_snapshot, clock):
+    reads = []
+
+    def read():
+        reads.append(clock.time)
+        clock.pass_(3)
+        return make_snapshot([])
+
+    sampler, snapshots, _ = sample(Feed([], last=read), interval=10, clock=clock)
+    for number in range(1, 4):
+        snapshots.get(timeout=LONG)
+        clock.time = 1000 + 10 * number
+        sampler.resume()
+    snapshots.get(timeout=LONG)
+    assert reads == [1000, 1010, 1020, 1030]
+
+
+def test_a_source_that_cannot_be_opened_is_tried_again(sample, make_snapshot):
+    snapshot = make_snapshot([])
+    feed = Feed([], last=snapshot)
+    feed.refusals = [CannotTellError("no driver"), CannotTellError("still none")]
+    _, snapshots, errors = sample(feed, retry_seconds=0.01)
+    assert snapshots.get(timeout=LONG) is snapshot
+    assert [errors.get(timeout=LONG).message, errors.get(timeout=LONG).message] == ["no driver", "still none"]
+
+
+def test_a_source_that_fails_is_opened_again(sample, make_snapshot):
+    snapshot = make_snapshot([])
+    feed = Feed([snapshot, CannotTellError("driver gone")], last=snapshot)
+    _, snapshots, errors = sample(feed, retry_seconds=0.01)
+    assert errors.get(timeout=LONG).message == "driver gone"
+    drain(snapshots)
+    assert snapshots.get(timeout=LONG) is snapshot
+    assert feed.log[:6] == ["open", "read", "read", "close", "open", "read"]
+
+
+def test_without_retry_a_failure_ends_the_thread(sample):
+    feed = Feed([])
+    feed.refusals = [CannotTellError("no driver")]
+    sampler, _, errors = sample(feed, retry_seconds=None)
+    assert errors.get(timeout=LONG).message == "no driver"
+    assert sampler.stop(LONG)
+    assert feed.log == ["open", "close"]
+
+
+def test_the_end_of_a_recording_is_reported_once_and_final(sample, make_snapshot):
+    feed = Feed([make_snapshot([]), EndOfRecording("it has ended")])
+    sampler, snapshots, errors = sample(feed, retry_seconds=0.01)
+    assert snapshots.get(timeout=LONG)
+    assert isinstance(errors.get(timeout=LONG), EndOfRecording)
+    assert sampler.stop(LONG)
+    assert feed.log == ["open", "read", "read", "close"]
+    assert errors.empty()
+
+
+def test_the_callback_may_stop_the_sampler(make_snapshot):
+    done = threading.Event()
+
+    def stop(snapshot):
+        sampler.stop()
+        done.set()
+
+    sampler = Sampler(Feed([], last=make_snapshot([])), 0.05, stop, lambda error: None)
+    sampler.start()
+    assert done.wait(LONG)
+    assert sampler.stop(LONG)

@@ -1,0 +1,130 @@
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.storage.pending_jobs import PendingJobs
+
+JOBS = tuple(
+    Job(name=name, model=ModelSpec(id="gpt2"), lora=lora, parallel=Parallel(strategy="ddp", data_replicate=2))
+    for name, lora in (("first", None), ("second", Lora(targets=["q_proj"])), ("third", Lora()))
+)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> PendingJobs:
+    return PendingJobs(tmp_path / "vramtop" / "pending.json")
+
+
+def written() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "keep pending jobs":
+            thread.join(10)
+
+
+def test_jobs_that_wait_are_there_the_next_time_in_their_order(kept: PendingJobs) -> None:
+    for job in (*JOBS, JOBS[0]):
+        kept.keep(job)
+        written()
+    assert PendingJobs(kept.path).load() == JOBS
+    kept.drop(JOBS[1])
+    written()
+    assert PendingJobs(kept.path).load() == (JOBS[0], JOBS[2])
+    assert kept.path is not None
+    assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
+
+
+def test_what_cannot_be_read_is_said_and_not_lost(kept: PendingJobs) -> None:
+    said: list[str] = []
+    kept.say = said.append
+    assert kept.path is not None
+    kept.keep(JOBS[0])
+    written()
+    text = kept.path.read_text().replace('"content": [', '"content": [{"training": {"macro_batch": 3}}, ')
+    kept.path.write_text(text)
+    assert kept.load() == (JOBS[0],)
+    assert "macro_batch" in said[0]
+    kept.drop(JOBS[0])
+    written()
+    assert "macro_batch" in kept.path.read_text()
+    kept.path.write_text("{")
+    assert kept.load() == ()
+    assert "is damaged" in said[-1]
+    kept.keep(JOBS[2])
+    written()
+    assert "It was kept as pending.json.damaged-" in said[-1]
+    assert kept.load() == (JOBS[2],)
+
+
+def test_a_watchlist_tells_what_begins_and_ends_to_wait(make_budget: Callable[..., Budget]) -> None:
+    told: list[tuple[str, str | None]] = []
+    watchlist = Watchlist(
+        make_budget,
+        on_pend=lambda job: told.append(("pend", job.name)),
+        on_unpend=lambda job: told.append(("unpend", job.name)),
+    )
+    watchlist.pend(JOBS[0])
+    watchlist.pend(JOBS[0])
+    watchlist.unpend(JOBS[1])
+    watchlist.unpend(JOBS[0])
+    assert told == [("pend", "first"), ("unpend", "first")]
+
+
+def test_promised_room_is_not_there_for_those_that_wait(
+    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    watchlist = Watchlist(make_budget, reserved=lambda _: {0: 50 * GIB})
+    watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
+    board = watchlist.update(make_snapshot([make_gpu(0)]))
+    row = board.pending[0]
+    assert row.fit is not None
+    assert row.fit.verdict == "does_not_fit"
+    assert row.fit.gpus[0].room.committed_bytes == board.committed[0] == 50 * GIB
+
+
+def test_a_job_turns_when_it_fits_or_does_not_for_some_readings(
+    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    watchlist = Watchlist(make_budget)
+    watchlist.pend(JOBS[0])
+    pair = [70, 70, 10, 70, 10, 10, 10, 10, 70, 70, 70]
+    turned = []
+    for second, free in enumerate(pair):
+        gpus = [make_gpu(n, free_bytes=free * GIB) for n in (0, 1)]
+        row = watchlist.update(make_snapshot(gpus, time=2_000.0 + second)).pending[0]
+        turned.append((row.fits, row.turned_at))
+    assert turned[:6] == [(True, None)] * 6  # one bad reading is none, nor are two
+    assert turned[6:10] == [(False, 2_006.0)] * 4
+    assert turned[10] == (True, 2_010.0)
+    watchlist.unpend(JOBS[0])
+    watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)]))
+    watchlist.pend(JOBS[0])
+    row = watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)])).pending[0]
+    assert (row.fits, row.turned_at) == (False, None)  # known anew
+
+
+def test_a_job_that_waits_must_fit_the_host_as_well(
+    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    need = estimate(Job(model=ModelSpec(id="gpt2"))).host
+    assert need is not None
+
+    def verdict(available: int | None) -> str:
+        room = None if available is None else HostRoom(available_bytes=available)
+        watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host=lambda _: room)
+        watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
+        row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
+        assert row.fit is not None
+        return row.fit.verdict
+
+    assert [verdict(size) for size in (None, 64 * GIB, GIB // 2)] == ["fits", "fits", "does_not_fit"]

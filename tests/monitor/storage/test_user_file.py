@@ -1,0 +1,168 @@
+"""The user's own files: private, whole or not at all, never lost; and what hinders them is a sentence."""
+
+import contextlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.trace.worker_cache import read_cached, write_cached
+from vramtop.monitor.attach.saved_answers import Answers
+from vramtop.monitor.storage.pending_jobs import PendingJobs
+from vramtop.monitor.storage.user_file import data_file
+
+JOB = Job(name="a", model=ModelSpec(id="gpt2"))
+
+
+def keep(path: Path, job: Job = JOB) -> list[str]:
+    """Keep a job as the dashboard does; what it says."""
+    said: list[str] = []
+    PendingJobs(path, said.append).keep(job)
+    for thread in threading.enumerate():
+        if thread.name == "keep pending jobs":
+            thread.join()
+    return said
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_and_folders_are_the_users_alone(tmp_path: Path) -> None:
+    assert keep(tmp_path / "vramtop" / "pending.json") == []
+    write_cached(tmp_path / "cache" / "x.json", 1, {"a": 1})
+    assert [mode(tmp_path / name) for name in ("vramtop", "cache")] == [0o700, 0o700]
+    files = [file for folder in ("vramtop", "cache") for file in (tmp_path / folder).iterdir()]
+    assert {mode(file) for file in files} == {0o600}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "huge", "newer"])
+def test_what_lies_in_the_files_place_stays_and_is_a_sentence(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.json"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            (tmp_path / "zero").symlink_to("/dev/zero")
+            path = tmp_path / "zero"
+        case "folder":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path)
+        case "huge":
+            with path.open("wb") as file:
+                file.truncate(10 << 30)
+        case "newer":
+            path.write_text('{"version": 99, "content": {"of": "tomorrow"}}')
+    before = path.lstat()
+    for said in (keep(path), [refusal(path)]):
+        assert all(len(sentence) < 300 and sentence.endswith(".") for sentence in said)
+    assert (path.lstat().st_ino, path.lstat().st_size) == (before.st_ino, before.st_size)
+    assert not list(tmp_path.glob("*.damaged-*"))
+    assert not Path("/dev/zero.lock").exists()
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(CannotTellError) as caught:
+        Answers(path).recall("run")
+    return caught.value.message
+
+
+def test_where_no_home_is_known_nothing_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramtop.monitor.storage.user_file.user_data_dir", lambda name: f"~/.local/share/{name}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CannotTellError, match="set HOME or XDG_DATA_HOME"):
+        data_file("pending.json")
+    said: list[str] = []
+    assert PendingJobs(say=said.append).load() == ()
+    assert said
+    assert not list(tmp_path.iterdir())
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from vramtop.estimator.errors import VramtopError
+from vramtop.estimator.jobfile_text import save_job
+from vramtop.estimator.worker_cache import write_cached
+from vramtop.monitor.answers import Answers
+from vramtop.estimator.job import Job, ModelSpec
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+folder = Path(sys.argv[1])
+write_cached(folder / "cache.json", 1, {"a": "x" * 1000})
+for act in (lambda: Answers(folder / "x.json").remember("r", {"a": "x" * 1000}),
+            lambda: save_job(Job(name="x" * 1000), folder / "new.toml"),
+            lambda: save_job(Job(name="x" * 1000), folder / "old.toml", over=True)):
+    try:
+        act()
+    except VramtopError as error:
+        print(error.message)
+"""
+
+
+def test_a_full_disk_leaves_the_old_files_whole_and_no_halves(tmp_path: Path) -> None:
+    Answers(tmp_path / "x.json").remember("old", {"training.micro_batch": 1})
+    save_job(JOB, tmp_path / "old.toml")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    told = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
+    assert told.stdout.count("cannot be written: File too large") == 3
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+KEEPS = """
+import sys
+from pathlib import Path
+from vramtop.monitor.answers import Answers
+for number in range(40):
+    Answers(Path(sys.argv[1])).remember(f"{sys.argv[2]}-{number}", {"training.micro_batch": number})
+"""
+
+
+def test_dashboards_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    three = [subprocess.Popen([sys.executable, "-c", KEEPS, path, name]) for name in "abc"]
+    assert [process.wait() for process in three] == [0, 0, 0]
+    assert len(json.loads(path.read_text())["content"]) == 120
+
+
+def test_a_damaged_file_is_named_even_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{")
+    monkeypatch.setattr(os, "fsync", lambda handle: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    with pytest.raises(CannotTellError, match=r"damaged\. It was kept as .* No space left on device"):
+        Answers(path).remember("run", {})
+    assert [file.read_text() for file in tmp_path.glob("x.json.damaged-*")] == ["{"]
+
+
+def test_a_cache_that_is_a_pipe_is_no_answer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.json")
+    assert read_cached(tmp_path / "x.json", 1, dict) is None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=60)
+    | st.recursive(st.none() | st.integers() | st.text(max_size=3), st.lists).map(
+        lambda content: json.dumps({"version": 1, "content": content}).encode()
+    )
+)
+def test_any_file_is_read_or_a_sentence(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    said: list[str] = []
+    jobs = PendingJobs(path, said.append).load()
+    assert said or not jobs
+    with contextlib.suppress(CannotTellError):
+        Answers(path).recall("run")

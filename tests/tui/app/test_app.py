@@ -1,0 +1,80 @@
+"""What the app is told before it is open, and what it keeps: the theme that the user chooses, screenshots."""
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.cli.main import main
+
+
+@pytest.fixture
+def make_app(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> Callable[..., VramtopApp]:
+    def make(**options: Any) -> VramtopApp:
+        watchlist = Watchlist(lambda job: pytest.fail("no job is known"))
+        return VramtopApp(scripted_source([make_snapshot([make_gpu()])]), watchlist, **options)
+
+    return make
+
+
+async def test_a_theme_that_is_chosen_is_kept(make_app: Callable[..., VramtopApp]) -> None:
+    kept: list[str] = []
+    app = make_app(theme="nord", keep_theme=kept.append)
+    async with app.run_test() as pilot:
+        assert app.theme == "nord"
+        await pilot.pause()
+        assert kept == []
+        app.theme = "textual-light"
+        await pilot.pause()
+        assert kept == ["textual-light"]
+
+
+async def test_a_theme_that_is_no_more_is_passed_over(make_app: Callable[..., VramtopApp]) -> None:
+    app = make_app(theme="of-another-version")
+    async with app.run_test():
+        assert app.theme in app.available_themes
+
+
+async def test_what_is_said_before_the_dashboard_is_open_is_shown_then(make_app: Callable[..., VramtopApp]) -> None:
+    app = make_app(complaints=["first"])
+    app.say("second")
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert [note.message for note in app._notifications] == ["first", "second"]
+
+
+async def test_a_screenshot_lies_where_vramtop_was_started(
+    make_app: Callable[..., VramtopApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = make_app()
+    async with app.run_test() as pilot:
+        app.action_screenshot()
+        for _ in range(100):
+            if app._notifications:
+                break
+            await pilot.pause(0.05)
+        assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
+
+
+def test_a_job_of_the_command_line_waits_while_the_dashboard_is_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    waiting = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: waiting.append(self.watchlist.pending()))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    file = tmp_path / "job.toml"
+    file.write_text('name = "once"\n[model]\nid = "gpt2"\n')
+    assert main(["--job", str(file)]) == 0
+    for thread in threading.enumerate():
+        if thread.name == "keep pending jobs":
+            thread.join(10)
+    assert main([]) == 0
+    assert [[job.label for job in jobs] for jobs in waiting] == [["once"], []]

@@ -1,0 +1,78 @@
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.board import PendingRow
+from vramtop.monitor.board.fit import Room, fit
+from vramtop.tui.app.fit_events import FitEvents, desktop_sequence
+from vramtop.tui.screens.dashboard.header_text import pending_line
+
+JOB = Job(name="sft; rm")
+
+
+@pytest.fixture
+def row(make_budget: Callable[..., Budget]) -> Callable[..., PendingRow]:
+    def make(fits: bool, turned_at: float | None) -> PendingRow:
+        room = Room(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
+        budget = make_budget(JOB)
+        return PendingRow(job=JOB, budget=budget, fit=fit(budget, [room]), fits=fits, turned_at=turned_at)
+
+    return make
+
+
+def ended() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "on fit":
+            thread.join(20)
+
+
+def test_each_turn_is_told_once(row: Callable[..., PendingRow]) -> None:
+    events = FitEvents()
+    assert events.update([row(True, None)]) == ()
+    assert events.update([row(False, 7.0)]) == ("sft; rm fits no longer",)
+    assert events.update([row(False, 7.0)]) == ()
+    assert events.update([row(True, 9.0)]) == ("sft; rm fits now",)
+
+
+def test_the_command_runs_when_a_job_begins_to_fit(row: Callable[..., PendingRow], tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    events = FitEvents(command=f'echo "$VRAMTOP_JOB $VRAMTOP_GPUS $VRAMTOP_GPU_UUIDS" >> {told}')
+    events.update([row(False, 7.0)])
+    events.update([row(True, 9.0)])
+    events.update([row(True, 9.0)])
+    ended()
+    assert told.read_text() == "sft; rm 3 GPU-3\n"
+
+
+def test_a_command_that_fails_says_so(row: Callable[..., PendingRow]) -> None:
+    said: list[str] = []
+    events = FitEvents(command="exit 3", say=said.append)
+    events.update([row(True, 9.0)])
+    ended()
+    assert said == ["--on-fit exit 3: it ended with exit code 3"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "sequence"),
+    [
+        ({"TERM": "xterm-256color"}, "\x1b]9;a, b c\x07"),
+        ({"TERM": "rxvt-unicode"}, "\x1b]777;notify;vramtop;a, b c\x07"),
+        ({"TERM": "xterm", "VTE_VERSION": "7600"}, "\x1b]777;notify;vramtop;a, b c\x07"),
+        ({"TERM": "tmux-256color", "TMUX": "/tmp/x"}, "\x1bPtmux;\x1b\x1b]9;a, b c\x07\x1b\\"),  # noqa: S108
+        ({"TERM": "screen", "STY": "7.pts-0.box"}, "\x1bP\x1b]9;a, b c\x07\x1b\\"),
+    ],
+)
+def test_desktop_notifications_by_terminal(environ: dict[str, str], sequence: str) -> None:
+    assert desktop_sequence("a; b\x07c", environ) == sequence
+
+
+def test_a_job_that_turned_lately_stands_out(row: Callable[..., PendingRow]) -> None:
+    assert pending_line(row(True, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm  ✓ FITS")
+    assert pending_line(row(False, 100.0), 60, now=110.0).plain.startswith(" NOW  sft; rm")
+    assert pending_line(row(True, 100.0), 60, now=170.0).plain.startswith("pending sft; rm")
+    assert pending_line(row(True, None), 60, now=170.0).plain.startswith("pending sft; rm")

@@ -1,0 +1,435 @@
+"""The command line as a user has it: real processes, exit codes, what goes to which stream."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.attach.attach import attach
+from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.sources.demo import demo_path
+from vramtop.tui.job.job_argument import job_flags
+
+JOB = """
+name = "check"
+[model]
+id = "Qwen/Qwen2.5-0.5B"
+[training]
+micro_batch = 2
+sequence_length = 512
+"""
+COMPONENTS = {"weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication", "context"}
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
+Vramtop = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def vramtop(tmp_path: Path) -> Vramtop:
+    """Runs the command in an empty folder, without colour."""
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
+
+    def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "vramtop.tui.cli.main", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUTF8": "1", **environ},
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_estimate_prints_the_contracts_json(vramtop: Vramtop) -> None:
+    done = vramtop("estimate", "job.toml", "--json", "--method", "formula")
+    assert (done.returncode, done.stderr) == (0, "")
+    budget = json.loads(done.stdout)
+    assert budget["schema"] == 1
+    assert budget["model"] == {"parameters": 494032768, "trainable_parameters": 494032768, "count": "exact"}
+    assert [phase["name"] for phase in budget["phases"]] == ["loading", "forward", "backward", "optimizer step"]
+    assert all(set(phase["components"]) == COMPONENTS for phase in budget["phases"])
+    assert budget["peak"]["allocated_bytes"] < budget["peak"]["reserved_bytes"] < budget["peak"]["device_bytes"]
+    assert budget["job"]["training"]["micro_batch"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("compose.yml", b"services: {web: {image: nginx}}", "not known as a configuration of a training tool"),
+        ("empty.yaml", b"", "empty, where settings are expected"),
+        ("empty.json", b"", "empty, where settings are expected"),
+        ("list.json", b"[1, 2]", "a list, where settings by name are expected"),
+        ("binary.yaml", b"\x7fELF\xff\xfe\x00", "cannot be read as text"),
+        ("binary", b"\x7fELF\xff\xfe\x00", "not a JSON object"),
+        ("cycle.yaml", b"base_model: &a\n  x: *a\n", "a value contains itself"),
+    ],
+)
+def test_a_file_that_is_no_job_ends_in_one_sentence(
+    vramtop: Vramtop, tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = vramtop("estimate", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert sentence in done.stderr
+    assert "launch line after --" in done.stderr
+
+
+@needs_torch
+def test_a_traced_step_names_its_largest_tensors_and_its_timeline_is_in_the_json(
+    vramtop: Vramtop, tmp_path: Path
+) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    done = vramtop("estimate", "job.toml", "--method", "traced", **environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    at = done.stdout.splitlines().index("largest at the peak (backward), GiB")
+    rows = done.stdout.splitlines()[at + 1 : at + 7]
+    assert all(row[0] in "WGOALTM" for row in rows)
+    assert any("model.embed_tokens" in row and "151936 x 896" in row for row in rows)
+    assert "PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True" in " ".join(done.stdout.split())
+    written = json.loads(vramtop("estimate", "job.toml", "--method", "traced", "--json", **environ).stdout)
+    assert [mark["name"] for mark in written["timeline"]["phases"]] == ["forward", "backward", "optimizer step"]
+    assert len(written["timeline"]["reserved_bytes"]) == len(written["timeline"]["events"])
+
+
+def test_estimate_prints_a_table_and_a_bar_of_letters(vramtop: Vramtop) -> None:
+    done = vramtop("estimate", "job.toml", "--method", "formula")
+    assert done.returncode == 0
+    assert "494,032,768 parameters" in done.stdout
+    bar = next(line for line in done.stdout.splitlines() if line.startswith("WW"))
+    assert "O" in bar
+    assert "├" in bar
+    assert "\x1b" not in done.stdout
+
+
+def test_ascii_output_is_ascii(vramtop: Vramtop) -> None:
+    assert vramtop("fit", "job.toml", "--ascii", "--gpu-memory", "80GiB", "--method", "formula").stdout.isascii()
+    plain = vramtop("estimate", "job.toml", "--method", "formula", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert (plain.returncode, plain.stdout.isascii()) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("bound", "code", "verdict"), [("high_bytes", 0, "fits"), ("device_bytes", 4, "tight"), (None, 1, "does_not_fit")]
+)
+def test_fit_answers_for_a_described_machine(vramtop: Vramtop, bound: str | None, code: int, verdict: str) -> None:
+    peak = json.loads(vramtop("estimate", "job.toml", "--json", "--method", "formula").stdout)["peak"]
+    size = peak[bound] if bound else peak["device_bytes"] - 1
+    done = vramtop("fit", "job.toml", "--json", "--gpu-memory", str(size), "--method", "formula")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (code, verdict)
+    assert found["gpus"][0]["available_bytes"] == found["gpus"][0]["free_bytes"] == size
+    assert found["margin_bytes"] == size - found["budget"]["peak"]["device_bytes"]
+    for suggestion in found["suggestions"]:
+        assert suggestion["device_bytes"] < found["budget"]["peak"]["device_bytes"]
+    assert bool(found["suggestions"]) == (verdict != "fits")
+
+
+def test_fit_takes_as_many_cards_as_the_job_has_ranks(vramtop: Vramtop) -> None:
+    words = ("fit", "job.toml", "--json", "--gpu-type", "rtx-4090", "--strategy", "fsdp2", "--data-shard", "4")
+    found = json.loads(vramtop(*words, "--method", "formula").stdout)
+    assert found["placement"] == [0, 1, 2, 3]
+    assert {"4090" in gpu["name"] for gpu in found["gpus"]} == {True}
+    few = vramtop(*words, "--gpus", "2", "--method", "formula")
+    assert few.returncode == 1
+    assert "needs 4 GPUs" in json.loads(few.stdout)["sentence"]
+
+
+def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vramtop) -> None:
+    done = vramtop("fit", "job.toml", "--method", "formula", "--json")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "--gpu-type" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (("estimate",), 2, "no job"),
+        (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
+        (("estimate", "no-such/model"), 2, "no-such/model"),
+        (("estimate", "zero3.json"), 2, "zero3.json does not say model.id"),
+        (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
+        (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
+        (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
+        (("estimate", "job.toml", "--precision", "bf17"), 2, "'bf16'"),
+        pytest.param(
+            ("estimate", "job.toml", "--method", "traced", "--optimizer", "lion"),
+            3,
+            "cannot be traced",
+            marks=needs_torch,
+        ),
+        (("fit", "job.toml", "--gpu-memory", "much"), 2, "size 'much'"),
+        (("fit", "job.toml", "--gpu-type", "h1000"), 2, "h100"),
+        (("fit", "job.toml", "--gpu-type", "h100-80gb", "--gpu-memory", "1GiB"), 2, "not allowed with"),
+        (("fit", "job.toml", "--", "torchrun", "train.py"), 2, "give one"),
+        (("attach", "999999999"), 2, "999999999"),
+        (("attach", "one"), 2, "one is no pid"),
+        (("attach", "-5"), 2, "-5 is no pid"),
+        (("attach", "0"), 2, "0 is no pid"),
+        (("--pid", "99999999999", "--once"), 2, "99999999999 is no pid"),
+        (("--interval", "soon"), 2, "soon is not between"),
+        (("fit", "job.toml", "--gpus", "some"), 2, "some is no number of GPUs"),
+        (("--once", "--demo"), 2, "--demo is for the dashboard"),
+        (("--replay", "run.jsonl.gz", "fit", "job.toml"), 2, "--replay is for the dashboard"),
+        (("--json",), 2, "--json goes with"),
+        (("--", "torchrun"), 2, "launch line"),
+        (("--once",), 3, "NVIDIA"),
+        (("--job", "absent.toml", "--once"), 2, "absent.toml"),
+        (("--replay", "job.toml"), 2, "job.toml"),
+        (("--replay", "absent.jsonl.gz"), 2, "absent.jsonl.gz"),
+        (("--demo",), 2, "--once"),  # no terminal here
+        (("record", "run.jsonl.gz"), 3, "NVIDIA"),
+        (("nonsense",), 2, "nonsense"),
+        (("--interval", "0", "--once"), 2, "0.1"),
+    ],
+)
+def test_every_mistake_is_one_sentence_on_standard_error(
+    vramtop: Vramtop, words: tuple[str, ...], code: int, hint: str
+) -> None:
+    done = vramtop(*words)
+    assert done.returncode == code
+    assert hint in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_failed_recording_leaves_no_file_behind(vramtop: Vramtop, tmp_path: Path) -> None:
+    vramtop("record", "run.jsonl.gz")
+    assert not (tmp_path / "run.jsonl.gz").exists()
+
+
+def test_each_key_of_the_job_file_has_a_flag(vramtop: Vramtop) -> None:
+    flags = job_flags()
+    assert flags["--micro-batch"] == "training.micro_batch"
+    assert flags["--lora-rank"] == "lora.rank"
+    assert len(set(flags)) == len(flags.values())
+    help_text = vramtop("estimate", "--help").stdout
+    assert all(flag in help_text for flag in flags)
+
+
+def test_the_version_and_a_file_named_like_a_command(vramtop: Vramtop, tmp_path: Path) -> None:
+    assert vramtop("--version").stdout.startswith("vramtop 0")
+    (tmp_path / "fit").write_text(JOB)
+    done = vramtop("--job", "fit", "estimate", "job.toml", "--method", "formula")
+    assert (done.returncode, done.stdout[:6]) == (0, "check:")
+
+
+def test_a_model_with_flags_is_a_job(vramtop: Vramtop) -> None:
+    words = ("estimate", "google-bert/bert-base-uncased", "--json", "--method", "formula", "--sequence-length", "128")
+    budget = json.loads(vramtop(*words).stdout)
+    assert budget["job"]["model"]["task"] == "masked-lm"  # what such a model is usually trained for
+    assert budget["job"]["training"]["sequence_length"] == 128
+
+
+def test_a_folder_with_a_config_is_a_model(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    config = {"model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "of-a-model.json").write_text(json.dumps(config))
+    for name in ("tiny", "./tiny/config.json", "of-a-model.json"):
+        done = vramtop("estimate", name, "--json", "--method", "formula")
+        assert done.returncode == 0, done.stderr
+        assert (
+            json.loads(done.stdout)["model"]["parameters"] == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 128 + 128) + 64
+        )
+
+
+def test_a_launch_line_is_a_job(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    launch = ("torchrun", "--nproc-per-node", "2", "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B")
+    step = ("--per_device_train_batch_size", "4", "--max_length", "256", "--bf16", "--output_dir", "out")
+    words = ("fit", "--json", "--method", "formula", "--gpu-memory", "80GiB")
+    found = json.loads(vramtop(*words, "--", *launch, *step).stdout)
+    job = found["budget"]["job"]
+    assert (job["training"]["micro_batch"], job["training"]["sequence_length"]) == (4, 256)
+    assert job["parallel"]["data_replicate"] == 2
+    assert len(found["placement"]) == 2
+    missing = vramtop(*words, "--", *launch)
+    assert missing.returncode == 2
+    assert "training.sequence_length" in missing.stderr
+    filled = vramtop(*words, "--sequence-length", "128", "--", *launch, *step[:2])
+    assert json.loads(filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
+
+
+def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4", "--output_dir", "out"]
+    with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
+        try:
+            time.sleep(0.3)
+            short = vramtop("attach", str(process.pid), "--json", "--method", "formula")
+            assert short.returncode == 3
+            told = json.loads(short.stdout)
+            assert told["missing"] == ["training.sequence_length"]
+            assert told["budget"] is None
+            sequence = "training.sequence_length=512"
+            full = vramtop("attach", str(process.pid), "--json", "--method", "formula", "--set", sequence)
+            assert full.returncode == 0
+            report = json.loads(full.stdout)
+            text = vramtop("attach", str(process.pid), "--method", "formula", "--set", sequence).stdout
+        finally:
+            process.kill()
+    assert report["pid"] == process.pid
+    assert report["job"]["training"]["micro_batch"] == 4
+    assert "--per_device_train_batch_size" in report["evidence"]["training.micro_batch"]
+    assert (report["status"], report["observed_bytes"]) == ("unknown", None)  # no GPU here to look at
+    assert report["budget"]["model"]["parameters"] == 494032768
+    assert "--per_device_train_batch_size" in text
+
+
+def test_attach_takes_what_was_filled_in_on_the_screen_before(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4"]
+    with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
+        try:
+            time.sleep(0.3)
+            Answers().remember(run_key(attach(process.pid)), {"training.sequence_length": 128})
+            command = ["attach", str(process.pid), "--json", "--method", "formula"]
+            told = json.loads(vramtop(*command).stdout)
+            other = json.loads(vramtop(*command, "--set", "training.sequence_length=512").stdout)
+        finally:
+            process.kill()
+    assert told["job"]["training"]["sequence_length"] == 128
+    assert told["evidence"]["training.sequence_length"].startswith("you, on ")
+    assert told["missing"] == []
+    assert other["job"]["training"]["sequence_length"] == 512
+
+
+def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path) -> None:
+    (tmp_path / "evil.toml").write_text(JOB.replace('"check"', r'"\u001b[31mred\u0007"'))
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    said = [vramtop("fit", "evil.toml", "--gpu-memory", "80GiB", "--method", "formula").stdout]
+    said.append(vramtop("estimate", "\x1b[31mno such model").stderr)
+    with subprocess.Popen([sys.executable, "train.py", "--name", "\x1b]0;title\x07"], cwd=tmp_path) as process:
+        try:
+            time.sleep(0.3)
+            said.append(vramtop("attach", str(process.pid), "--method", "formula").stdout)
+        finally:
+            process.kill()
+    assert all(said)
+    assert not any(sign in text for text in said for sign in "\x1b\x07")
+
+
+def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
+    line = f"{sys.executable} -m vramtop.tui.cli.main estimate job.toml --method formula | head -n 1"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607
+    assert done.stdout.startswith("check:")
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
+    """Runs the real dashboard on a pseudo-terminal; ``act`` gets its pid and the terminal once the demo is drawn.
+
+    Returns its exit code, and what it wrote from then on.
+    """
+    import pty
+
+    children: list[int] = []
+
+    def run(act: Callable[[int, int], None]) -> tuple[int, bytes]:
+        child, master = pty.fork()
+        if child == 0:  # pragma: no cover - the child becomes vramtop
+            os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+            os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli.main", "--demo"])  # noqa: S606 - meant
+        children.append(child)
+        seen, after, acted, deadline = b"", b"", False, time.monotonic() + 60
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([master], [], [], 0.2)
+            try:
+                new = os.read(master, 65536) if ready else b""
+            except OSError:  # it has ended
+                break
+            seen, after = seen + new, after + new if acted else b""
+            if not acted and b"gpubox-3" in seen:
+                acted = True
+                act(child, master)
+        else:
+            os.kill(child, signal.SIGKILL)  # it hangs; what it did until then decides
+        children.remove(child)
+        _, status = os.waitpid(child, 0)
+        os.close(master)
+        assert acted, seen[-500:]
+        return os.waitstatus_to_exitcode(status), after
+
+    yield run
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+_LEFT = b"\x1b[?1049l"
+"""The alternate screen was left: the terminal is as it was."""
+
+
+def test_the_demo_ships_and_opens_in_a_terminal_and_q_ends_it(demo_on_a_terminal) -> None:
+    assert demo_path().is_file()
+    code, written = demo_on_a_terminal(lambda child, master: os.write(master, b"q"))
+    assert code == 0
+    assert _LEFT in written
+
+
+def test_sigterm_ends_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
+    code, written = demo_on_a_terminal(lambda child, master: os.kill(child, signal.SIGTERM))
+    assert code == 128 + signal.SIGTERM
+    assert _LEFT in written
+
+
+def test_control_z_stops_the_dashboard_with_the_terminal_as_it_was(demo_on_a_terminal) -> None:
+    written = b""
+
+    def act(child: int, master: int) -> None:
+        nonlocal written
+        os.write(master, b"\x1a")
+        stopped, deadline = 0, time.monotonic() + 30
+        while not stopped and time.monotonic() < deadline:
+            written += os.read(master, 65536) if select.select([master], [], [], 0.1)[0] else b""  # or it waits for us
+            stopped, _ = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
+        os.kill(child, signal.SIGKILL)
+        assert stopped
+
+    code, rest = demo_on_a_terminal(act)
+    assert code == -signal.SIGKILL  # it was stopped until then, not ended
+    assert _LEFT in written + rest
+
+
+def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
+    """A flag that is not given changes nothing: the job's own defaults stand in one place."""
+    import argparse
+
+    from vramtop.tui.job.job_argument import add_job_arguments
+
+    parser = argparse.ArgumentParser()
+    add_job_arguments(parser)
+    options: dict[str, Any] = vars(parser.parse_args(["x"]))
+    assert {options[key] for key in job_flags().values()} == {None}
+    assert Job().training.sequence_length == 2048
+
+
+def test_code_is_trusted_by_a_flag_alone(vramtop: Vramtop) -> None:
+    trusted, not_asked = (
+        json.loads(vramtop("estimate", *flags, "gpt2", "--json", "--method", "formula").stdout)["job"]["model"]
+        for flags in (["--trust-remote-code"], [])
+    )
+    assert (trusted["trust_remote_code"], not_asked["trust_remote_code"]) == (True, False)
+
+
+def test_the_users_own_model_is_not_imported_for_the_formula(vramtop: Vramtop) -> None:
+    done = vramtop("estimate", "antigravity:fly", "--method", "formula")
+    assert done.returncode == 3
+    assert "antigravity:fly is Python code, which the formula cannot read; use --method traced" in done.stderr

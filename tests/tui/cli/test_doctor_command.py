@@ -1,0 +1,145 @@
+"""``vramtop doctor`` as it is run: the real command in a process of its own, and its page from facts made by hand."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from vramtop.monitor.doctor.access import AccessFacts
+from vramtop.monitor.doctor.driver import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.files import FileFacts, OwnFile
+from vramtop.monitor.doctor.findings import findings
+from vramtop.monitor.doctor.page import Page, PythonFacts
+from vramtop.monitor.doctor.system import system_facts
+from vramtop.tui.cli.main import main
+from vramtop.tui.draw.terminal import Terminal
+from vramtop.tui.reports.doctor_text import page_lines
+from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_findings
+
+SECRETS = ("zaphod", "moonshot", "hunter2")
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    """Runs the command as a user with secrets, whose name is in every path."""
+
+    def run(*words: str, **environ: str) -> subprocess.CompletedProcess:
+        home = tmp_path / "zaphod" / "moonshot"
+        (home / "venv/bin").mkdir(parents=True, exist_ok=True)
+        if not (home / "venv/bin/python").exists():
+            (home / "venv/bin/python").symlink_to(sys.executable)
+        private = {
+            "HOME": str(home.parent), "USER": "zaphod", "VIRTUAL_ENV": str(home / "venv"), "HF_TOKEN": "hunter2",
+            "XDG_DATA_HOME": str(home / "data"), "WANDB_API_KEY": "hunter2", "MOONSHOT": "moonshot",
+            "PYTHONIOENCODING": "utf-8",
+        }  # fmt: skip
+        return subprocess.run(
+            [sys.executable, "-m", "vramtop.tui.cli.main", "doctor", *words],
+            env=os.environ | private | environ, cwd=home, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--ascii",)])
+def test_the_page_is_told_anywhere_without_secrets(doctor, words):
+    done = doctor(*words)
+    assert done.returncode in (0, 3)  # with and without a driver
+    assert done.stderr == ""
+    assert [secret for secret in SECRETS if secret in done.stdout.lower()] == []
+    assert "Python 3." in done.stdout or "python" in json.loads(done.stdout)["system"]
+    assert "\x1b" not in done.stdout
+
+
+def test_json_has_all_sections(doctor):
+    done = doctor("--json")
+    page = json.loads(done.stdout)
+    assert list(page) == [
+        "schema", "findings", "system", "driver", "gpus", "access", "terminal", "pythons", "files"
+    ]  # fmt: skip
+    assert page["schema"] == 1
+    assert done.returncode == (3 if page["driver"]["problem"] else 0)
+    assert {finding["severity"] for finding in page["findings"]} <= {"error", "warning", "note"}
+    assert page["pythons"][0]["named_by"] == "VIRTUAL_ENV"
+    assert page["system"]["packages"]["psutil"]
+
+
+def test_without_utf8_the_page_is_ascii_in_80_columns(doctor):
+    done = doctor(PYTHONIOENCODING="", PYTHONUTF8="0", LC_ALL="C")
+    assert done.stdout.isascii()
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "only ASCII is drawn: the locale" in " ".join(done.stdout.split())
+
+
+def test_a_python_that_is_not_there_is_wrong_usage(doctor):
+    done = doctor("--python", "/zaphod/nothing")
+    assert done.returncode == 2
+    assert re.fullmatch(r"vramtop: --python: no such program; .*\n", done.stderr)
+
+
+def test_a_launch_line_is_wrong_usage(capsys):
+    assert main(["doctor", "--", "python", "train.py"]) == 2
+    assert "takes no launch line" in capsys.readouterr().err
+
+
+@pytest.fixture
+def page() -> Page:
+    """A machine with a good GPU, a lost one and one that hangs."""
+    able = {"memory_v2": "yes", "processes": "yes", "power": "NOT_SUPPORTED", "mig": "on"}
+    good = GpuFacts(
+        index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-12345678...", memory_info="v2", total_bytes=80 * 2**30,
+        used_bytes=2**30, free_bytes=79 * 2**30, reserved_bytes=0, compute_mode="default", mig_slots=7, processes=2,
+        processes_seen=2, processes_of_others=1, processes_without_memory=0, abilities=able,
+        slowest_call="nvmlDeviceGetName", slowest_seconds=0.0123,
+    )  # fmt: skip
+    gpus = (good, GpuFacts(index=1, lost="GPU_IS_LOST"), GpuFacts(index=2, unanswered="nvmlDeviceGetName"))
+    broken = OwnFile(name="pending.json", size_bytes=3, mode="0600", state="damaged", sound=False, private=True)
+    return Page(
+        system=replace(system_facts({}), environment={"CUDA_VISIBLE_DEVICES": "0", "TERM": "dumb"}, session=("tmux",)),
+        driver=DriverFacts(driver_version="580.65.06", nvml_version="13.580.65.06", cuda_version="13.0", gpus=gpus),
+        access=AccessFacts(root=False, devices=(), hidepid=None, sees_others=True, pidfd=True),
+        files=FileFacts(folder="~/.local/share/vramtop", there=True, writable=True, files=(broken,), set_aside=1),
+        pythons=(PythonFacts(path="~/.../bin/python", named_by="VIRTUAL_ENV"),),
+    )
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_what_is_wrong_stands_first(page, ascii_only):
+    terminal = Terminal(colours="none", ascii_only=ascii_only, width=80)
+    shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
+    found = (*findings(page), *terminal_findings(shown))
+    lines = page_lines(page, shown, found, terminal)
+    assert max(map(cell_len, lines)) <= 80
+    text = "\n".join(lines)
+    assert text.isascii() or not ascii_only
+    sign = "x" if ascii_only else "✗"
+    assert lines[2] == f"{sign} GPU 1 does not answer: GPU_IS_LOST"
+    assert lines[3] == f"{sign} GPU 2: the driver has not answered nvmlDeviceGetName in time"
+    assert text.index("pending.json: damaged") < text.index("CUDA_VISIBLE_DEVICES is set (0)") < text.index("vramtop  ")
+    flat = " ".join(text.split())
+    for words in (
+        "driver 580.65.06", "3 GPUs", "NVIDIA H100 80GB HBM3", "GPU-12345678...", "7 MIG slots", "power NOT_SUPPORTED",
+        "tells memory v2, processes", "2 processes: 2 seen from here, 1 of others", "nvmlDeviceGetName, 12.3 ms",
+        "within tmux", "TERM=dumb: the dashboard does not open",
+        "~/.../bin/python (VIRTUAL_ENV): no torch with transformers", "1 set aside",
+    ):  # fmt: skip
+        assert words in flat
+
+
+def test_a_machine_without_faults_says_so(page):
+    fine = replace(
+        page,
+        driver=replace(page.driver, gpus=page.driver.gpus[:1]),
+        files=replace(page.files, files=(), set_aside=0),
+        system=replace(page.system, environment={}, own_pid_namespace=False, wsl=False),
+        pythons=(replace(page.pythons[0], torch="2.9", transformers="5.1"),),
+    )
+    terminal = Terminal(colours="none", ascii_only=False, width=80)
+    shown = replace(terminal_facts({"TERM": "xterm"}, fine.system, terminal), columns=80, lines=24)
+    assert (*findings(fine), *terminal_findings(shown)) == ()
+    assert "✓ nothing that is wrong was found" in page_lines(fine, shown, (), terminal)

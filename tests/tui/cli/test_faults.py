@@ -1,0 +1,151 @@
+"""What the commands say when GPUs cannot be read: a sentence and an exit code, never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
+from vramtop.monitor.sources.nvml.error_messages import NoDriverError
+from vramtop.tui.cli.main import main
+
+WHY = "the NVIDIA driver is installed but its kernel module is not loaded"
+HANGS = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 5 s"
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Machine:
+    """Stands in for NVML: these GPUs, or no driver."""
+
+    def __init__(self, snapshot: Snapshot | None) -> None:
+        self.snapshot = snapshot
+
+    def open(self) -> None:
+        if self.snapshot is None:
+            raise NoDriverError(WHY)
+
+    def read(self) -> Snapshot:
+        assert self.snapshot is not None
+        return self.snapshot
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command on a machine; gives its exit code and what it printed."""
+
+    def call(snapshot: Snapshot | None, *words: str) -> tuple[int, str, str]:
+        for command in ("once", "fit", "attach", "record"):
+            monkeypatch.setattr(f"vramtop.tui.commands.{command}.NvmlSource", lambda: Machine(snapshot))
+        code = main(words)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    path = tmp_path / "job.toml"
+    path.write_text('[model]\nid = "llama-3.1-8b"\n[lora]\nrank = 16\ntargets = "all-linear"\n')
+    return str(path)
+
+
+def unread(gpu: GpuReading, faults: Sequence[Fault]) -> GpuReading:
+    nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "processes"))
+    return replace(gpu, **nothing, faults=tuple(faults))
+
+
+def test_without_a_driver_each_command_says_why(run: Run, job: str, tmp_path: Path) -> None:
+    recording = tmp_path / "r.jsonl"
+    for words in (["--once"], ["--once", "--json"], ["record", str(recording)]):
+        assert run(None, *words) == (3, "", f"vramtop: {WHY}\n")
+    assert not recording.exists()
+    code, out, err = run(None, "fit", job, "--method", "formula")
+    assert (code, out) == (3, "")
+    assert err == f"vramtop: {WHY}; name the machine with --gpu-type or --gpu-memory\n"
+    assert run(None, "fit", job, "--method", "formula", "--gpu-type", "h100-80gb", "--json")[0] == 0
+    assert run(None, "estimate", job, "--method", "formula", "--json")[0] == 0
+
+
+def test_attach_says_why_it_does_not_know_what_a_process_holds(
+    run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    code, out, _ = run(None, "attach", str(os.getpid()), "--json")
+    assert code == 3
+    assert json.loads(out)["faults"] == [WHY]
+    assert f"warning: {WHY}" in " ".join(run(None, "attach", str(os.getpid()))[1].split())
+    hangs = unread(make_gpu(1), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
+    healthy = make_gpu(0, faults=(Fault(field="power_w", code="NOT_SUPPORTED", message="no power"),))
+    _, out, _ = run(make_snapshot([healthy, hangs]), "attach", str(os.getpid()), "--json")
+    assert json.loads(out)["faults"] == [f"GPU 1: {HANGS}"]
+
+
+def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
+    tmp_path: Path, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("input()\n")
+    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE) as process:
+        settings = ("model.id=gpt2", "training.sequence_length=64", "training.micro_batch=1")
+        sets = (word for setting in settings for word in ("--set", setting))
+        words = ("attach", str(process.pid), "--method", "formula", *sets)
+        idle = run(make_snapshot([make_gpu(0)]), *words)
+        hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
+        blind = run(make_snapshot([hangs]), *words)
+        process.communicate(b"\n")
+    assert "it is on none of the GPUs that are seen here" in idle[1]
+    assert "its memory cannot be read" in blind[1]
+
+
+def test_fit_says_why_a_gpus_room_is_not_known_and_takes_another(
+    run: Run, job: str, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
+    host = ("--host-memory", "1TiB", "--method", "formula")
+    code, out, _ = run(make_snapshot([hangs, make_gpu(1)]), "fit", job, *host)
+    assert code == 0
+    assert "fits on GPU 1" in out
+    assert HANGS in out
+    code, out, _ = run(make_snapshot([hangs]), "fit", job, *host, "--json")
+    assert code == 3
+    report = json.loads(out)
+    assert report["verdict"] == "unknown"
+    assert report["sentence"].endswith(f"how much GPU 0 can give is not known: {HANGS}")
+
+
+def test_once_shows_what_is_known_beside_what_is_not(
+    run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> None:
+    hangs = unread(make_gpu(1), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
+    snapshot = make_snapshot([make_gpu(0), hangs])
+    code, out, err = run(snapshot, "--once")
+    assert (code, err) == (0, "")
+    assert f"GPU 1: {HANGS}" in out
+    gpus = json.loads(run(snapshot, "--once", "--json")[1])["gpus"]
+    assert gpus[0]["used_bytes"] == snapshot.gpus[0].used_bytes
+    assert gpus[1]["used_bytes"] is gpus[1]["processes"] is None
+    assert [fault["code"] for fault in gpus[1]["faults"]] == [NO_ANSWER]
+
+
+def test_a_recording_without_a_reading_says_so(
+    monkeypatch: pytest.MonkeyPatch, run: Run, make_snapshot: Callable[..., Snapshot], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Machine, "read", lambda self: None)
+    code, out, err = run(make_snapshot([]), "record", str(tmp_path / "r.gz"), "--seconds", "0.1")
+    assert (code, out) == (3, "")
+    assert "nothing was recorded" in err
+
+
+def test_versions_that_are_not_known_are_not_made_up(run: Run, make_snapshot: Callable[..., Snapshot]) -> None:
+    snapshot = make_snapshot([])
+    nameless = replace(snapshot, source=replace(snapshot.source, driver_version=None, cuda_version=None))
+    out = run(nameless, "--once")[1]
+    assert out.splitlines()[0] == "gpubox-3, 0 GPUs"

@@ -1,0 +1,125 @@
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOB = """\
+[model]
+id = "Qwen/Qwen2.5-0.5B"  # small
+[training]
+micro_batch = 8  # per GPU
+sequence_length = 2048
+gradient_accumulation = 2
+"""
+PATCH = shutil.which("patch")
+Fit = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Fit:
+    """``vramtop fit`` with the formula, beside a job file."""
+    (tmp_path / "job.toml").write_text(JOB)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vramtop.tui.cli.main", "fit", "--method", "formula", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert not done.stderr
+    return json.loads(done.stdout)
+
+
+def test_each_suggestion_gives_the_verdict_it_promised(fit: Fit) -> None:
+    asked = ("--gpu-memory", "24GiB", "--json")
+    answer = found(fit("job.toml", *asked))
+    assert answer["verdict"] == "does_not_fit"
+    assert answer["suggestions"][0]["verdict"] == "fits"
+    for suggestion in answer["suggestions"][:3]:
+        sets = [
+            word for key, value in suggestion["changes"].items() for word in ("--set", f"{key}={json.dumps(value)}")
+        ]
+        again = found(fit("job.toml", *asked, *sets))
+        assert (again["verdict"], again["budget"]["peak"]["device_bytes"]) == (
+            suggestion["verdict"],
+            suggestion["device_bytes"],
+        )
+        assert {edit["key"] for edit in suggestion["edits"]} == set(suggestion["changes"])
+        flags = [word for edit in suggestion["edits"] for word in edit["words"].split()]
+        assert found(fit("job.toml", *asked, *flags))["verdict"] == suggestion["verdict"]
+
+
+@pytest.mark.skipif(PATCH is None, reason="the patch program applies the diff")
+def test_the_diff_of_a_job_file_applies(fit: Fit, tmp_path: Path) -> None:
+    asked = ("--gpu-memory", "24GiB", "--json")
+    for suggestion in found(fit("job.toml", *asked))["suggestions"][:2]:
+        (tmp_path / "change.diff").write_text(suggestion["diff"] + "\n")
+        subprocess.run([str(PATCH), "-o", "edited.toml", "job.toml", "change.diff"], cwd=tmp_path, check=True)
+        assert "# per GPU" in (tmp_path / "edited.toml").read_text()
+        assert found(fit("edited.toml", *asked))["verdict"] == suggestion["verdict"]
+
+
+def test_the_largest_that_fits_is_said(fit: Fit) -> None:
+    answer = found(fit("job.toml", "--gpu-memory", "80GiB", "--json"))
+    assert answer["verdict"] == "fits"
+    assert answer["suggestions"] == []
+    largest = answer["largest"]
+    assert largest["micro_batch"] >= 8
+    assert found(fit("job.toml", "--gpu-memory", "80GiB", "--json", "--micro-batch", str(largest["micro_batch"])))[
+        "verdict"
+    ] == ("fits")
+    kept = found(fit("job.toml", "--gpu-memory", "80GiB", "--json", "--keep-global-batch"))["largest"]
+    assert 16 % kept["micro_batch"] == 0
+    text = fit("job.toml", "--gpu-memory", "80GiB").stdout
+    assert f"largest that fits, all else as it is: micro-batch {largest['micro_batch']} (now 8)" in text
+
+
+def test_the_batch_is_spelled_out(fit: Fit) -> None:
+    words = ("--strategy", "ddp", "--data-replicate", "2", "--tensor", "2", "--gpu-memory", "80GiB")
+    batch = found(fit("job.toml", *words, "--json"))["budget"]["effective_batch"]
+    assert (batch["sequences"], batch["tokens"]) == (32, 65536)
+    text = " ".join(fit("job.toml", *words).stdout.split())
+    assert "8 × 2 × 2 data-parallel ranks = 32 sequences, 65,536 tokens a step" in text
+    assert "micro-batch 8 with accumulation 1 keeps that on 2" in text
+
+
+def test_the_hosts_memory_decides_too(fit: Fit) -> None:
+    words = ("job.toml", "--gpu-memory", "80GiB", "--strategy", "fsdp2", "--data-shard", "8", "--json")
+    assert "host" not in found(fit(*words))
+    done = fit(*words, "--host-memory", "20GiB")
+    answer = found(done)
+    assert (done.returncode, answer["verdict"], answer["host"]["verdict"]) == (1, "does_not_fit", "does_not_fit")
+    assert "8 processes need" in answer["sentence"]
+    assert answer["suggestions"][0]["changes"] == {"parallel.load_on_rank_zero": True}
+    assert found(fit(*words, "--host-memory", "256GiB"))["verdict"] == "fits"
+    both = found(fit(*words[:2], "20GiB", *words[3:], "--host-memory", "20GiB"))
+    assert both["suggestions"][0]["verdict"] == "fits"
+    assert "parallel.load_on_rank_zero" in both["suggestions"][0]["changes"]
+
+
+def test_launch_lines_are_answered_in_their_own_flags(fit: Fit) -> None:
+    line = "trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 8 --max_length 2048"
+    text = fit("--gpu-memory", "16GiB", "--", *line.split()).stdout
+    assert "--per_device_train_batch_size 8 -> " in text
+    assert "what makes it fit, the cheapest first:" in text
+
+
+def test_a_server_is_told_what_is_left_for_its_cache(fit: Fit) -> None:
+    line = "vllm serve Qwen/Qwen2.5-7B --max-model-len 8192 --max-num-seqs 64 --gpu-memory-utilization 0.9"
+    done = fit("--gpu-type", "a100-40gb", "--json", "--", *line.split())
+    answer = found(done)
+    assert (done.returncode, answer["verdict"]) == (0, "fits")
+    serving = answer["serving"]
+    assert serving["token_bytes"] == 28 * 2 * 4 * 128 * 2
+    assert serving["asked_bytes"] == int(0.9 * answer["gpus"][0]["available_bytes"])
+    assert serving["cache_tokens"] == pytest.approx(serving["concurrency"] * 8192, rel=0.01)
+    small = fit("--gpu-type", "t4", "--", *line.split())
+    assert small.returncode == 1
+    assert "lower --max-model-len" in small.stdout

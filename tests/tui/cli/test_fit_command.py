@@ -1,0 +1,95 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.tui.cli.commands import fit
+from vramtop.tui.cli.main import main
+
+Answer = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def answer(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    scripted_source: Callable[..., object],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_mig_gpu: Callable[..., GpuReading],
+) -> Answer:
+    """The exit code, the JSON and the complaint of ``vramtop fit gpt2`` on a machine with so much free on each GPU."""
+
+    def ask(*words: str, free: tuple[float, ...] = (10, 70, 70), visible: str | None = None, mig: bool = False) -> Any:
+        gpus = [make_gpu(n, free_bytes=round(size * GIB)) for n, size in enumerate(free)]
+        snapshot = make_snapshot([make_mig_gpu(0), *gpus[1:]] if mig else gpus)
+        monkeypatch.setattr(fit, "NvmlSource", lambda: scripted_source([snapshot]))
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        code = main(["fit", "gpt2", "--method", "formula", "--json", *words])
+        out, err = capsys.readouterr()
+        return code, json.loads(out) if out else {}, err
+
+    return ask
+
+
+def test_the_roomiest_of_the_visible_gpus_is_taken(answer: Answer) -> None:
+    code, said, _ = answer()
+    assert (code, said["placement"], "notes" in said) == (0, [1], False)
+    code, said, _ = answer(visible="2,0")
+    assert (code, said["placement"], [gpu["index"] for gpu in said["gpus"]]) == (0, [2], [0, 2])
+    assert said["notes"] == ["Only GPU 2, 0: CUDA_VISIBLE_DEVICES is '2,0'."]
+
+
+def test_what_is_asked_for_wins_over_the_environment(answer: Answer) -> None:
+    code, said, _ = answer("--gpu", "1", visible="0")
+    assert (code, said["placement"]) == (0, [1])
+
+
+def test_an_environment_that_names_no_gpu_is_a_mistake(answer: Answer) -> None:
+    code, _, complaint = answer(visible="9")
+    assert code == 2
+    assert "CUDA_VISIBLE_DEVICES is '9', which names no GPU here" in complaint
+
+
+def test_beside_mig_devices_the_gpu_is_to_be_named(answer: Answer) -> None:
+    code, said, _ = answer(mig=True)
+    assert (code, said["placement"], said["placement_uuids"]) == (0, [1], ["GPU-00000001"])
+    assert said["notes"][0].endswith("start this one with CUDA_VISIBLE_DEVICES=GPU-00000001.")
+    code, said, _ = answer("--gpu", "0", mig=True)
+    assert (code, said["placement"], said["placement_uuids"]) == (0, [0], ["MIG-0-3-0"])
+    assert [gpu["mig"]["profile"] for gpu in said["gpus"]] == ["1c.3g.40gb", "2c.3g.40gb", "1g.20gb"]
+
+
+def test_mig_devices_that_the_environment_names_are_the_only_ones(answer: Answer) -> None:
+    code, said, _ = answer(mig=True, visible="MIG-0-9-0")
+    assert (code, said["placement_uuids"], len(said["gpus"])) == (0, ["MIG-0-9-0"], 1)
+    assert said["notes"] == ["Only MIG-0-9-0: CUDA_VISIBLE_DEVICES is 'MIG-0-9-0'."]
+    code, _, complaint = answer(mig=True, visible="MIG-none")
+    assert (code, "names no GPU here" in complaint) == (2, True)
+
+
+def test_each_mig_device_has_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    scripted_source: Callable[..., object],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_mig_gpu: Callable[..., GpuReading],
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1, mig=())])
+    monkeypatch.setattr(fit, "NvmlSource", lambda: scripted_source([snapshot]))
+    assert main(["fit", "gpt2", "--method", "formula"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("fits on GPU 0:3:0 (MIG 1c.3g.40gb)")
+    assert [line for line in lines if line.startswith("*")] == [
+        "*GPU 0:3:0 (MIG 1c.3g.40gb): 39.0 GiB available of 40.0: ✓ fits"
+    ]
+    assert " GPU 0:9 (MIG 1g.20gb): 19.0 GiB available of 20.0: ✓ fits" in lines
+    assert any(line.startswith(" GPU 1 NVIDIA H100 80GB HBM3 is in MIG mode and has no MIG device") for line in lines)

@@ -1,0 +1,48 @@
+"""``vramtop --once``: every line says by itself what its figures are; plain text where it is no terminal."""
+
+import time
+
+import pytest
+
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.tui.cli.commands.once import _lines
+from vramtop.tui.draw.terminal import Terminal
+
+
+@pytest.fixture
+def board(make_budget, make_gpu, make_process, make_snapshot):
+    job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    watchlist = Watchlist(estimate=make_budget)
+    watchlist.watch(WatchedJob(job=job, pids=((1, 1_000.0),)))
+    watchlist.pend(Job(name="next", model=job.model))
+    processes = [make_process(1, 61.5, command="python train.py " + 60 * "--flag "), make_process(2, None, user=None)]
+    gpus = [make_gpu(0, processes), make_gpu(1, utilisation_percent=None, power_w=None, temperature_c=None)]
+    return watchlist.update(make_snapshot(gpus, time=time.time()))
+
+
+def said(board, **changes) -> list[str]:
+    shape = {"colours": "none", "ascii_only": False, "width": 100, "endless": True} | changes
+    return [" ".join(line.split()) for line in _lines(board, Terminal(**shape))]
+
+
+def test_each_line_is_read_alone(board) -> None:
+    lines = said(board)
+    assert lines[0] == "gpubox-3, driver 580.95, CUDA 13.0, 2 GPUs"
+    assert lines[1] == "GPU 0 NVIDIA H100 80GB HBM3 62.5 of 80.0 GiB used 17.0 free util 98 % 412 W 63 C"
+    assert "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB used 78.5 free util n/a W n/a C n/a" in lines
+    assert any(line.startswith("pid 1 ana GPU 0 61.5 GiB budget 40.0 OVER python train.py --flag") for line in lines)
+    assert any(line.startswith("pid 2 user n/a GPU 0 memory n/a") for line in lines)
+    assert any(line.startswith("GPU 0 1.0 GiB n/a processes and unattributed") for line in lines)
+    assert any(line.startswith("pending next: FITS: ") for line in lines)
+
+
+def test_nothing_is_drawn(board) -> None:
+    drawn = "·│├┤─█▓░▲✓"
+    assert not [sign for line in said(board) for sign in line if sign in drawn]
+
+
+def test_a_terminal_cuts_what_is_long_and_a_pipe_keeps_it(board) -> None:
+    assert max(map(len, _lines(board, Terminal(colours="none", ascii_only=False, width=80)))) <= 88  # the GPUs' lines
+    assert any(line.count("--flag") == 60 for line in said(board))

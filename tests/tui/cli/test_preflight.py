@@ -1,0 +1,166 @@
+"""``vramtop preflight`` as a user has it: real processes, exit codes, text and JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from vramtop.monitor.preflight.context.check import Outcome
+from vramtop.tui.draw.terminal import Terminal
+from vramtop.tui.reports.preflight_text import preflight_lines, sum_line
+
+SECRET = "nvapi-0123456789"  # noqa: S105 - made up
+JOB = """
+name = "check"
+[model]
+config = { model_type = "llama", hidden_size = 64, num_attention_heads = 4, num_hidden_layers = 2, vocab_size = 256, \
+intermediate_size = 128 }
+[training]
+sequence_length = 64
+[run]
+output_dir = "out"
+inference_endpoint = "https://integrate.api.nvidia.com/v1"
+"""
+Preflight = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def preflight(tmp_path: Path) -> Preflight:
+    """Runs the command in a folder with a job file, with a stand-in for a torch that is built for CUDA."""
+    (tmp_path / "job.toml").write_text(JOB)
+    stand_in = tmp_path / "stand-in"
+    stand_in.mkdir()
+    (stand_in / "torch.py").write_text(
+        "class version:\n    cuda, hip = '12.8', None\n"
+        "class _C:\n    @staticmethod\n    def _cuda_getArchFlags():\n        return 'sm_80 sm_90'\n"
+        "__version__ = '2.13.0+cu128'\n"
+    )
+    before = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "CUDA_", "VIRTUAL_ENV"))}
+    path = os.pathsep.join(filter(None, [str(stand_in), os.environ.get("PYTHONPATH")]))
+
+    def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "vramtop.tui.cli.main", "preflight", *words, "--method", "formula"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**before, "PYTHONUTF8": "1", "PYTHONPATH": path, "HF_HOME": str(tmp_path / "hf"), **environ},
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_machine_without_a_driver_fails_and_says_so(preflight: Preflight) -> None:
+    done = preflight("job.toml", "--json", NSS_INFERENCE_KEY=SECRET)
+    found = json.loads(done.stdout)
+    checks = {check["name"]: check for check in found["checks"]}
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (found["schema"], found["job"], found["result"]) == (1, "check", "failure")
+    assert checks["NVIDIA driver"]["status"] == "failure"
+    assert "driver" in checks["NVIDIA driver"]["found"]
+    assert checks["VRAM verdict"]["unknown"] is True
+    assert {name for name, check in checks.items() if check["status"] == "failure"} == {"NVIDIA driver"}
+    assert all(set(check) == {"name", "status", "found", "advice", "unknown"} for check in checks.values())
+
+
+def test_a_described_machine_passes_and_no_key_is_printed(preflight: Preflight, tmp_path: Path) -> None:
+    for words in ((), ("--json",)):
+        done = preflight("job.toml", "--gpu-type", "h100", *words, NSS_INFERENCE_KEY=SECRET)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "NSS_INFERENCE_KEY is set" in done.stdout
+        assert SECRET not in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_key_fails_and_a_card_without_kernels_too(preflight: Preflight) -> None:
+    done = preflight("job.toml", "--gpu-type", "h100")
+    assert done.returncode == 1
+    assert "NSS_INFERENCE_KEY is not set" in done.stdout
+    assert "1 failure" in done.stdout.splitlines()[-1]
+    blackwell = preflight("job.toml", "--gpu-type", "rtx-5090", "--json", NSS_INFERENCE_KEY=SECRET)
+    failed = [check["name"] for check in json.loads(blackwell.stdout)["checks"] if check["status"] == "failure"]
+    assert (blackwell.returncode, failed) == (1, ["Compute capability"])
+
+
+def test_a_card_that_is_too_small_fails_both_bounds(preflight: Preflight) -> None:
+    done = preflight("llama-3.1-8b", "--precision", "bf16", "--gpu-memory", "12GiB", "--json", HF_HUB_OFFLINE="1")
+    checks = {check["name"]: check["status"] for check in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, checks["VRAM lower bound"], checks["VRAM verdict"]) == (1, "failure", "failure")
+    assert (checks["Model files"], checks["Model access"]) == ("failure", "skipped")
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
+def test_what_decides_and_cannot_be_told_is_exit_code_3(preflight: Preflight) -> None:
+    words = ("llama-3.1-8b", "--gpu-memory", "800GiB", "--json")
+    done = preflight(*words, HF_ENDPOINT="http://127.0.0.1:9")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["result"]) == (3, "unknown")
+    assert [check["name"] for check in found["checks"] if check["unknown"]] == ["Model access"]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ((), "no job"),
+        (("absent.toml",), "absent.toml: no such file"),
+        (("job.toml", "--set", "run.outptu_dir=x"), "'output_dir'"),
+        (("job.toml", "--gpu-type", "h1000"), "h100"),
+        (("job.toml", "--python", "/no/such/python"), "/no/such/python"),
+        (("job.toml", "--lora-targets", "nope"), "nope"),
+        (("job.toml", "--timeout", "0"), "0 is not between"),
+    ],
+)
+def test_wrong_input_is_exit_code_2_in_one_sentence(preflight: Preflight, words: tuple[str, ...], hint: str) -> None:
+    done = preflight(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_launch_line_brings_its_environment_python_and_folders(preflight: Preflight, tmp_path: Path) -> None:
+    line = f"{sys.executable} train.py --model_name_or_path gpt2 --output_dir out --report_to wandb"
+    batch = "--per_device_train_batch_size 1 --max_length 64"
+    done = preflight(
+        "--gpu-type", "h100", "--json", "--method", "formula", "--set", "run.required_environment=['A']",
+        "--", "A=1", *line.split(), *batch.split(), HF_HUB_OFFLINE="1",
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    checks = {check["name"]: check for check in found["checks"]}
+    assert found["python"] == {"path": sys.executable, "origin": sys.executable}
+    assert "A is set" in checks["Environment keys"]["found"]
+    assert "WANDB_API_KEY is not set" in checks["Environment keys"]["found"]
+    assert str(tmp_path / "out") in checks["Output folder"]["found"]
+
+
+def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
+    outcomes = (
+        Outcome(name="NVIDIA driver", status="pass", found="driver 580.95 · 8 × H100"),
+        Outcome(name="VRAM verdict", status="failure", found="needs 4 × 30 GiB " * 12, advice="quantize it " * 12),
+        Outcome(name="Model access", status="warning", found="no answer", unknown=True, decisive=True),
+        Outcome(name="Shared memory", status="skipped", found="x" * 300),
+    )
+    terminal = Terminal(colours="none", ascii_only=True, width=80)
+    lines = list(preflight_lines("llama-sft", outcomes, terminal))
+    assert all(line.isascii() and len(line) <= 80 for line in lines)
+    assert lines[2] == "+ pass     NVIDIA driver  driver 580.95 - 8 x H100"
+    assert any(line.startswith("? unknown  Model access") for line in lines)
+    assert lines[-1] == "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this"
+    coloured = "".join(preflight_lines("x", outcomes, Terminal(colours="true", ascii_only=False, width=100)))
+    assert "\x1b[1;31m✗ FAILURE" in coloured
+    ascii_only = preflight("job.toml", "--ascii").stdout
+    assert ascii_only.isascii()
+    assert "x FAILURE" in ascii_only
+
+
+def test_the_last_line_says_what_it_comes_to() -> None:
+    well = Outcome(name="a", status="pass", found="")
+    unsure = Outcome(name="b", status="warning", found="", unknown=True, decisive=True)
+    assert sum_line([well, well]) == "2 passed: nothing that was looked at stands in the way"
+    assert sum_line([well, unsure]) == "1 warning, 1 passed: whether the job can start cannot be told"

@@ -1,0 +1,66 @@
+"""Standard streams that are closed, full, or read by nobody: real processes under a real shell."""
+
+import subprocess
+import sys
+
+import pytest
+
+VRAMTOP = f"{sys.executable} -m vramtop.tui.cli.main"
+ESTIMATE = f"{VRAMTOP} estimate gpt2 --method formula"
+
+
+def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
+    command = ["bash", "-c", f"set -o pipefail; {line}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (f"{ESTIMATE} | (sleep 2)", 0),  # it fits into the pipe
+        (f"{ESTIMATE} | true", 141),
+        (f"{ESTIMATE} --json | true", 141),
+        (f"{ESTIMATE} | (head -n 1 > /dev/null; sleep 1)", 0),
+        (f"{ESTIMATE} >&-", 0),
+        (f"{ESTIMATE} <&- >&- 2>&-", 0),
+        (f"{VRAMTOP} estimate no/such-model >&- 2>&-", 2),
+        (f"{VRAMTOP} --version | true", 141),
+    ],
+)
+def test_an_answer_that_nobody_wants_is_no_error(line, code) -> None:
+    done = in_shell(line)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("words", ["estimate gpt2 --method formula", "--version"])
+def test_an_answer_that_cannot_be_written_is_said(words) -> None:
+    done = in_shell(f"{VRAMTOP} {words} > /dev/full")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "vramtop: the answer cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("around", ["{} < /dev/null", "echo | {}", "{} <&-", "{} >&-", "{} | cat"])
+def test_the_dashboard_says_that_it_needs_a_terminal(around) -> None:
+    done = in_shell(around.format(VRAMTOP))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "--once" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "estimate gpt2 --method formula",
+        "fit gpt2 --method formula --gpu-memory 8GiB",
+        "preflight gpt2 --method formula --gpu-memory 8GiB --timeout 5",
+        "doctor",
+        "--help",
+        "fit --help",
+    ],
+)
+def test_a_pipe_gets_plain_text_unless_colour_is_forced(words) -> None:
+    plain = in_shell(f"TERM=xterm-256color COLORTERM=truecolor {VRAMTOP} {words} | cat")
+    assert plain.stdout
+    assert "\x1b" not in plain.stdout + plain.stderr
+    if words.startswith("fit gpt2"):
+        assert "\x1b[" in in_shell(f"TERM=xterm FORCE_COLOR=1 {VRAMTOP} {words} | cat").stdout

@@ -1,0 +1,182 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.fit import rooms_of
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.monitor.storage.reservations import Reservations
+from vramtop.tui.cli.commands.wait import Wait, become, program_to_start, wait
+from vramtop.tui.cli.main import build_parser, main
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.time += seconds
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def asked(
+    make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+) -> Callable[..., Wait]:
+    """A job of 40 GiB, and a GPU with so much free at each look, the last one for ever."""
+
+    def make(*free: float, timeout: float | None = None, program: tuple[str, ...] = ()) -> Wait:
+        looks = [make_snapshot([make_gpu(0, free_bytes=round(size * GIB))]) for size in free]
+        return Wait(
+            budget=make_budget(),
+            read=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
+            rooms=lambda snapshot: rooms_of(snapshot, {}),
+            interval=2.0,
+            timeout=timeout,
+            program=program,
+        )
+
+    return make
+
+
+def test_it_waits_until_it_fits_and_says_each_reason_once(asked: Callable[..., Wait], tmp_path: Path) -> None:
+    clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
+    found = wait(asked(10, 10, 41, 70), reservations=promises, say=said.append, sleep=clock.sleep, clock=clock)
+    assert (found.verdict, clock.time) == ("fits", 6.0)
+    assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
+    assert "short of 30" in said[0]
+    assert "expected to fit" in said[1]
+    (promise,) = promises.promises()
+    assert promise.pid == os.getppid()  # whoever waited for this process starts the job
+    assert promise.until is not None
+    assert promise.gpus == {"GPU-00000000": make_need(found)}
+
+
+def make_need(found: object) -> int:
+    return found.gpus[0].need_bytes  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_program_to_become_keeps_the_promise_as_long_as_it_lives(asked: Callable[..., Wait], tmp_path: Path) -> None:
+    promises = Reservations(tmp_path / "promises")
+    wait(asked(70, program=("true",)), reservations=promises)
+    (promise,) = promises.promises()
+    assert (promise.pid, promise.until) == (os.getpid(), None)
+
+
+def test_it_gives_up_in_time_with_the_last_verdict(asked: Callable[..., Wait], tmp_path: Path) -> None:
+    clock, promises = Clock(), Reservations(tmp_path / "promises")
+    found = wait(asked(10, timeout=5), reservations=promises, say=lambda _: None, sleep=clock.sleep, clock=clock)
+    assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
+    assert promises.promises() == ()
+
+
+RACER = """
+import sys, time
+from pathlib import Path
+from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.methods import estimate
+from vramtop.estimator.sizes import GIB
+from vramtop.monitor.fit import rooms_of
+from vramtop.monitor.reservations import Reservations
+from vramtop.monitor.snapshot import GpuReading, Snapshot, Source
+from vramtop.tui.commands.wait import Wait, wait
+
+budget = estimate(Job(model=ModelSpec(id="gpt2")))
+free = budget.peak.high_bytes * 3 // 2
+gpu = GpuReading(index=0, uuid="GPU-0", name="card", total_bytes=80 * GIB, free_bytes=free, processes=())
+snapshot = Snapshot(time=time.time(), source=Source(kind="nvml"), gpus=(gpu,))
+promises = Reservations(Path(sys.argv[1]))
+rooms = lambda now: rooms_of(now, promises.committed(now))
+asked = Wait(budget=budget, read=lambda: snapshot, rooms=rooms, interval=0.05, timeout=2.0, program=("x",))
+found = wait(asked, reservations=promises, say=lambda _: None)
+print(found.verdict, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_of_two_that_wait_for_the_same_gpu_one_starts_and_the_other_when_that_has_ended(tmp_path: Path) -> None:
+    def start() -> subprocess.Popen[str]:
+        line = [sys.executable, "-c", RACER, str(tmp_path / "promises")]
+        return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    racers = [start() for _ in range(3)]
+    try:
+        answers = [racer.stdout.readline().strip() for racer in racers if racer.stdout]
+        assert sorted(answers) == ["does_not_fit", "does_not_fit", "fits"]
+        winner = racers[answers.index("fits")]
+        winner.kill()
+        winner.wait()
+        late = start()
+        racers.append(late)
+        assert late.stdout is not None
+        assert late.stdout.readline().strip() == "fits"
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+@pytest.mark.parametrize(
+    ("words", "launch", "program"),
+    [
+        (["fit", "gpt2", "--wait", "--exec", "true", "--x", "1"], None, ("true", "--x", "1")),
+        (["fit", "--wait", "--exec"], ["true", "-m", "a"], ("true", "-m", "a")),
+        (["fit", "gpt2", "--wait"], None, ()),
+    ],
+)
+def test_what_is_started(words: list[str], launch: list[str] | None, program: tuple[str, ...]) -> None:
+    assert program_to_start(build_parser("fit").parse_args(words), launch) == program
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fit", "gpt2", "--wait", "--exec"], "--exec: give the command to start"),
+        (["fit", "gpt2", "--wait", "--exec", "no-such-program"], "no-such-program: there is no such program"),
+        (["fit", "gpt2", "--timeout", "5"], "--timeout goes with --wait"),
+        (["fit", "gpt2", "--wait", "--gpu-memory", "80GiB"], "--wait waits for GPUs of this machine"),
+    ],
+)
+def test_what_makes_no_sense_is_said_at_once(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_no_program_means_no_exec() -> None:
+    with pytest.raises(InputError, match="there is no such program"):
+        program_to_start(build_parser("fit").parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
+
+
+def test_room_on_a_mig_device_is_promised_and_named_to_the_program(
+    asked: Callable[..., Wait],
+    make_snapshot: Callable[..., Snapshot],
+    make_mig_gpu: Callable[..., GpuReading],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: dict[str, str] = {}
+    monkeypatch.setattr(os, "execvpe", lambda _file, _words, environ: started.update(environ))
+    promises = Reservations(tmp_path / "promises")
+    snapshot = make_snapshot([make_mig_gpu(0, free=(39, 10)), make_mig_gpu(1, free=(10, 19))])
+    budget = estimate(Job(model=ModelSpec(id="gpt2")))
+    wish = replace(asked(70, program=("true",)), budget=budget, read=lambda: snapshot)
+    found = wait(wish, reservations=promises)
+    become(wish.program, found)
+    assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"
+    (promise,) = promises.promises()
+    assert promise.gpus == {"MIG-0-3-0": budget.peak.device_bytes}
+    assert promises.committed(snapshot) == {(0, 3): budget.peak.device_bytes}

@@ -1,0 +1,134 @@
+"""Which terminals are taken for what: by the environment alone, and as a real process finds it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vramtop.tui.draw.capabilities import colours, is_dumb, speaks_utf8, wants_colour
+from vramtop.tui.draw.terminal import Terminal
+
+
+@pytest.mark.parametrize(
+    ("environ", "many"),
+    [
+        ({"TERM": "xterm"}, "16"),
+        ({"TERM": "linux"}, "16"),
+        ({"TERM": "screen"}, "16"),
+        ({"TERM": "xterm-256color"}, "256"),
+        ({"TERM": "tmux-256color"}, "256"),
+        ({"TERM": "alacritty"}, "256"),
+        ({"TERM": "xterm-kitty"}, "256"),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, "true"),
+        ({"TERM": "screen-256color", "COLORTERM": "truecolor", "STY": "1.pts"}, "256"),
+        ({"TERM": "xterm-direct"}, "true"),
+        ({"TERM": "vt220"}, "none"),
+        ({"TERM": "dumb", "COLORTERM": "truecolor"}, "none"),
+        ({}, "none"),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, "none"),
+        ({"TERM": "xterm-256color", "NO_COLOR": ""}, "256"),
+        ({"TERM": "xterm-256color", "TEXTUAL_COLOR_SYSTEM": "standard"}, "16"),
+    ],
+)
+def test_colours_of_terminals(environ, many) -> None:
+    assert colours(environ) == many
+
+
+@pytest.mark.parametrize(
+    ("environ", "tty", "wanted"),
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm"}, False, False),
+        ({"TERM": "xterm", "FORCE_COLOR": "1"}, False, True),
+        ({"TERM": "xterm", "CLICOLOR_FORCE": "1"}, False, True),
+        ({"TERM": "xterm", "CLICOLOR_FORCE": "0"}, False, False),
+        ({"TERM": "xterm", "FORCE_COLOR": "0"}, True, False),
+        ({"TERM": "xterm", "CLICOLOR": "0"}, True, False),
+        ({"TERM": "xterm", "FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, True, False),
+    ],
+)
+def test_when_text_has_colours(environ, tty, wanted) -> None:
+    assert wants_colour(environ, tty=tty) is wanted
+
+
+def test_terminals_that_cannot_be_drawn_on() -> None:
+    assert [is_dumb({"TERM": term}) for term in ("dumb", "unknown", "", "xterm", "foo")] == [True] * 3 + [False] * 2
+    assert is_dumb({})
+
+
+@pytest.mark.parametrize(
+    ("environ", "utf8"),
+    [
+        ({"LC_ALL": "C"}, False),
+        ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, False),
+        ({"LANG": "C"}, False),
+        ({}, False),
+        ({"LANG": "de_DE"}, False),
+        ({"LANG": "C.UTF-8"}, True),
+        ({"LC_CTYPE": "C.UTF-8"}, True),
+        ({"LC_ALL": "", "LANG": "en_US.utf8"}, True),
+        ({"LC_ALL": "C", "PYTHONUTF8": "1"}, True),
+    ],
+)
+def test_a_locale_without_utf8_is_seen_through_what_python_makes_of_it(environ, utf8) -> None:
+    """Python sets LC_CTYPE itself, or reads and writes UTF-8, in the C locale."""
+    assert speaks_utf8(environ) is utf8
+    rest = {name: text for name, text in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHONUTF8"))}
+    words = [
+        sys.executable,
+        "-m",
+        "vramtop.tui.cli.main",
+        "estimate",
+        "gpt2",
+        "--method",
+        "formula",
+        "--gpu-memory",
+        "8GiB",
+    ]
+    done = subprocess.run(words, env=rest | environ, capture_output=True, check=True)
+    assert done.stdout.isascii() is not utf8
+
+
+@pytest.mark.parametrize(("many", "codes"), [("true", "38;2;"), ("256", "48;5;"), ("16", "97;44"), ("none", None)])
+def test_bars_are_drawn_in_the_colours_that_there_are(many, codes) -> None:
+    from vramtop.tui.draw.bars import Cell
+
+    drawn = Terminal(colours=many, ascii_only=False, width=80).bar([Cell("W", "#3a80f3")] * 3)
+    assert (codes in drawn) if codes else drawn == "WWW"
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown", ""])
+def test_where_nothing_can_be_drawn_one_reading_is_printed_and_it_is_said_why(on_terminal, term) -> None:
+    there = on_terminal(environ={"TERM": term})
+    assert there.end() == 3  # no driver here
+    assert b"TERM" in there.written
+    assert b"\x1b" not in there.written
+    assert b"NVIDIA" in there.written
+    played = on_terminal("--demo", environ={"TERM": term})
+    assert played.end() == 2
+
+
+@pytest.mark.parametrize(
+    "locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"LC_ALL": None, "LANG": "C", "LC_CTYPE": None}]
+)
+def test_the_dashboard_is_ascii_in_a_locale_without_utf8(on_terminal, locale) -> None:
+    without = on_terminal("--demo", environ=locale)
+    without.seen("peak seen")
+    without.seen("Quit")
+    assert without.written.isascii()
+    anyway = on_terminal("--demo", "--no-ascii", environ=locale)
+    anyway.seen("▏")
+
+
+def test_no_color_sends_no_colour_to_the_terminal(on_terminal) -> None:
+    import re
+
+    plain = on_terminal("--demo", environ={"NO_COLOR": "1", "COLORTERM": "truecolor"})
+    plain.seen("Quit")
+    plain.type("f")
+    plain.seen("Fit check:")
+    codes = {code for codes in re.findall(rb"\x1b\[([\d;]*)m", plain.written) for code in codes.decode().split(";")}
+    assert codes <= {"", "0", "1", "2", "3", "4", "7", "9", "39", "49"}  # attributes, and the terminal's own colours
+    assert "7" in codes

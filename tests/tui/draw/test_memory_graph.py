@@ -1,0 +1,93 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.tui.draw.memory_graph import Readings, axis_labels, column_of, graph_levels, level_rows
+
+CARD = 80 * GIB
+
+
+def draw(history: Readings, *, width: int = 20, height: int = 10, **changes) -> list[str]:
+    facts = {"top_bytes": CARD, "span_seconds": 20.0, "now": 19.0} | changes
+    levels = graph_levels(history, width=width, height=height, **facts)
+    return ["".join(cell.char for cell in row) for row in level_rows(levels, height if levels else 0, None)]
+
+
+def steady(size_bytes: int | None, seconds: int = 20) -> list[tuple[float, int | None]]:
+    return [(float(second), size_bytes) for second in range(seconds)]
+
+
+def test_constant_ninety_percent_looks_ninety_percent_full():
+    rows = draw(steady(CARD * 9 // 10))
+    assert rows == [" " * 20, *["█" * 20] * 9]
+
+
+def test_half_a_row_is_half_a_block():
+    assert draw(steady(CARD // 16), height=8)[-1] == "▄" * 20
+
+
+def test_unknown_readings_leave_a_gap():
+    history = steady(CARD)
+    history[5:8] = [(float(second), None) for second in range(5, 8)]
+    assert draw(history, height=1) == ["█" * 5 + "   " + "█" * 12]
+
+
+def test_a_silent_source_leaves_a_gap_after_three_intervals():
+    history = [(0.0, CARD), (1.0, CARD), (2.0, CARD), (12.0, CARD), (13.0, CARD)]
+    assert draw(history, height=1)[0][:14] == "█" * 5 + " " * 7 + "██"
+
+
+def test_older_readings_at_a_coarser_grain_leave_no_gaps():
+    coarse = [(float(second), CARD) for second in range(0, 40, 8)]
+    fine = [(float(second), CARD) for second in range(40, 60)]
+    assert draw(coarse + fine, height=1, width=15, span_seconds=60.0, now=59.0) == ["█" * 15]
+
+
+def test_a_moment_lies_in_the_column_of_its_reading():
+    history = [(float(second), CARD if second == 7 else None) for second in range(20)]
+    column = draw(history, height=1)[0].index("█")
+    assert column_of(7.0, width=20, span_seconds=20.0, now=19.0) == column
+    assert column_of(-5.0, width=20, span_seconds=20.0, now=19.0) is None
+
+
+def test_a_small_scale_has_a_digit_more():
+    assert axis_labels(4 * GIB, 5, ascii_only=True)[::4] == ["4.0 |", "0.0 |"]
+
+
+def test_a_reading_fills_the_columns_until_the_next_one():
+    assert draw([(0.0, CARD), (2.0, CARD), (4.0, CARD)], height=1, now=5.4, span_seconds=6.0, width=12) == [
+        " " + "█" * 11
+    ]
+
+
+def test_a_column_keeps_the_most_that_was_seen():
+    history = steady(CARD // 10)
+    history[7] = (7.0, CARD)
+    assert draw(history, width=10, height=1)[0][3] == "█"
+
+
+def test_columns_do_not_change_while_time_passes_inside_one():
+    history = steady(CARD // 2)
+    assert draw(history, now=19.2) == draw(history, now=19.8)
+
+
+@pytest.mark.parametrize(("width", "height"), [(0, 5), (5, 0), (-1, 3)])
+def test_no_room_draws_nothing(width, height):
+    assert draw(steady(CARD), width=width, height=height) == []
+
+
+@given(
+    sizes=st.lists(st.none() | st.integers(0, 2 * CARD), max_size=60),
+    width=st.integers(1, 40),
+    height=st.integers(1, 12),
+    span=st.floats(1, 600),
+)
+def test_every_drawing_has_its_size_and_only_the_latest_readings(sizes, width, height, span):
+    history = [(float(at), size) for at, size in enumerate(sizes)]
+    rows = draw(history, width=width, height=height, span_seconds=span, now=float(len(sizes)))
+    assert [len(row) for row in rows] == [width] * height
+    for upper, lower in pairwise(rows):
+        assert all(below == "█" for above, below in zip(upper, lower, strict=True) if above != " ")

@@ -1,0 +1,451 @@
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input, OptionList
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.attach.attach import Attachment, attach
+from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
+from vramtop.tui.screens.attach.memory_graph import MemoryGraph
+from vramtop.tui.screens.attach.rank_table import RankTable
+from vramtop.tui.screens.attach.screen import AttachScreen
+from vramtop.tui.screens.step.screen import StepScreen
+
+UNTRACED = "The step was not traced: lion cannot be traced."
+
+
+class Host(App[None]):
+    """Shows one screen."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        super().__init__()
+        self.shown = screen
+
+    async def on_mount(self) -> None:
+        await self.push_screen(self.shown)
+
+
+@pytest.fixture
+def estimate_forty(make_budget) -> Callable[..., Budget]:
+    """Forty GiB for every job of the one model that is known, whichever part of another's name has been typed."""
+
+    def estimate(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        if job.model.id != "meta-llama/Llama-3.1-8B":
+            raise InputError(f"model {job.model.id!r} is not known")
+        return make_budget(job, device=40)
+
+    return estimate
+
+
+@pytest.fixture
+def watchlist(estimate_forty) -> Watchlist:
+    return Watchlist(estimate=estimate_forty)
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[psutil.Process]:
+    """A real process, started as a person would, that says everything but the sequence length."""
+    script = tmp_path / "train.py"
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    flags = ["--model_name_or_path", "meta-llama/Llama-3.1-8B", "--per_device_train_batch_size", "2", "--bf16", "True"]
+    with subprocess.Popen([sys.executable, str(script), *flags], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield psutil.Process(child.pid)
+        child.kill()
+
+
+@pytest.fixture
+def board(training, watchlist, make_snapshot, make_gpu, make_process):
+    """The training process holds 41 GiB on GPU 0."""
+    process = make_process(pid=training.pid, start_time=training.create_time(), used=41)
+    return watchlist.update(make_snapshot([make_gpu(0, [process]), make_gpu(1)]))
+
+
+def text_of(screen: Screen[None], selector: str) -> str:
+    return " ".join(str(found.render()) for found in screen.query(selector) if found.is_mounted)
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it did not happen within twenty seconds")
+
+
+async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_watched(
+    training, watchlist, estimate_forty, board
+):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        assert f"pid {training.pid}" in text_of(screen, "#run")
+        assert "GPU 0" in text_of(screen, "#run")
+        assert "--per_device_train_batch_size on the command line" in text_of(
+            screen, "#row-training-micro_batch .remark"
+        )
+        assert watchlist.watched() == ()
+        await pilot.press(*"4096")
+        await until(pilot, lambda: [job.job.training.sequence_length for job in watchlist.watched()] == [4096])
+        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
+        assert text_of(screen, "#doubt") == ""
+    watched = watchlist.watched()[0]
+    assert watched.pids == ((training.pid, training.create_time()),)
+    assert watched.job.training.sequence_length == 4096
+    assert watched.job.training.micro_batch == 2
+    row = watchlist.update(board.snapshot).processes[0]
+    assert row.budget is not None
+
+
+async def test_a_found_value_can_be_corrected(training, watchlist, estimate_forty, board):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        screen.query_one("#row-training-micro_batch Input", Input).focus()
+        await pilot.press("end", "ctrl+u", "7")
+        await until(pilot, lambda: watchlist.watched()[0].job.training.micro_batch == 7)
+        assert len(watchlist.watched()) == 1
+
+
+async def test_what_the_user_filled_in_is_still_there_the_next_time(training, watchlist, estimate_forty):
+    app = Host(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await pilot.press("escape")
+        again = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+        await app.push_screen(again)
+        await until(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
+        assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
+
+
+async def test_what_the_user_filled_in_is_remembered_by_the_command_line(training, estimate_forty):
+    screen = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        run = run_key(attach(training.pid))
+        await until(pilot, lambda: [answer.value for answer in Answers().recall(run).values()] == [512])
+    again = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
+    async with Host(again).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
+        assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
+        assert "you, on 20" in text_of(again, "#row-training-sequence_length .remark")
+        await pilot.press("f8")
+        await until(pilot, lambda: "sequence length is missing" in text_of(again, "#doubt"))
+        await until(pilot, lambda: Answers().recall(run_key(attach(training.pid))) == {})
+
+
+async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimate_forty):
+    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
+        assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
+        screen.query_one("#row-training-micro_batch Input", Input).focus()
+        await pilot.press("end", "ctrl+u")
+        left = {"training.sequence_length"}
+        await until(pilot, lambda: Answers().recall(run_key(attach(training.pid))).keys() == left)
+
+
+async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, watchlist, estimate_forty):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        screen.query_one("#row-lora Choice").focus()
+        await pilot.press("right")
+        run = run_key(attach(training.pid))
+        await until(pilot, lambda: "lora" in Answers().recall(run))
+        assert Answers().recall(run)["lora"].value["quantization"] == "none"
+        assert screen.query_one("#row-lora-rank").display
+        await until(pilot, lambda: [w.job.lora is not None for w in watchlist.watched()] == [True])
+
+
+async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist, estimate_forty, tmp_path):
+    (tmp_path / "file").write_text("")
+    answers = Answers(tmp_path / "file" / "answers.json")
+    screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+
+
+@pytest.fixture
+def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
+    """Makes boards: a run of two ranks that nobody can read, on GPUs 0 and 1, and one that can be, on GPU 2."""
+    other = Job(name="other", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    mine = Job(name="mine", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+    keys = tuple((999_999_000 + at, 1_000.0) for at in range(2))
+    watchlist.watch(WatchedJob(job=other, pids=keys))
+    watchlist.watch(WatchedJob(job=mine, pids=((training.pid, training.create_time()),)))
+    times = iter(range(2_000, 3_000))
+
+    def make(*sizes: float | None, **changes) -> Board:
+        gpus = []
+        for at, size in enumerate(sizes):
+            key = keys[at] if at < 2 else (training.pid, training.create_time())
+            process = make_process(pid=key[0], start_time=key[1], used=size, **changes)
+            gpus.append(make_gpu(at, [process] if size is not None else []))
+        return watchlist.update(make_snapshot(gpus, time=float(next(times))))
+
+    return make
+
+
+async def test_all_ranks_stand_side_by_side_and_another_run_is_a_key_away(
+    training, watchlist, estimate_forty, two_runs
+):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+        assert screen.query_one(RankTable).row_count == 2
+        assert "1 other  ▲ OVER" in text_of(screen, "#title")
+        assert "2 mine" in text_of(screen, "#title")
+        assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank that needs a look
+        await pilot.press("up")
+        await until(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
+        await until(pilot, lambda: bool(screen.query("JobForm")))
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "pid 999999001" in text_of(screen, "#facts"))
+
+
+async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed(
+    training, watchlist, estimate_forty, two_runs
+):
+    watchlist.is_running = lambda key: key[0] == training.pid
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+        screen.show_board(two_runs(None, None, 41))
+        assert "ended" in text_of(screen, "#bars")
+        assert "held at most 61.0 GiB" in text_of(screen, "#bars")
+        assert "its whole run" in text_of(screen, "#legend")
+        assert [run.job.label for run in watchlist.again().runs] == ["other", "mine"]
+        await pilot.press("x")
+        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        assert [run.job.label for run in watchlist.again().runs] == ["mine"]
+
+
+async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, watchlist, estimate_forty, board):
+    known: dict = {}
+    screen = AttachScreen(watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid)
+    app = Host(screen)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await pilot.press("escape")
+        started = training.create_time()
+        training.kill()
+        training.wait()
+        again = AttachScreen(
+            watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid, start_time=started
+        )
+        await app.push_screen(again)
+        await until(pilot, lambda: bool(again.query("#row-training-sequence_length Input")))
+        assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
+
+
+async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlist, estimate_forty, two_runs):
+    counters = ProcessCounters(
+        time=2_000.0,
+        allocated_bytes=45 * GIB,
+        reserved_bytes=58 * GIB,
+        allocated_peak_bytes=50 * GIB,
+        reserved_peak_bytes=58 * GIB,
+        retries=3,
+        steps=7,
+    )
+    board = two_runs(40, 61, 41, counters=counters)
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=999_999_000)
+    async with Host(screen).run_test(size=(160, 50)) as pilot:
+        await until(pilot, lambda: "Why?" in text_of(screen, "#why"))
+        assert "tensors take 50.0 GiB" in text_of(screen, "#why")
+        bars = text_of(screen, "#bars")
+        assert "45.0 allocated (most 50.0, budget 35.0)" in bars
+        assert "13.0 cached and free" in bars
+        assert "3.0 context and libraries" in bars
+        assert "cache flushed 3 times" in bars
+        screen.show_board(two_runs(40, 41, 41))
+        await until(pilot, lambda: not screen.query_one("#why").display)
+
+
+async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty, two_runs):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
+        await pilot.press("minus", "minus")
+        assert "last 15 min" in text_of(screen, "#legend")
+        await pilot.press("minus", "minus", "minus", "minus")
+        assert "its whole run" in text_of(screen, "#legend")
+        await pilot.press("plus", "plus", "plus", "plus", "plus")
+        assert "last 1 min" in text_of(screen, "#legend")
+
+
+async def test_with_little_room_the_settings_are_a_key_away(training, watchlist, estimate_forty, board):
+    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512})
+    screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
+    async with Host(screen).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        shown = lambda: [screen.query_one(name).display for name in ("#settings", "#memory")]  # noqa: E731 - short
+        assert shown() == [False, True]
+        await pilot.press("f6")
+        assert shown() == [True, False]
+        assert isinstance(screen.focused, Input)
+        await pilot.press("f6")
+        assert shown() == [False, True]
+
+
+async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(training, watchlist, estimate_forty):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await pilot.press("x")
+        await until(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
+        await until(pilot, lambda: "last settings count" in text_of(screen, "#doubt"))
+        await pilot.press("backspace")
+        await until(pilot, lambda: text_of(screen, "#doubt") == "")
+        screen.query_one("#row-model-id Input", Input).focus()
+        await pilot.press("end", "ctrl+u", *"dinosaur")
+        await until(pilot, lambda: "not known" in text_of(screen, "#row-model-id .error"))
+        assert watchlist.watched()[0].job.model.id == "meta-llama/Llama-3.1-8B"
+
+
+async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchlist, estimate_forty, board):
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        assert screen.query_one(OptionList).option_count == 1
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        await pilot.press("f3")
+        assert not screen.query_one("#attached").display
+
+
+async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(training, watchlist, estimate_forty, board):
+    source = replace(board.snapshot.source, kind="demo")
+    recorded = replace(board, snapshot=replace(board.snapshot, source=source))
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(recorded)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: "is in the recording" in text_of(screen, "#doubt"))
+        assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
+        assert watchlist.watched() == ()
+
+
+async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_forty):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test() as pilot:
+        await pilot.press(*str(ended.pid), "enter")
+        await until(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#say"))
+        assert screen.query_one(Input).has_focus
+
+
+async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimate_forty):
+    def attach(pid: int, **_: object) -> Attachment:
+        raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
+
+    screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
+    async with Host(screen).run_test() as pilot:
+        await until(pilot, lambda: "hidden from this user" in text_of(screen, "#say"))
+
+
+@pytest.mark.parametrize("typed", ["abc", "-1", ""])
+async def test_a_pid_that_is_none_is_one_sentence(watchlist, estimate_forty, typed):
+    screen = AttachScreen(watchlist, estimate=estimate_forty)
+    async with Host(screen).run_test() as pilot:
+        await pilot.press(*typed, "enter")
+        assert "pid" in text_of(screen, "#say")
+
+
+async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchlist, estimate_forty):
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await pilot.press(*"512")
+        await until(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
+        assert "no memory on a GPU yet" in text_of(screen, "#bars")
+        assert not screen.query_one(MemoryGraph).display
+
+
+async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(
+    training, watchlist, estimate_forty, board, make_snapshot, make_gpu
+):
+    unread = replace(make_gpu(0, used_bytes=None, free_bytes=None), processes=None)
+    screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        screen.show_board(watchlist.update(make_snapshot([unread, make_gpu(1)], time=2_001.0)))
+        await until(pilot, lambda: "GPU n/a" in text_of(screen, "#run"))
+        assert "not known: GPU 0 cannot be read" in text_of(screen, "#bars")
+        assert "GPU n/a" in str(screen.query_one(RankTable).get_row_at(0))
+        training.kill()
+        training.wait()
+        screen.show_board(watchlist.update(make_snapshot([make_gpu(0), make_gpu(1)], time=2_002.0)))
+        await until(pilot, lambda: "It has ended." in text_of(screen, "#bars"))
+        assert "no GPU" not in text_of(screen, "#run")
+
+
+async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
+    training, watchlist, estimate_forty, board
+):
+    go = threading.Event()
+
+    def refine(job: Job, **asked: object) -> Budget:
+        go.wait(20)
+        return replace(estimate_forty(job), method="exact", assumptions=(UNTRACED,))
+
+    screen = AttachScreen(watchlist, estimate=estimate_forty, refine=refine, pid=training.pid)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        screen.show_board(board)
+        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await pilot.press("f5")
+        assert pilot.app.screen is screen  # there is nothing to draw yet
+        await pilot.press(*"4096")
+        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
+        step = pilot.app.screen
+        await until(pilot, lambda: "Not traced yet" in text_of(step, "#state"))
+        assert "card 80.0" in text_of(step, "#lines")
+        go.set()
+        await until(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)

@@ -1,0 +1,664 @@
+import gc
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from textual.drivers.headless_driver import HeadlessDriver
+from textual.events import Paste
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
+from vramtop.monitor.sources.early_sampler import HeadStart
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.app_messages import SourceFailed
+from vramtop.tui.app.help import HelpScreen
+from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
+from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
+
+NEEDS = {"llama-8b-sft": 62.0, "qwen-7b-dpo": 52.0, "big": 70.0, "small": 5.0}
+
+
+def job(name: str) -> Job:
+    return Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+
+
+@pytest.fixture
+def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
+    """An app over these snapshots; ``jobs`` maps a job's name to the pids in which it runs."""
+
+    def make(
+        snapshots: Sequence[Snapshot],
+        *,
+        jobs: dict[str, Sequence[int]] | None = None,
+        pending: Sequence[str] = (),
+        early: bool = False,
+        **options: Any,
+    ) -> VramtopApp:
+        def estimate(asked: Job) -> Budget:
+            return make_budget(asked, device=NEEDS[asked.label])
+
+        watchlist = Watchlist(estimate=estimate)
+        for name, pids in (jobs or {}).items():
+            watchlist.watch(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
+        for name in pending:
+            watchlist.pend(job(name))
+        source = scripted_source(snapshots)
+        app = VramtopApp(
+            HeadStart(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
+        )
+        while early and source.reads < 2:  # by then the first one has been passed on
+            time.sleep(0.01)
+        app.source_for_test = source
+        return app
+
+    return make
+
+
+async def settle(pilot: Any) -> None:
+    """Until the first figures are drawn."""
+    for _ in range(100):
+        await pilot.pause(0.02)
+        if pilot.app.board is not None:
+            break
+    await pilot.pause()
+
+
+def screen_lines(app: VramtopApp) -> list[str]:
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+def screen_text(app: VramtopApp) -> str:
+    return "\n".join(screen_lines(app))
+
+
+async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert "61.5 of 80.0 GiB (77 %) · free 18.0 · util 98 % · 412 W · 63 °C" in text
+        assert "train.py 60.5" in text
+        assert "gpubox-3 · driver 580.95 · CUDA 13.0" in text
+        assert "unattributed: driver" in text
+
+
+async def test_the_first_frame_shows_what_was_read_before(open_app, make_snapshot, make_gpu, make_process, monkeypatch):
+    """The frame that has the header's line has the GPU's figures, and its process."""
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])], early=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        first = next(frame for frame in written if "vramtop" in frame)
+        assert "61.5 of 80.0 GiB" in first
+        assert "4711" in first
+
+
+async def test_keys_that_depend_on_the_figures_come_with_them(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
+    app.source_for_test.hang.clear()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.1)
+        assert "Kill" not in screen_lines(app)[-1]
+        app.source_for_test.hang.set()
+        await settle(pilot)
+        await pilot.pause(0.1)
+        assert " k Kill " in screen_lines(app)[-1]
+
+
+async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_source):
+    closed = threading.Event()
+
+    class NoDriver(scripted_source):
+        def open(self):
+            raise VramtopError("no NVIDIA driver here")
+
+        def close(self):
+            closed.set()
+
+    watchlist = Watchlist(make_budget)
+    head_start = HeadStart(NoDriver([]), 0.05, watchlist.update)
+    assert closed.wait(20)
+    app = VramtopApp(head_start, watchlist)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert "no NVIDIA driver here" in screen_text(app)
+
+
+async def test_job_over_its_budget_is_told_by_word_and_sign_in_panel_table_and_summary(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    snapshot = make_snapshot([make_gpu(0, [make_process(1, 61.5)]), make_gpu(1, [make_process(2, 74.5)])])
+    app = open_app([snapshot], jobs={"llama-8b-sft": [1], "qwen-7b-dpo": [2]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        lines = screen_lines(app)
+        assert any("▲ 1 OVER  GPU 1" in line and "✓ 1 on budget" in line for line in lines)
+        assert any("qwen-7b-dpo  ▲ OVER  +22.5 GiB" in line for line in lines)
+        assert any(line.split()[:7] == ["2", "ana", "1", "74.5", "52.0", "+22.5", "▲"] for line in lines)
+
+
+async def test_held_and_budget_share_the_scale_of_the_card(open_app, make_snapshot, make_gpu, make_process):
+    gpu = make_gpu(0, [make_process(1, 40)], used_bytes=40 * GIB, reserved_bytes=0, free_bytes=40 * GIB)
+    app = open_app([make_snapshot([gpu])], jobs={"qwen-7b-dpo": [1]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        held, budget = (next(line for line in screen_lines(app) if word in line) for word in ("held", "budget  W"))
+        start, end = held.index("█"), held.index("▏")
+        assert budget.index("W") == start
+        assert budget.index("▏") == end
+        width = end - start
+        assert held.count("█") == round(40 * width / 80)
+        assert budget.index("┤") + 1 - start == round((52 + 52 / 16) * width / 80)
+
+
+async def test_unknown_figures_are_na_with_the_reason_and_never_zero(open_app, make_snapshot, make_gpu):
+    fault = Fault(field="used_bytes", code="NOT_SUPPORTED", message="this driver does not tell used memory")
+    unknown = dict.fromkeys(
+        ("used_bytes", "free_bytes", "reserved_bytes", "utilisation_percent", "power_w", "temperature_c", "processes")
+    )
+    app = open_app([make_snapshot([replace(make_gpu(0), **unknown, faults=(fault,))])])
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert "memory n/a: this driver does not tell used memory" in text
+        assert "processes n/a" in text
+        assert "util % n/a" in text
+        assert "unattributed n/a" in text
+        assert " 0.0 " not in text.replace("every 0.05 s", "")
+
+
+@pytest.mark.parametrize(("size", "table_rows"), [((120, 40), 8), ((80, 24), 3)])
+async def test_sixteen_gpus_are_all_seen_with_the_processes_below(
+    open_app, make_snapshot, make_gpu, make_process, size, table_rows
+):
+    gpus = [make_gpu(at, [make_process(100 + at, 20), make_process(200 + at, 30)]) for at in range(16)]
+    app = open_app([make_snapshot(gpus)], jobs={"qwen-7b-dpo": [203]}, pending=["big", "small"])
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        lines = screen_lines(app)
+        gpu_lines = [line for line in lines if "51.0/80.0" in line]
+        assert [int(line[1:3]) for line in gpu_lines] == list(range(16))
+        assert sum("python train.py" in line or "qwen-7b-dpo: python" in line for line in lines) >= table_rows
+        assert any("next: big" in line and "DOES NOT FIT" in line for line in lines)
+        assert all(cell_len(line) == size[0] for line in lines)
+
+
+async def test_arrow_chooses_a_gpu_and_opens_its_panel(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(at, [make_process(100 + at, 20)]) for at in range(16)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.screen.query_one(GpuRows).focus()
+        await pilot.press("down", "down")
+        await pilot.pause()
+        assert app.screen.query_one("#open", GpuPanel).shown.plain.startswith("┌─ 2 H100")
+
+
+async def test_small_terminal_still_scrolls_to_every_gpu(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(at) for at in range(40)])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        app.screen.query_one(GpuRows).focus()
+        await pilot.press("end")
+        await pilot.pause()
+        assert any(line.startswith("▶39") for line in screen_lines(app))
+
+
+async def test_pending_job_that_does_not_fit_is_told_by_a_word(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], pending=["small", "big"])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        lines = screen_lines(app)
+        assert any("pending small  ✓ FITS" in line for line in lines)
+        assert any("pending big  ✗ DOES NOT FIT  needs 70.0 GiB" in line for line in lines)
+
+
+async def test_figures_that_stop_coming_are_marked_as_old(open_app, make_snapshot, make_gpu):
+    now = [100.0]
+    app = open_app([make_snapshot([make_gpu(0)])], interval=1.0, clock=lambda: now[0])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        assert "old" not in screen_text(app)
+        app.source_for_test.hang.clear()
+        now[0] += 12.0
+        await pilot.pause(1.2)
+        lines = screen_lines(app)
+        assert "! figures are 12 s old" in lines[0]
+        assert any(line.startswith("┌─ 0") and "! 12 s old" in line for line in lines)
+        app.source_for_test.hang.set()
+
+
+async def test_gpu_whose_own_reading_is_old_says_so(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1, read_at=1_940.0)])], interval=1.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        titles = [line for line in screen_lines(app) if line.startswith("┌─")]
+        assert "old" not in titles[0]
+        assert "! 1 min old" in titles[1]
+
+
+async def test_a_gpu_on_which_the_driver_hangs_says_so_and_the_others_go_on(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    words = "the driver hangs on this GPU: nvmlDeviceGetMemoryInfo has not come back for 12 s; its figures are old"
+    hangs = Fault(field=None, code=NO_ANSWER, message=words)
+    old = make_gpu(1, [make_process(8, 50)], faults=(hangs,), read_at=1_988.0)
+    app = open_app([make_snapshot([make_gpu(0, [make_process(7, 30)]), old])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert f"GPU 1: {words}" in text
+        assert " ! 12 s old  · 51.0 of 80.0 GiB" in text
+        assert "old" not in next(line for line in screen_lines(app) if "31.0 of 80.0 GiB" in line)
+        await pilot.press("question_mark")
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, HelpScreen)
+
+
+async def test_a_fault_that_appears_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])], interval=60.0)  # nothing else draws all of it anew
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        app.on_source_failed(SourceFailed("the NVIDIA driver is gone, " * 8))
+        await pilot.pause()
+        assert app.screen.max_scroll_y == 0
+        assert "Quit" in screen_lines(app)[-1]
+
+
+async def test_app_quits_while_its_source_hangs(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    source = app.source_for_test
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        source.hang.clear()
+        await pilot.pause(0.1)
+        await pilot.press("q")
+        await pilot.pause()
+    assert not app.is_running
+    assert not source.hang.is_set()
+    source.hang.set()
+
+
+async def test_failed_source_is_one_line_and_the_app_goes_on(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        app.source_for_test.hang.clear()
+        await pilot.pause(0.1)
+        app.post_message(SourceFailed("the driver is gone"))
+        await pilot.pause()
+        text = screen_text(app)
+        assert "the driver is gone" in text
+        assert "0 H100" in text
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "Reading a panel" in screen_text(app)
+        app.source_for_test.hang.set()
+
+
+async def test_source_that_cannot_be_opened_is_told(open_app, make_snapshot):
+    app = open_app([make_snapshot([])])
+
+    def refuse() -> None:
+        raise VramtopError("no NVIDIA driver was found")
+
+    app.source_for_test.open = refuse
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.2)
+        assert "no NVIDIA driver was found" in screen_text(app)
+
+
+async def test_banner_keeps_a_replay_from_looking_live(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])], banner="demo recording: no NVIDIA driver found here")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert "REPLAY  demo recording: no NVIDIA driver found here" in screen_text(app)
+
+
+async def test_without_a_driver_the_dashboard_is_for_planning(open_app, make_snapshot):
+    why = "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or start the container with it"
+    app = open_app([make_snapshot([], faults=(Fault(field=None, code=NO_DRIVER, message=why),))])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert " ".join(why.split()) in " ".join(text.split())  # in full, over two lines
+        assert "PLANNING  f checks a job against a chosen card; --demo plays a recording" in text
+        assert "0 GPUs" in text
+        await pilot.press("f")
+        await pilot.pause(0.3)
+        assert app.screen.TITLE == "Fit check"
+
+
+async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu, make_process):
+    evil = make_process(1, 40, command="\x1b[31mrun [red]x[/red] [@click=app.quit]y\x07", user="[bold]eve")
+    app = open_app([make_snapshot([make_gpu(0, [evil], name="[blink]card\x1b]0;t")])])
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert "[red]x[/red] [@click=app.quit]y" in text
+        assert "[blink]card" in text
+        assert "\x1b" not in text
+        assert "\x07" not in text
+
+
+async def test_hostile_names_never_reach_the_terminal_from_any_screen(
+    open_app, make_snapshot, make_gpu, make_process, make_budget, monkeypatch
+):
+    evil = "[red]\x1b[31mx[/]\x07\u202e\u200b\u3164"
+    monkeypatch.setitem(NEEDS, evil, 40.0)
+    process = make_process(1, 30, command=evil, user=evil, note=evil)
+    app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settle(pilot)
+        for keys in ((), ("enter",), ("escape", "a"), ("escape", "f")):
+            await pilot.press(*keys)
+            await pilot.pause(0.3)
+            assert all(line.isprintable() and "\u3164" not in line for line in screen_lines(app)), keys
+
+
+async def test_ascii_mode_draws_only_ascii(open_app, make_snapshot, make_gpu, make_process):
+    gpus = [make_gpu(0, [make_process(1, 61), make_process(3, 4)]), make_gpu(1, [make_process(2, 74.5)])]
+    jobs = {"llama-8b-sft": [1], "qwen-7b-dpo": [2]}
+    app = open_app([make_snapshot(gpus)], jobs=jobs, pending=["big", "small"], ascii_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+        assert text.isascii(), set(text) - set(map(chr, range(128)))
+        assert "^ OVER" in text
+        assert "x DOES NOT FIT" in text
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert screen_text(app).isascii()
+
+
+async def test_ascii_can_be_switched_while_running(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        assert not screen_text(app).isascii()
+        app.action_toggle_ascii()
+        await pilot.pause()
+        assert screen_text(app).isascii()
+
+
+async def test_space_pauses_and_says_so(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        await pilot.pause()
+        assert " paused " in screen_lines(app)[0]
+
+
+async def test_recording_can_be_started_and_holds_the_jobs(
+    open_app, make_snapshot, make_gpu, make_process, tmp_path, monkeypatch
+):
+    from vramtop.monitor.sources.recording import read_recording
+
+    monkeypatch.chdir(tmp_path)
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 40)])])], jobs={"qwen-7b-dpo": [1]}, pending=["small"])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        await pilot.pause(0.3)
+        assert "recording vramtop-" in screen_lines(app)[0]
+        await pilot.press("r")
+        await pilot.pause(0.1)
+    (path,) = tmp_path.iterdir()
+    first = next(iter(read_recording(path)))
+    assert [watched.job.name for watched in first.watched] == ["qwen-7b-dpo"]
+    assert [waiting.name for waiting in first.pending] == ["small"]
+
+
+async def test_enter_opens_the_process_and_escape_comes_back(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.screen.query_one(ProcessTable).focus()
+        await pilot.press("enter")
+        await pilot.pause(0.3)
+        assert type(app.screen).__name__ == "AttachScreen"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "0 H100" in screen_text(app)
+
+
+@pytest.mark.parametrize(("key", "screen"), [("f", "FitCheckScreen"), ("a", "AttachScreen")])
+async def test_key_opens_the_screen_and_figures_go_on_behind_it(open_app, make_snapshot, make_gpu, key, screen):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press(key)
+        await pilot.pause(0.3)
+        assert type(app.screen).__name__ == screen
+        reads = app.source_for_test.reads
+        await pilot.pause(0.2)
+        assert app.source_for_test.reads > reads
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "0 H100" in screen_text(app)
+
+
+async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.action_fit_check()
+        app.action_fit_check()
+        await pilot.pause(0.3)
+        assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
+
+
+async def test_footer_is_whole_at_80_columns(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 30)])])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert screen_lines(app)[-1].startswith(
+            "Enter Open f Fit a Attach t Step / Filter s Sort k Kill r Rec ? Help q Quit"
+        )
+
+
+async def test_typing_filters_and_escape_shows_all(open_app, make_snapshot, make_gpu, make_process):
+    processes = [make_process(1, 10, user="ana"), make_process(2, 20, user="bob")]
+    app = open_app([make_snapshot([make_gpu(0, processes)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"bob")
+        await pilot.pause()
+        table = app.screen.query_one(ProcessTable)
+        assert table.row_count == 1
+        await pilot.press("escape")
+        await pilot.pause()
+        assert table.row_count == 3
+        assert table.has_focus
+
+
+async def test_filter_that_matches_nothing_says_so(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10)])])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"zzz")
+        await pilot.pause()
+        assert "no process matches 'zzz'; Esc shows all" in screen_text(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "no process matches" not in screen_text(app)
+
+
+async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])], pending=["big", "small"])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("x", "down", "enter")
+        await pilot.pause(0.2)
+        assert [job.name for job in app.watchlist.pending()] == ["big"]
+        await pilot.press("x")
+        await pilot.pause(0.2)
+        assert app.watchlist.pending() == ()
+        assert not any(line.startswith(" pending") for line in screen_lines(app))
+        await pilot.press("x")
+        await pilot.pause()
+        assert any("No job was pinned here" in note.message for note in app._notifications)
+
+
+async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, make_snapshot, make_gpu, make_process):
+    running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40)])])
+    gone = make_snapshot([make_gpu(0)], time=2_001.0)
+    app = open_app([running, gone], jobs={"big": [999_999_001]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for _ in range(200):
+            if any("■ ended" in line for line in screen_lines(app)):
+                break
+            await pilot.pause(0.02)
+        row = next(line for line in screen_lines(app) if "■ ended" in line and "999999001" in line)
+        assert "40.0" not in row.partition("ended")[0].split()
+        app.screen.query_one(ProcessTable).focus()
+        await pilot.press("x")
+        await pilot.pause(0.2)
+        assert not any("999999001" in line for line in screen_lines(app))
+
+
+async def test_attach_without_a_process_opens_the_newest_run(open_app, make_snapshot, make_gpu, make_process):
+    running = make_snapshot([make_gpu(0, [make_process(999_999_001, 40), make_process(999_999_002, 20)])])
+    app = open_app([running], jobs={"big": [999_999_001], "small": [999_999_002]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("a")
+        for _ in range(200):
+            if "no process 999999002" in screen_text(app):
+                break
+            await pilot.pause(0.02)
+        text = screen_text(app)
+        assert "1 big" in text
+        assert "2 small" in text
+        assert "pid 999999002" in text
+
+
+async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
+    open_app, make_snapshot, make_gpu, make_process
+):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 10), make_process(2, 20)])])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.click(ProcessTable, offset=(50, 2))
+        await pilot.pause()
+        assert type(app.screen).__name__ == "DashboardScreen"
+        await pilot.click(ProcessTable, offset=(5, 2))
+        await pilot.pause(0.3)
+        assert type(app.screen).__name__ == "AttachScreen"
+
+
+async def test_lost_gpu_is_not_said_to_be_idle(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([replace(make_gpu(0), used_bytes=None, processes=None)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "nothing runs here" not in screen_text(app)
+        assert "n/a: its processes are not known" in screen_text(app)
+
+
+async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_snapshot, make_gpu, make_process):
+    app = open_app([make_snapshot([make_gpu(0, [make_process(1, 60)])])], jobs={"qwen-7b-dpo": [1]})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        table = app.screen.query_one(ProcessTable)
+        dark = table.render_line(1)
+        app.theme = "textual-light"
+        await pilot.pause(0.2)
+        light = table.render_line(1)
+        assert dark.text == light.text
+        assert [segment.style for segment in dark] != [segment.style for segment in light]
+
+
+async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_again(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])], pending=["small"])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("f")
+        await pilot.pause()
+        assert "small (waits)" in screen_text(app)
+        await pilot.press("enter")
+        await pilot.pause(0.3)
+        assert app.screen.job in app.watchlist.pending()
+        await pilot.press("escape")
+
+
+async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("f")
+        await pilot.pause(0.3)
+        app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
+        await pilot.pause(0.1)
+        await pilot.press("escape")
+        await pilot.pause(0.3)
+        await pilot.press("f", "enter")
+        await pilot.pause(0.3)
+        assert app.screen.job.model.id == "small"
+        await pilot.press("escape")
+        await pilot.pause(0.2)
+        await pilot.press("f", "end", "enter")
+        await pilot.pause(0.3)
+        assert app.screen.job.model.id is None
+
+
+async def test_garbage_is_collected_again_once_the_first_frame_is_drawn(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu()])])
+    gc.disable()
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert gc.isenabled()
+            assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+async def test_only_cells_that_changed_are_sent_to_the_terminal(
+    open_app, make_snapshot, make_gpu, make_process, monkeypatch
+):
+    """A figure and the clock; the line that holds the figure alone has 120 cells."""
+    written: list[str] = []
+    monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda _: False))
+    monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
+    gpu = make_gpu(0, [make_process(1, 60)])
+    readings = [replace(gpu, utilisation_percent=percent) for percent in (51, 62)]
+    app = open_app([make_snapshot([reading], time=2_000.0 + at) for at, reading in enumerate(readings)], interval=1.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "util 51 %" in "".join(written)
+        written.clear()
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if written and "util 62 %" in screen_text(app):
+                break
+        assert "62" in "".join(written)
+        assert "util" not in "".join(written)
+        assert len("".join(written)) < 250
+        written.clear()
+        await pilot.press("ctrl+l")
+        await pilot.pause()
+        assert "util" in "".join(written)
+        assert "Fit" in "".join(written)
+
+
+async def test_tab_stops_at_no_panel(open_app, make_snapshot, make_gpu):
+    app = open_app([make_snapshot([make_gpu(0), make_gpu(1)])])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for _ in range(3):
+            await pilot.press("tab")
+            assert not isinstance(app.focused, GpuPanel)
+        assert len(app.screen.query(GpuPanel)) == 3

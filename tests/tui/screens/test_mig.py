@@ -1,0 +1,335 @@
+"""MIG devices on the dashboard, in the process table and in ``vramtop --once``: own rows, memory counted once."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from rich.cells import cell_len
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import Fault, GpuReading, MigReading, Snapshot, WatchedJob
+from vramtop.monitor.sources.recording import RecordingWriter, read_recording
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.cli.commands import attach, once
+from vramtop.tui.cli.main import main
+from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
+from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.row_text import names_width, row_line, row_titles
+from vramtop.tui.screens.dashboard.table_rows import in_order, matching, table_rows
+from vramtop.tui.screens.dashboard.terminate_text import question
+
+Make = Callable[..., Any]
+TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
+
+
+@pytest.fixture
+def mig_gpu(make_mig_gpu: Make, make_process: Make) -> Callable[..., GpuReading]:
+    """A card whose figures add up: 8 and 2 GiB in two parts of one instance, 12 in another one, 1 and 1 of nobody."""
+
+    def make(index: int = 0, **changes: Any) -> GpuReading:
+        base = 10 * index
+        inside = [
+            make_process(base + 1, 8, gpu_instance=3, compute_instance=0),
+            make_process(base + 2, 2, gpu_instance=3, compute_instance=1),
+            make_process(base + 3, 12, gpu_instance=9, compute_instance=0),
+        ]
+        facts = {"used_bytes": 24 * GIB, "utilisation_percent": None}
+        return make_mig_gpu(index, inside, free=(29, 8), **(facts | changes))
+
+    return make
+
+
+@pytest.fixture
+def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
+    """Process 3 runs a job of 18 GiB."""
+
+    def make() -> Watchlist:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
+        watchlist.watch(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
+        return watchlist
+
+    return make
+
+
+@pytest.fixture
+def open_app(scripted_source: Make, make_watchlist: Make) -> Callable[[Sequence[Snapshot]], VramtopApp]:
+    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), interval=0.05)
+
+
+async def settle(pilot: Any) -> None:
+    for _ in range(100):
+        await pilot.pause(0.02)
+        if pilot.app.board is not None:
+            break
+    await pilot.pause()
+
+
+def lines_of(app: VramtopApp) -> list[str]:
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30)])
+async def test_every_device_has_a_line_below_its_gpu(
+    open_app: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make, size: tuple[int, int]
+) -> None:
+    app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        lines = lines_of(app)
+        assert all(cell_len(line) == size[0] for line in lines)
+        listed = [line.plain for line in app.screen.query_one(GpuRows).lines]
+        assert [line[1:].split("  ")[0].split("█")[0].split("'")[0].strip() for line in listed] == [
+            "0",
+            "0:3:0 1c.3g.40gb",
+            f"0:3:1 2c.3g.40gb {'shares 0:3:0' if size[0] == 80 else 'as 0:3:0'}",
+            "0:9 1g.20gb",
+            "1",
+        ]
+        assert "24.0/80.0" in listed[0]
+        assert "MIG, 3 devices" in listed[0]
+        assert "11.0/40.0   29.0" in listed[1]
+        assert "40.0" not in listed[2]
+        assert "shared" in listed[2]
+        assert "12.0/20.0    8.0" in listed[3]
+        assert "… warming up −6.0" in listed[3]  # its job's 12 of 18 GiB
+        assert listed[3].startswith("▶")  # the one that has a job, not its GPU
+        opened = app.screen.query_one("#open", GpuPanel).shown.plain
+        assert "0:9 MIG 1g.20gb of" in opened
+        assert "12.0 of 20.0 GiB (60 %) · free 8.0" in opened
+
+
+async def test_panels_stand_on_the_scale_of_the_device(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
+    app = open_app([make_snapshot([mig_gpu()])])
+    async with app.run_test(size=(120, 50)) as pilot:
+        await settle(pilot)
+        panels = [panel.shown.plain.splitlines() for panel in app.screen.query("#panels GpuPanel").results(GpuPanel)]
+        assert [lines[0].split("of H100")[0].split("H100")[0] for lines in panels] == [
+            "┌─ 0 ",
+            "┌─ 0:3:0 MIG 1c.3g.40gb ",
+            "┌─ 0:3:1 MIG 2c.3g.40gb ",
+            "┌─ 0:9 MIG 1g.20gb ",
+        ]
+        assert "in MIG mode: programs run in its 3 devices" in panels[0][2]
+        assert "11.0 of 40.0 GiB (28 %), shared · free 29.0" in panels[1][0]
+        assert "11.0 of 40.0 GiB, the same as of 0:3:0 · free 29.0" in panels[2][0]
+        assert "shares the memory of 0:3:0; of it train.py 2.0" in panels[2][1]
+        held, budget = panels[3][1], panels[3][2]
+        width = held.index("▏") - held.index("█")
+        assert held.count("█") == round(12 * width / 20)
+        assert "18.0 GiB (16.9 to 19.1)" in budget
+        assert not any("W" in line.split("▏")[0] for lines in panels[:3] for line in lines[2:3])
+        assert "util % n/a ─" in panels[3][0]  # no power and temperature: they are of the whole card
+        assert all(cell_len(line) == 120 for lines in panels for line in lines)
+
+
+async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
+    open_app: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make
+) -> None:
+    whole, others = mig_gpu(), [make_gpu(at) for at in range(1, 5)]
+    app = open_app([make_snapshot([whole, *others])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        rows = app.screen.query_one(GpuRows)
+        rows.focus()
+        await pilot.press("down", "up")
+
+        async def show(*mig: MigReading, at: float) -> list[str]:
+            app._sampler._source.snapshots = [make_snapshot([replace(whole, mig=mig or None), *others], time=at)]
+            for _ in range(100):
+                await pilot.pause(0.02)
+                if app.board.snapshot.time == at:
+                    break
+            await pilot.pause(0.1)
+            return [line.plain[:6].rstrip() for line in rows.lines]
+
+        assert await show(*whole.mig, at=2_000.5) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]
+        assert await show(whole.mig[2], at=2_001.0) == [" 0", "▶0:9 1", " 1", " 2", " 3", " 4"]
+        assert await show(*whole.mig[:2], at=2_002.0) == [" 0", " 0:3:0", " 0:3:1", "▶1", " 2", " 3", " 4"]
+        assert await show(*whole.mig, at=2_003.0) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]
+        assert not any("0:3" in line or "0:9" in line for line in await show(at=2_004.0))
+
+
+def test_table_names_the_instance_and_its_rows_add_up(make_watchlist: Make, make_snapshot: Make, mig_gpu: Make) -> None:
+    board = make_watchlist().update(make_snapshot([mig_gpu()]))
+    rows = table_rows(board)
+    said = [(row.cells["PID"].text, row.cells["GPU"].text, row.cells["VRAM GiB"].text) for row in rows]
+    assert said == [
+        ("1", "0:3:0", "8.0"),
+        ("2", "0:3:1", "2.0"),
+        ("3", "0:9", "12.0"),
+        ("-", "0", "1.0"),
+        ("-", "0:3:0", "1.0"),
+    ]
+    assert sum(float(size) for *_, size in said) == 24.0
+    assert rows[2].cells["DIFF"].text == "−6.0"
+    assert [row.cells["PID"].text for row in matching(rows, "gpu0:3:1")] == ["2"]
+    assert len(matching(rows, "gpu0")) == 5
+
+
+def test_rows_sorted_by_gpu_stand_under_it_whatever_is_known(
+    make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
+) -> None:
+    gpu = make_mig_gpu(0, [make_process(7, 0), make_process(8, None, gpu_instance=0, compute_instance=0)])
+    zero = replace(gpu, mig=(replace(gpu.mig[0], gpu_instance=0), *gpu.mig[1:]))
+    rows = in_order(table_rows(make_watchlist().update(make_snapshot([zero, make_mig_gpu(1)]))), "GPU")
+    assert [row.cells["GPU"].text for row in rows] == ["0", "0:0", "0:0", "0:3:1", "0:9", "1:3:0", "1:9"]
+
+
+def test_one_pid_in_two_instances_is_two_rows(
+    make_watchlist: Make, make_snapshot: Make, make_mig_gpu: Make, make_process: Make
+) -> None:
+    twice = [make_process(7, 1, gpu_instance=3), make_process(7, 2, gpu_instance=9)]
+    rows = table_rows(make_watchlist().update(make_snapshot([make_mig_gpu(0, twice, free=(39, 18))])))
+    held = [row for row in rows if row.row]
+    assert [row.cells["GPU"].text for row in held] == ["0:3:0", "0:9"]
+    assert len({row.key for row in held}) == 2
+
+
+async def test_gpu_column_is_wide_enough_for_instances(open_app: Make, make_snapshot: Make, mig_gpu: Make) -> None:
+    app = open_app([make_snapshot([mig_gpu(10)])])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        table = app.screen.query_one(ProcessTable)
+        places = {row.cells["GPU"].text for row in table.rows}
+        assert {"10:3:0", "10:3:1", "10:9"} <= places
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_lines_and_titles_are_as_wide_as_they_should_be(
+    make_watchlist: Make, make_snapshot: Make, mig_gpu: Make, make_gpu: Make, width: int
+) -> None:
+    wide = mig_gpu(1)
+    named = replace(wide, mig=tuple(replace(device, profile="模型模型模型模型") for device in wide.mig))
+    for gpus in ([mig_gpu(), make_gpu(1)], [named]):
+        shown = make_watchlist().update(make_snapshot(gpus)).shown
+        names = names_width(shown)
+        assert {row_line(gpu, width, names=names, chosen=False).cell_length for gpu in shown} == {width}
+        assert row_titles(width, names=names).cell_length == width
+
+
+def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figures(
+    make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
+) -> None:
+    fault = Fault(field="mig", code="NO_PERMISSION", message="this user may not read it")
+    gpu = mig_gpu(faults=(fault,))
+    unread = replace(
+        gpu, mig=tuple(replace(each, total_bytes=None, used_bytes=None, free_bytes=None) for each in gpu.mig)
+    )
+    shown = make_watchlist().update(make_snapshot([unread])).shown
+    lines = [row_line(each, 120, names=names_width(shown), chosen=False).plain for each in shown]
+    assert "24.0/80.0" in lines[0]
+    assert "n/a: this user may not read" in lines[1]
+    assert "n/a/n/a" in lines[1]
+    assert "train.py 1 +1" in lines[1]
+
+
+def test_once_says_once_what_is_wrong_with_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Make,
+    scripted_source: Make,
+    mig_gpu: Make,
+) -> None:
+    gpu = mig_gpu()
+    less = replace(gpu, mig=tuple(replace(each, used_bytes=GIB) for each in gpu.mig))
+    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([make_snapshot([less], time=time.time())]))
+    assert main(["--once"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "add up to" in line]
+    assert [line.partition(": the ")[0] for line in told] == ["GPU 0:3:0", "GPU 0:9"]
+
+
+def test_the_question_before_the_end_calls_a_device_as_the_table_does(
+    make_snapshot: Make, make_watchlist: Make, mig_gpu: Make
+) -> None:
+    board = make_watchlist().update(make_snapshot([mig_gpu()], time=time.time()))
+    row = board.processes[1]
+    ending = SimpleNamespace(process=row.process, foreign=False, doubt=None)
+    assert "2.0 GiB of GPU 0:3:1" in question(row, board, ending, width=80).plain
+
+
+def test_once_has_a_line_for_each_device_and_json_an_array(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Make,
+    scripted_source: Make,
+    mig_gpu: Make,
+    make_gpu: Make,
+) -> None:
+    snapshot = make_snapshot([mig_gpu(), make_gpu(1)], time=time.time())
+    monkeypatch.setattr(once, "NvmlSource", lambda: scripted_source([snapshot]))
+    assert main(["--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()) for line in lines if line.startswith("GPU")] == [
+        "GPU 0 NVIDIA H100 80GB HBM3 24.0 of 80.0 GiB used 56.5 free util n/a 412 W 63 C",
+        "GPU 0:3:0 MIG 1c.3g.40gb 11.0 of 40.0 GiB used 29.0 free",
+        "GPU 0:3:1 MIG 2c.3g.40gb, memory of 0:3:0",
+        "GPU 0:9 MIG 1g.20gb 12.0 of 20.0 GiB used 8.0 free",
+        "GPU 1 NVIDIA H100 80GB HBM3 1.0 of 80.0 GiB used 78.5 free util 98 % 412 W 63 C",
+    ]
+    assert any(" ".join(line.split()).startswith("pid 2 ana GPU 0:3:1 2.0 GiB") for line in lines)
+    assert main(["--once", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["gpus"]
+    assert second["mig"] is None
+    assert [(each["label"], each["shares_memory_of"], each["pids"]) for each in first["mig"]] == [
+        ("0:3:0", None, [1, 2]),
+        ("0:3:1", "0:3:0", [2]),
+        ("0:9", None, [3]),
+    ]
+    assert first["mig"][2]["used_bytes"] + first["mig"][2]["free_bytes"] == first["mig"][2]["total_bytes"] == 20 * GIB
+    own = [each for each in first["mig"] if each["shares_memory_of"] is None]
+    assert sum(each["used_bytes"] for each in own) == 23 * GIB
+    assert [(each["pid"], each["gpu_instance"], each["compute_instance"]) for each in first["processes"]] == [
+        (1, 3, 0),
+        (2, 3, 1),
+        (3, 9, 0),
+    ]
+
+
+def test_a_recording_keeps_what_the_devices_held(
+    tmp_path: Path, make_watchlist: Make, make_snapshot: Make, mig_gpu: Make
+) -> None:
+    snapshot = make_snapshot([mig_gpu()])
+    with RecordingWriter(tmp_path / "mig.rec") as writer:
+        writer.write(snapshot)
+    (again,) = read_recording(tmp_path / "mig.rec")
+    assert again == snapshot
+    assert [row.reading for row in make_watchlist().update(again).shown[1:]] == [
+        row.reading for row in make_watchlist().update(snapshot).shown[1:]
+    ]
+
+
+def test_attach_says_the_instance_that_a_process_runs_in(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_snapshot: Make,
+    scripted_source: Make,
+    make_mig_gpu: Make,
+    make_process: Make,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        try:
+            while psutil.Process(process.pid).cmdline() != command:
+                time.sleep(0.01)
+            start_time = psutil.Process(process.pid).create_time()
+            mine = make_process(process.pid, 12, start_time=start_time, gpu_instance=9, compute_instance=0)
+            snapshot = make_snapshot([make_mig_gpu(0, [mine], free=(39, 7))], time=time.time())
+            monkeypatch.setattr(attach, "NvmlSource", lambda: scripted_source([snapshot]))
+            assert main(["attach", str(process.pid)]) == 3
+        finally:
+            process.kill()
+    lines = capsys.readouterr().out.splitlines()
+    assert ["-", str(process.pid), "0:9", "12.0", "NVML"] in [line.split() for line in lines]

@@ -1,0 +1,375 @@
+"""Preflight's screen: rows as they come in, giving up, and the ways to it."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input
+
+from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.errors import CancelledError, InputError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
+from vramtop.monitor.board.fit import Room, rooms_of
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.preflight.context.check import Check, Outcome, Status
+from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.facts.machine import Machine, described_machine
+from vramtop.monitor.preflight.prepare import prepare
+from vramtop.monitor.preflight.run import CHECKS
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.background.preflight_run import Looked, Subject, context_of
+from vramtop.tui.job.open_job import OpenJobScreen
+from vramtop.tui.reports.preflight_text import sum_line
+from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.preflight.preflight_rows import PreflightMark, mark_line
+from vramtop.tui.screens.preflight.screen import PreflightScreen
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 256,
+}
+JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h100-80gb"))
+ROOMS = (Room(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
+
+
+class Says(Check):
+    """Says what it is told to, once it may."""
+
+    waits_for = "a word"
+
+    def __init__(
+        self,
+        name: str,
+        status: Status = "pass",
+        *,
+        found: str = "so it is",
+        advice: str | None = None,
+        go: threading.Event | None = None,
+    ) -> None:
+        self.name, self.status, self.found, self.advice, self.go = name, status, found, advice, go  # type: ignore[misc]
+        self.scopes: list[Cancel] = []
+
+    def look(self, context: Context) -> Outcome:
+        self.scopes.append(current())
+        if self.go is not None:
+            self.go.wait(60)
+        return self._says(self.status, self.found, self.advice)
+
+
+class Host(App[None]):
+    """Shows one screen."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        super().__init__()
+        self.shown = screen
+
+    async def on_mount(self) -> None:
+        await self.push_screen(self.shown)
+
+
+@pytest.fixture
+def gather(tmp_path: Path) -> Callable[[Subject], Context]:
+    def gather(subject: Subject) -> Context:
+        machine = described_machine(ROOMS, find_gpu("h100-80gb"))
+        python = JobPython(path=Path("/opt/env/bin/python"), origin="--python")
+        return prepare(subject.job, machine, python, environ={}, folder=tmp_path)
+
+    return gather
+
+
+@pytest.fixture
+def make_screen(gather: Callable[[Subject], Context]) -> Callable[..., PreflightScreen]:
+    def make(*checks: Check, **more: Any) -> PreflightScreen:
+        return PreflightScreen(Subject(job=JOB), gather=gather, checks=checks, **more)
+
+    return make
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("HF_", "CUDA_", "NSS_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.chdir(tmp_path)
+
+
+def lines(app: App[Any]) -> list[str]:
+    return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+
+
+def text(app: App[Any]) -> str:
+    return "\n".join(lines(app))
+
+
+def rows(app: App[Any]) -> list[list[str]]:
+    """Sign, word and name of each check's row."""
+    heads = [line.split() for line in lines(app)]
+    return [words[:3] for words in heads if len(words) > 2 and words[0] in "✓!✗·?…"]
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    for _ in range(1500):
+        if condition():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it did not happen within thirty seconds")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(make_screen, size):
+    go = threading.Event()
+    told: list[Looked] = []
+    slow = Says("Slow", "failure", found="it is not there", advice="put it there", go=go)
+    screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), told=told.append)
+    async with Host(screen).run_test(size=size) as pilot:
+        await until(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
+        assert [name for _, _, name in rows(pilot.app)] == ["First", "Second", "Slow", "Third"]
+        assert rows(pilot.app)[2] == ["…", "running", "Slow"]
+        assert "of 30 s: waits for a word" in text(pilot.app)
+        assert "on 1 × H100 80GB elsewhere · /opt/env/bin/python (--python)" in text(pilot.app)
+        assert not told
+        go.set()
+        await until(pilot, lambda: bool(told))
+        await pilot.pause()
+        assert rows(pilot.app) == [
+            ["✗", "FAILURE", "Slow"],
+            ["!", "warning", "Third"],
+            ["✓", "pass", "First"],
+            ["·", "skipped", "Second"],
+        ]
+        assert "to do: put it there" in text(pilot.app)
+        assert sum_line(told[0].worst_first) in text(pilot.app)
+        assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this" in text(pilot.app)
+
+
+async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make_screen):
+    never = threading.Event()
+    hangs = Says("Hangs", go=never)
+    async with Host(make_screen(hangs, Says("Quick"))).run_test() as pilot:
+        await until(pilot, lambda: "1 of 2 checks done" in text(pilot.app))
+        hangs.go, hangs.found = None, "answers now"
+        await pilot.press("r")
+        await until(pilot, lambda: "2 passed" in text(pilot.app))
+        first, second = hangs.scopes
+        assert first.cancelled
+        assert not second.cancelled
+        assert "answers now" in text(pilot.app)
+    never.set()
+
+
+async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(make_screen):
+    never = threading.Event()
+    hangs, told = Says("Hangs", go=never), []
+    async with Host(make_screen(hangs, Says("Quick"), told=told.append)).run_test() as pilot:
+        await until(pilot, lambda: bool(hangs.scopes))
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, PreflightScreen))
+        await until(pilot, lambda: hangs.scopes[0].cancelled)
+        await pilot.app.push_screen(make_screen(hangs))
+        await until(pilot, lambda: len(hangs.scopes) == 2)
+    assert hangs.scopes[1].cancelled
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("preflight"))
+    assert not told
+    never.set()
+
+
+async def test_settings_that_make_no_sense_are_said_in_one_sentence():
+    def refuse(_: Subject) -> Context:
+        raise InputError("lora.targets: no module of this model is called [nope]")
+
+    screen = PreflightScreen(Subject(job=JOB), gather=refuse, checks=[Says("First")])
+    async with Host(screen).run_test() as pilot:
+        await until(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
+        assert "called [nope]" in text(pilot.app)
+        assert not rows(pilot.app)
+
+
+async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
+    checks = [Says(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
+    async with Host(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "8 warnings: nothing that was looked at" in text(pilot.app))
+        assert "Check0" in text(pilot.app)
+        assert "Check7" not in text(pilot.app)
+        await pilot.press("end")
+        await until(pilot, lambda: "Check7" in text(pilot.app))
+        assert "8 warnings" in text(pilot.app)
+        assert all(len(line) <= 80 for line in lines(pilot.app))
+
+
+async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_words(no_network):
+    run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
+    job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
+    screen = PreflightScreen(Subject(job=job, rooms=ROOMS))
+    async with Host(screen).run_test(size=(120, 50)) as pilot:
+        await until(pilot, lambda: screen.looked is not None and screen.looked.done)
+        await pilot.pause()
+        assert screen.looked is not None
+        outcomes = screen.looked.worst_first
+        assert {outcome.name for outcome in outcomes} == {check.name for check in CHECKS}
+        assert "on 1 × H100 80GB elsewhere" in text(pilot.app)
+        assert "NSS_INFERENCE_KEY is not set" in text(pilot.app)
+        assert rows(pilot.app)[0][:2] == ["✗", "FAILURE"]
+        assert sum_line(outcomes) in text(pilot.app)
+        assert next(each.status for each in outcomes if each.name == "VRAM verdict") == "pass"
+
+
+@pytest.fixture
+def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[..., VramtopApp]:
+    def make(pending: Sequence[Job] = (), *, ascii_only: bool = False) -> VramtopApp:
+        watchlist = Watchlist(estimate=make_budget)
+        for job in pending:
+            watchlist.pend(job)
+        return VramtopApp(
+            scripted_source([make_snapshot([make_gpu()])]), watchlist, interval=0.05, ascii_only=ascii_only
+        )
+
+    return make
+
+
+async def test_p_opens_it_for_the_job_that_waits_and_asks_which_of_several(no_network, open_app):
+    app = open_app([JOB, Job(name="other", model=JOB.model)], ascii_only=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.board is not None)
+        await pilot.press("p")
+        await pilot.pause()
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "Preflight: other" in text(app) and "on this machine - " in text(app))
+        assert text(app).isascii()
+
+
+async def test_p_says_so_where_no_job_waits(open_app):
+    app = open_app()
+    async with app.run_test(notifications=True) as pilot:
+        await until(pilot, lambda: app.board is not None)
+        await pilot.press("p")
+        await until(pilot, lambda: "No job waits here" in text(app))
+
+
+async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no_network, make_budget):
+    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        await pilot.press("f12")
+        await until(pilot, lambda: "on 1 × H100" in text(pilot.app) and "elsewhere" in text(pilot.app))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+
+
+async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
+    make_budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("vramtop.tui.screens.preflight.screen.open_preflight", lambda *_, **given: asked.update(given))
+    line = (
+        "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
+    )
+    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+
+        async def opens(text: str) -> None:
+            await pilot.press("f3")
+            await until(pilot, lambda: isinstance(pilot.app.screen, OpenJobScreen) and pilot.app.screen.is_mounted)
+            await pilot.pause()
+            pilot.app.screen.query_one(Input).value = text
+            await pilot.press("enter")
+
+        await pilot.pause()
+        await opens(line)
+        await until(pilot, lambda: pilot.app.screen is screen and screen.job.model.id == "gpt2")
+        await pilot.press("f12")
+        assert asked["launch"] == line.split()
+        await opens("gpt2")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        await pilot.press("f12")
+        assert asked["launch"] is None
+
+
+async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
+    screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
+    async with Host(screen).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.pause()
+        await pilot.press("f12")
+        await until(pilot, lambda: "There is no job to look at" in text(pilot.app))
+
+
+def test_what_running_jobs_will_still_take_is_not_free(
+    no_network, make_snapshot, make_gpu, make_budget, monkeypatch: pytest.MonkeyPatch
+):
+    snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
+    here = Machine(rooms=rooms_of(snapshot, {}), snapshot=snapshot)
+    monkeypatch.setattr("vramtop.tui.background.preflight_run.this_machine", lambda: here)
+    board = replace(Watchlist(estimate=make_budget).update(snapshot), committed={0: 60 * GIB})
+    job = Job(name="here", model=JOB.model)
+    assert [room.available_bytes for room in context_of(Subject(job=job)).machine.rooms] == [78.5 * GIB] * 2
+    machine = context_of(Subject(job=job, board=board)).machine
+    assert [room.available_bytes for room in machine.rooms] == [18.5 * GIB, 78.5 * GIB]
+    elsewhere = replace(snapshot, source=replace(snapshot.source, kind="recording"))
+    recorded = replace(board, snapshot=elsewhere)
+    assert context_of(Subject(job=job, board=recorded)).machine == here
+
+
+def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_budget):
+    traced = replace(make_budget(JOB), method="traced")
+    assert context_of(Subject(job=JOB, rooms=ROOMS, budget=traced)).budget() is traced
+    other = replace(traced, job=Job(name="other"))
+    context = context_of(Subject(job=JOB, rooms=ROOMS, budget=other))
+    cancel = Cancel()
+    cancel.cancel()
+    with cancel.scope(), pytest.raises(CancelledError):
+        context.budget()
+
+
+def looked(*checks: Says) -> Looked:
+    return Looked(
+        checks=checks,
+        outcomes={check.name: check._says(check.status, check.found, check.advice) for check in checks},
+    )
+
+
+def test_the_mark_counts_what_needs_a_look_and_else_what_passed():
+    bad = looked(Says("a"), Says("b", "failure"), Says("c", "warning"), Says("d", "failure"))
+    assert str(mark_line(bad)) == "preflight: ✗ 2 failures, 1 warning · F12"
+    assert str(mark_line(looked(Says("a"), Says("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
+    assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
+    assert str(mark_line(None)) == "preflight: not looked at yet · F12"
+
+
+async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked():
+    pressed: list[str] = []
+
+    class WithMark(Screen[None]):
+        def compose(self) -> ComposeResult:
+            yield PreflightMark()
+
+        def action_preflight(self) -> None:
+            pressed.append("preflight")
+
+    screen = WithMark()
+    async with Host(screen).run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert lines(pilot.app)[0] == "preflight: not looked at yet · F12"
+        mark = screen.query_one(PreflightMark)
+        mark.take(looked(Says("a", "failure")), JOB)
+        mark.show_job(Job(name="other"))
+        await pilot.pause()
+        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F12"
+        mark.show_job(JOB)
+        await pilot.pause()
+        assert lines(pilot.app)[0] == "preflight: ✗ 1 failure · F12"
+        await pilot.click(PreflightMark)
+        assert pressed == ["preflight"]

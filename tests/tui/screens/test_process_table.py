@@ -1,0 +1,231 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.strip import Strip
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
+from vramtop.tui.draw.palette import STATUSES
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.table_rows import TableRow, columns_for, in_order, matching, table_rows
+
+
+@pytest.fixture
+def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
+    """A board of these GPUs; pid 2 runs a job of 20 GiB."""
+
+    def make(gpus: list[GpuReading]) -> Board:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+        watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
+        return watchlist.update(make_snapshot(gpus))
+
+    return make
+
+
+class TableApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield ProcessTable()
+
+
+def pids(table: ProcessTable) -> list[str]:
+    return [row.cells["PID"].text for row in table.rows]
+
+
+def drawn(table: ProcessTable) -> list[Strip]:
+    return [table.render_line(y) for y in range(table.size.height)]
+
+
+@pytest.fixture
+def three(make_process) -> list[GpuProcess]:
+    return [make_process(1, 10, user="ana"), make_process(2, 40, user="bob"), make_process(3, 20, user="cyd")]
+
+
+async def test_update_keeps_cursor_on_the_process(make_board, make_gpu, make_process, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.sort_key = "VRAM"
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        assert pids(table)[:3] == ["2", "3", "1"]
+        table.move_cursor(row=2)
+        three[0] = make_process(1, 50, user="ana")
+        table.show_board(make_board([make_gpu(0, [*three, make_process(9, 5)])]), width=120)
+        assert pids(table)[:4] == ["1", "2", "3", "9"]
+        assert table.chosen.row.process.pid == 1
+
+
+async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_process, three, monkeypatch):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        before = drawn(table)
+        painted: list[Any] = []
+        monkeypatch.setattr(table, "refresh", lambda *regions, **_: painted.extend(regions))
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        assert painted == []
+        assert all(a is b for a, b in zip(before, drawn(table), strict=True))
+        three[1] = make_process(2, 41, user="bob")
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        after = drawn(table)
+        assert [region.y for region in painted] == [y for y in range(20) if before[y] is not after[y]] == [1]
+        assert "41.0" in after[1].text
+
+
+async def test_lines_have_the_width_of_the_table_also_before_it_is_told(make_board, make_gpu, three, monkeypatch):
+    app = TableApp()
+    async with app.run_test(size=(80, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        monkeypatch.setattr(ProcessTable, "on_resize", lambda *_: None)
+        table.show_board(make_board([make_gpu(0, three)]), width=80)
+        await pilot.pause()
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        drawn(table)
+        await pilot.resize_terminal(120, 20)
+        await pilot.pause()
+        assert {strip.cell_length for strip in drawn(table)} == {120}
+        assert "--seed" in drawn(table)[1].text
+
+
+async def test_lines_out_of_sight_are_not_drawn(make_board, make_gpu, make_process, monkeypatch):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        said: list[TableRow] = []
+        cells = TableRow.cells.fget
+        monkeypatch.setattr(TableRow, "cells", property(lambda row: said.append(row) or cells(row)))
+        table.show_board(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), width=120)
+        await pilot.pause()
+        assert len({row.key for row in said}) == 19
+
+
+async def test_keys_move_the_cursor_and_keep_it_in_sight(make_board, make_gpu, make_process):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, [make_process(pid, 1) for pid in range(1, 51)])]), width=120)
+        table.focus()
+        await pilot.pause()
+        seen = []
+        for key in ("down", "up", "up", "end", "up", "pageup", "home", "pagedown"):
+            await pilot.press(key)
+            await pilot.pause()
+            line = table.cursor_row - table.scroll_offset.y + 1
+            assert table.render_line(line).text.split()[0] == pids(table)[table.cursor_row]
+            seen.append(table.cursor_row)
+        last = table.row_count - 1
+        assert seen == [1, 0, 0, last, last - 1, last - 19, 0, 18]
+
+
+async def test_click_on_a_title_sorts_by_it(make_board, make_gpu, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        await pilot.pause()
+        await pilot.click(ProcessTable, offset=(table.render_line(0).text.index("VRAM"), 0))
+        assert table.sort_key == "VRAM"
+        assert pids(table)[:3] == ["2", "3", "1"]
+        await pilot.click(ProcessTable, offset=(table.render_line(0).text.index("USER"), 0))
+        assert pids(table)[:3] == ["1", "2", "3"]
+
+
+async def test_process_that_ends_leaves_and_pid_reuse_is_another_row(make_board, make_gpu, make_process, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        reused = make_process(1, 10, start_time=1_500.0)
+        table.show_board(make_board([make_gpu(0, [reused, *three[1:]])]), width=120)
+        keys = [row.key for row in table.rows]
+        assert ("GPU-00000000", 1, 1_500.0) in keys
+        assert ("GPU-00000000", 1, 1_000.0) not in keys
+
+
+async def test_filter_and_sort_follow_what_is_typed(make_board, make_gpu, three):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        table.filter_by("bob")
+        assert pids(table) == ["2"]
+        table.filter_by("")
+        assert table.row_count == 4
+        assert table.sort_by_next() == "VRAM"
+        assert "VRAM↓" in table.render_line(0).text
+
+
+async def test_many_processes_come_and_go_at_once(make_board, make_gpu, make_process):
+    app = TableApp()
+    async with app.run_test(size=(120, 40)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, [make_process(pid, 0.1) for pid in range(500)])]), width=120)
+        assert table.row_count == 501
+        table.filter_by("--seed 499")
+        assert table.row_count == 1
+
+
+async def test_narrow_table_drops_columns_but_shows_the_processes(make_board, make_gpu, three):
+    app = TableApp()
+    async with app.run_test(size=(40, 20)):
+        table = app.query_one(ProcessTable)
+        table.show_board(make_board([make_gpu(0, three)]), width=40)
+        assert [title.strip() for title in table.titles] == ["PID", "GPU", "VRAM GiB", "STATUS↓"]
+        table.show_board(make_board([make_gpu(0, three)]), width=120)
+        assert len(table.titles) == 9
+
+
+def test_rows_add_up_to_what_each_gpu_uses(make_board, make_gpu, three):
+    rows = table_rows(make_board([make_gpu(0, three), make_gpu(1)]))
+    for gpu in (0, 1):
+        held = sum(float(row.cells["VRAM GiB"].text) for row in rows if row.gpu.index == gpu)
+        assert held == pytest.approx(rows[0].gpu.used_bytes / GIB if gpu == 0 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("ana", [1]), ("tune", [2]), ("gpu1", [4]), ("seed 3", [3]), ("ana bob", []), ("on budget", [2])],
+)
+def test_filter_looks_into_every_field(make_board, make_gpu, make_process, three, words: str, found: list[int]):
+    others = {"command": "./serve", "name": "serve", "user": "dee"}
+    three[1] = make_process(2, 20, user="bob", command="./x", name="x")
+    three[0] = make_process(1, 10, user="ana", command="./y", name="y")
+    board = make_board([make_gpu(0, three), make_gpu(1, [make_process(4, 3, **others)], used_bytes=3 * GIB)])
+    rows = matching([row for row in table_rows(board) if row.row], words)
+    assert sorted(row.row.process.pid for row in rows if row.row) == found
+
+
+def test_sorting_puts_what_needs_a_look_first_and_what_is_unknown_last(make_board, make_gpu, make_process, three):
+    rows = table_rows(make_board([make_gpu(0, [*three, make_process(7, None)])]))
+
+    def order(by: Any) -> list[int | None]:
+        return [row.row.process.pid if row.row else None for row in in_order(rows, by)]
+
+    assert order("STATUS") == [2, 3, 1, 7, None]
+    assert order("VRAM") == [2, 3, 1, 7, None]
+    assert order("PID") == [1, 2, 3, 7, None]
+    assert order("DIFF")[0] == 2
+    assert order("USER") == [1, 7, 2, 3, None]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 78, 100, 118, 200])
+def test_columns_fill_the_width_and_never_exceed_it(width: int):
+    columns = columns_for(width)
+    assert sum(column.width + 2 for column in columns) == width
+    assert columns[0].name == "PID"
+
+
+@pytest.mark.parametrize("status", list(STATUSES))
+def test_every_status_has_room_in_its_column(make_board, make_gpu, three, status):
+    board = make_board([make_gpu(0, three)])
+    row = next(row for row in board.processes if row.comparison)
+    judged = replace(row, comparison=replace(row.comparison, status=status))
+    shown = replace(board, gpus=(replace(board.gpus[0], rows=(judged,)),))
+    width = next(column.width for column in columns_for(120) if column.name == "STATUS")
+    assert len(table_rows(shown)[0].cells["STATUS"].text) <= width

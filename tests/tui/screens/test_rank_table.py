@@ -1,0 +1,97 @@
+import pytest
+from textual.app import App, ComposeResult
+
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
+from vramtop.tui.screens.attach.rank_rows import Place, rank_columns, rank_rows
+from vramtop.tui.screens.attach.rank_table import RankTable
+
+JOB = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
+KEYS = ((11, 1_000.0), (12, 1_000.0))
+RANKS = {KEYS[0]: Place(0, "0"), KEYS[1]: Place(1, "1")}
+
+
+@pytest.fixture
+def rows_of(make_budget, make_snapshot, make_gpu, make_process):
+    """The rows of two ranks that hold so many GiB, on a GPU each."""
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
+    watchlist.watch(WatchedJob(job=JOB, pids=KEYS))
+    times = iter(range(2_000, 3_000))
+
+    def make(*sizes: float | None, **changes) -> tuple[ProcessRow, ...]:
+        gpus = [
+            make_gpu(at, [make_process(pid=11 + at, used=size, **changes)] if size is not None else [])
+            for at, size in enumerate(sizes)
+        ]
+        return watchlist.update(make_snapshot(gpus, time=float(next(times)))).runs[0].rows
+
+    return make
+
+
+def cells(rows, column: str) -> list[str]:
+    return [row.cells[column].text for row in rank_rows(rows, RANKS)]
+
+
+def test_each_rank_says_what_it_holds_and_how_its_peak_is_known(rows_of):
+    rows_of(41, 60)
+    rows = rows_of(40, 61)
+    assert cells(rows, "RANK") == ["0", "1"]
+    assert cells(rows, "HOLDS") == ["40.0", "61.0"]
+    assert cells(rows, "PEAK") == ["41.0", "61.0"]
+    assert cells(rows, "KNOWN BY") == ["seen 1.0 s"] * 2
+    assert cells(rows, "DIFF") == ["0.0", "+21.0"]
+    assert cells(rows, "STATUS") == ["✓ on budget", "▲ OVER"]
+
+
+def test_the_driver_or_the_probe_know_the_peak_better(rows_of):
+    assert cells(rows_of(40, 41, peak_bytes=50 * 2**30), "KNOWN BY") == ["driver"] * 2
+    told = ProcessCounters(
+        time=2_000.0, reserved_bytes=30 * 2**30, reserved_peak_bytes=35 * 2**30, steps=1234, step_seconds=0.5
+    )
+    rows = rows_of(40, 41, counters=told)
+    assert cells(rows, "KNOWN BY") == ["probe"] * 2
+    assert cells(rows, "PEAK") == ["45.0", "46.0"]
+    assert cells(rows, "STEP") == ["1,234"] * 2
+    assert cells(rows, "S/STEP") == ["0.50"] * 2
+
+
+def test_a_rank_on_no_gpu_yet_and_one_that_has_ended_are_still_there(rows_of):
+    assert cells(rows_of(40, None), "STATUS") == ["✓ on budget", "on no GPU yet"]
+    assert cells(rows_of(40, None), "GPU") == ["0", "1"]
+    rows_of(40, 40)
+    rows = rows_of(40, None)
+    assert cells(rows, "STATUS") == ["✓ on budget", "■ ended"]
+    assert cells(rows, "HOLDS") == ["40.0", "-"]
+
+
+@pytest.mark.parametrize("width", [1, 40, 80, 120, 200])
+def test_columns_fit_and_the_most_important_stay(width):
+    columns = rank_columns(width)
+    assert sum(size + 2 for size in columns.values()) <= max(width, 9)
+    assert "PID" in columns
+    assert width < 80 or {"RANK", "GPU", "HOLDS", "PEAK", "DIFF", "STATUS"} <= columns.keys()
+
+
+class TableApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield RankTable()
+
+
+async def test_the_cursor_goes_to_the_rank_that_needs_a_look_until_the_user_moves_it(rows_of):
+    app = TableApp()
+    async with app.run_test(size=(120, 20)) as pilot:
+        table = app.query_one(RankTable)
+
+        def chosen(*sizes: float) -> int:
+            table.show(rows_of(*sizes), RANKS, width=120)
+            assert table.chosen is not None
+            return table.chosen.process.pid
+
+        assert chosen(40, 41) == 12  # holds more
+        assert chosen(41, 40) == 12  # no reason to jump
+        assert chosen(61, 40) == 11  # over
+        await pilot.press("down")
+        assert chosen(62, 40) == 12
+        assert chosen(63, 64) == 12

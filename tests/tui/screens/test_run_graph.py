@@ -1,0 +1,196 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+
+from vramtop.estimator.budget.budget import Components
+from vramtop.estimator.common.sizes import GIB
+from vramtop.tui.draw.bars import Cell
+from vramtop.tui.draw.memory_graph import Readings
+from vramtop.tui.draw.palette import COMPONENTS
+from vramtop.tui.screens.attach.memory_graph import MemoryGraph
+from vramtop.tui.screens.attach.run_graph import (
+    EXPECTED,
+    Line,
+    Mark,
+    Picture,
+    axis_rows,
+    ceiling_bytes,
+    key_cells,
+    mark_columns,
+    picture_rows,
+)
+
+CARD = 80 * GIB
+STACKED = Components(weights=20 * GIB, optimizer=20 * GIB, activations=20 * GIB)
+
+
+def steady(size_bytes: int | None, seconds: int = 20) -> Readings:
+    return [(float(second), size_bytes) for second in range(seconds)]
+
+
+def picture(history: Readings = (), **changes) -> Picture:
+    facts = {"history": history, "top_bytes": CARD, "span_seconds": 20.0, "now": 19.0, "colour": "#189746"}
+    return Picture(**(facts | changes))
+
+
+def letters(shown: Picture, *, width: int = 20, height: int = 8) -> list[str]:
+    rows = picture_rows(shown, width=width, height=height, letters_only=True)
+    return ["".join(cell.char for cell in row) for row in rows]
+
+
+def test_without_colour_what_is_held_has_capitals_and_what_is_to_come_small_letters():
+    rows = letters(picture(steady(35 * GIB), layers=STACKED))
+    assert [row[0] for row in rows] == [" ", " ", "a", "a", "▄", "O", "W", "W"]
+
+
+def test_with_colour_what_is_held_is_brighter_than_what_is_to_come():
+    half = [(time, size) if time < 10 else (time, None) for time, size in steady(60 * GIB)]
+    weights = picture_rows(picture(half, layers=STACKED), width=20, height=8)[-1]
+    assert weights[0].ground != weights[19].ground
+    assert sum(bytes.fromhex(weights[0].ground[1:])) > sum(bytes.fromhex(weights[19].ground[1:]))
+
+
+def test_what_goes_beyond_the_budget_is_no_component():
+    assert [row[0] for row in letters(picture(steady(80 * GIB), layers=STACKED))] == [*"██", *"AAOOWW"]
+
+
+def test_the_curve_is_at_least_half_a_row_thick():
+    thin = picture_rows(picture(steady(41 * GIB)), width=20, height=8)
+    assert thin[3][0] == Cell("▁", "#189746", None)
+    assert thin[4][0] == Cell("█", "#189746")
+
+
+def test_a_line_crosses_what_is_held_and_what_is_not_and_dashes_the_curve():
+    line = Line(CARD // 2, EXPECTED)
+    assert letters(picture(lines=[line]))[3] == EXPECTED * 20
+    assert letters(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
+    assert letters(picture(steady(45 * GIB), lines=[line]))[3] == f"{EXPECTED}▄▄▄" * 5
+
+
+def test_of_two_lines_in_one_row_the_last_one_is_drawn():
+    assert letters(picture(lines=[Line(CARD // 2, "-"), Line(CARD // 2 + 1, "=")]))[3] == "=" * 20
+
+
+def test_a_line_beyond_the_top_lies_at_the_top():
+    assert letters(picture(lines=[Line(2 * CARD, "-")]))[0] == "-" * 20
+
+
+def test_marks_stand_above_the_curve_and_on_the_axis():
+    shown = picture(steady(CARD // 2), marks=[Mark(4.0, "L")])
+    rows = letters(shown)
+    column = rows[0].index("┊")
+    assert [row[column] for row in rows] == [*"┊┊┊┊", *"████"]
+    assert axis_rows(shown, width=20)[0][column] == "L"
+
+
+def test_marks_of_one_column_stand_beside_each_other_in_order():
+    marks = [Mark(4.0, "S"), Mark(4.1, "C"), Mark(4.2, "L"), Mark(19.0, "F"), Mark(19.1, "=")]
+    assert "SCL" in axis_rows(picture(marks=marks), width=20)[0]
+    assert axis_rows(picture(marks=marks), width=20)[0][-1] == "F"
+
+
+def test_marks_older_than_the_graph_are_not_drawn():
+    assert mark_columns(picture(marks=[Mark(-20.0, "S"), Mark(5.0, "L")]), 20).keys() == {"L"}
+
+
+@pytest.mark.parametrize(
+    ("span", "width", "words"),
+    [
+        (60.0, 60, "-1 min   -45 s          -30 s          -15 s           now"),
+        (300.0, 100, "-5 min             -4 min              -3 min              -2 min              -1 min"),
+        (3600.0, 60, "-1 h   -45 min        -30 min        -15 min           now"),
+    ],
+)
+def test_times_are_round_and_end_now(span, width, words):
+    names = axis_rows(picture(span_seconds=span), width=width)[1]
+    assert names.split() == [*words.split(), *(["now"] if "now" not in words else [])]
+    assert len(names) == width
+
+
+def test_an_ended_run_ends_at_its_end():
+    assert axis_rows(picture(), width=30, end="end")[1].endswith(" end")
+
+
+def test_the_key_stands_in_the_middle_of_each_layer():
+    cells = key_cells(picture(layers=STACKED), 8)
+    assert [cell.char for cell in cells] == [" ", " ", "A", " ", "O", " ", "W", " "]
+    assert cells[-2].colour == "#0b1220"
+    assert cells[-2].ground == COMPONENTS["weights"].colour
+
+
+@pytest.mark.parametrize(
+    ("card", "sizes", "ceiling"),
+    [
+        (CARD, [60 * GIB, None], CARD),
+        (CARD, [90 * GIB], 90 * GIB),
+        (CARD, [10 * GIB], 12 * GIB),
+        (None, [10 * GIB], 12 * GIB),
+        (CARD, [None], CARD),
+        (None, [], 1),
+    ],
+)
+def test_the_card_is_the_ceiling_where_the_run_can_be_seen_on_its_scale(card, sizes, ceiling):
+    assert ceiling_bytes(card, *sizes) == ceiling
+
+
+@given(
+    sizes=st.lists(st.none() | st.integers(0, 2 * CARD), max_size=60),
+    marks=st.lists(st.floats(-100, 100), max_size=5),
+    width=st.integers(0, 40),
+    height=st.integers(0, 12),
+    span=st.floats(1, 90_000),
+    layers=st.none() | st.builds(Components, **{name: st.integers(0, CARD) for name in COMPONENTS}),
+    letters_only=st.booleans(),
+)
+def test_every_drawing_has_its_size(sizes, marks, width, height, span, layers, letters_only):
+    history = [(float(at), size) for at, size in enumerate(sizes)]
+    lines = [Line(40 * GIB, "-"), Line(CARD, "=")]
+    named = [Mark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
+    shown = picture(history, now=float(len(sizes)), span_seconds=span, layers=layers, lines=lines, marks=named)
+    rows = picture_rows(shown, width=width, height=height, letters_only=letters_only)
+    assert [len(row) for row in rows] == ([width] * height if width else [])
+    assert [len(row) for row in axis_rows(shown, width=width)] == [width, width]
+    assert len(key_cells(shown, height)) == height
+
+
+class GraphApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield MemoryGraph(id="graph")
+
+
+async def test_the_widget_writes_its_scales_and_repaints_only_what_changed():
+    app = GraphApp()
+    async with app.run_test(size=(24, 10)) as pilot:
+        graph = app.query_one(MemoryGraph)
+        graph.show(picture(steady(CARD // 2)))
+        await pilot.pause()
+        assert graph.render_line(0).text.startswith("80 ┤")
+        assert graph.render_line(7).text == " 0 ┤" + "█" * 20
+        assert graph.render_line(9).text.endswith("now")
+        repaints: list[object] = []
+        graph.refresh = lambda *regions, **options: repaints.append(regions)  # type: ignore[method-assign]
+        graph.show(picture(steady(CARD // 2), now=19.5))
+        assert repaints == []
+        graph.show(picture(steady(CARD), now=19.5))
+        assert len(repaints) == 1
+
+
+async def test_the_widget_draws_again_when_the_terminal_is_resized():
+    app = GraphApp()
+    async with app.run_test(size=(24, 10)) as pilot:
+        graph = app.query_one(MemoryGraph)
+        graph.show(picture(steady(CARD)))
+        await pilot.resize_terminal(44, 8)
+        await pilot.pause()
+        assert graph.render_line(5).text == " 0 ┤" + " " + "█" * 39
+
+
+async def test_the_widget_takes_letters_where_there_is_no_colour(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = GraphApp()
+    async with app.run_test(size=(24, 10)) as pilot:
+        graph = app.query_one(MemoryGraph)
+        graph.show(picture(steady(30 * GIB), layers=STACKED))
+        await pilot.pause()
+        assert graph.render_line(7).text == " 0 ┤" + "W" * 20

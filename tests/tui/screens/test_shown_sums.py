@@ -1,0 +1,89 @@
+"""What is shown adds up: the process table, the held bar and ``--once --json`` of random readings."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading
+from vramtop.tui.cli.commands.once import board_json
+from vramtop.tui.draw.gpu_bars import held_cells
+from vramtop.tui.screens.dashboard.table_rows import table_rows
+
+
+@st.composite
+def readings(draw, make_gpu, make_process):
+    """A card whose driver knows all, some or nothing of its memory and of its processes."""
+    sizes = draw(st.lists(st.none() | st.integers(1, 30 * GIB), max_size=6))
+    processes = [make_process(pid, None, used_bytes=size) for pid, size in enumerate(sizes, start=100)]
+    rest, reserved = draw(st.integers(0, 20 * GIB)), draw(st.none() | st.integers(0, GIB))
+    used = sum(size or 0 for size in sizes) + rest
+    total = used + (reserved or 0) + draw(st.integers(0, 40 * GIB)) + 1
+    facts = {"total_bytes": total, "reserved_bytes": reserved, "used_bytes": used}
+    facts["free_bytes"] = total - (reserved or 0) - used
+    for name in draw(st.sets(st.sampled_from([*facts, "utilisation_percent", "power_w", "temperature_c"]))):
+        facts[name] = None
+    gpu = make_gpu(0, processes, **facts)
+    return gpu if draw(st.booleans()) else replace(gpu, processes=None)
+
+
+def board_of(make_snapshot, gpu):
+    return Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot([gpu]))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_rows_and_json_add_up_to_what_is_used(make_gpu, make_process, make_snapshot, data):
+    gpu: GpuReading = data.draw(readings(make_gpu, make_process))
+    board = board_of(make_snapshot, gpu)
+    rows = table_rows(board)
+    for row in rows:
+        if row.row is not None:
+            assert (row.cells["VRAM GiB"].text == "n/a") == (row.row.process.used_bytes is None)
+    (shown,) = json.loads(json.dumps(board_json(board)))["gpus"]
+    for name in ("total_bytes", "reserved_bytes", "used_bytes", "free_bytes", "unattributed_bytes"):
+        assert shown[name] == getattr(gpu, name)
+    sizes = [process["used_bytes"] for process in shown["processes"] or ()]
+    unknown = gpu.used_bytes is None or gpu.processes is None or None in sizes
+    assert (shown["unattributed_bytes"] is None) == unknown
+    if not unknown:
+        assert sum(sizes) + shown["unattributed_bytes"] == gpu.used_bytes
+        left = gpu.used_bytes - sum(row.row.process.used_bytes for row in rows if row.row)
+        assert any(row.row is None for row in rows) == (left >= GIB / 20)  # less is 0.0 GiB to the eye
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), width=st.integers(10, 200))
+def test_the_held_bar_is_never_longer_than_the_card(make_gpu, make_process, make_snapshot, data, width):
+    gpu: GpuReading = data.draw(readings(make_gpu, make_process))
+    if gpu.total_bytes is None:
+        return
+    (row,) = board_of(make_snapshot, gpu).gpus
+    cells = held_cells(row, width)
+    assert len(cells) <= width
+    drawn = sum(cell.char not in " ·" for cell in cells)
+    held = (gpu.used_bytes or 0) + (gpu.reserved_bytes or 0)
+    if gpu.used_bytes is not None and gpu.processes is not None:
+        assert abs(drawn - held * width / gpu.total_bytes) <= len(gpu.processes) + 3  # each part is rounded
+
+
+def test_a_contradiction_is_said_in_the_table(make_gpu, make_process, make_snapshot):
+    fault = Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message="the processes hold more than is used")
+    gpu = make_gpu(0, [make_process(100, 30)], used_bytes=20 * GIB, faults=(fault,))
+    assert gpu.unattributed_bytes is gpu.remaining_bytes is None
+    *_, rest = table_rows(board_of(make_snapshot, gpu))
+    assert rest.cells["VRAM GiB"].text == "n/a"
+    assert "the processes hold more than is used" in rest.cells["COMMAND"].text
+
+
+def test_figures_from_before_a_hang_are_told_from_new_ones(make_gpu, make_process, make_snapshot):
+    fault = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
+    gpus = [make_gpu(0, [make_process(100, 30)], faults=(fault,)), make_gpu(1, [make_process(101, 30)])]
+    board = Watchlist(estimate=lambda job: pytest.fail("no job is known")).update(make_snapshot(gpus))
+    cells = {row.row.process.pid: row.cells for row in table_rows(board) if row.row}
+    assert (cells[100]["STATUS"].text, cells[101]["STATUS"].text) == ("! old figure", "-")
+    assert (cells[100]["VRAM GiB"].tone, cells[101]["VRAM GiB"].tone) == ("muted", "plain")

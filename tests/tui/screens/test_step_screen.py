@@ -1,0 +1,250 @@
+"""The step's screen, and the ways to it: from the fit check, the dashboard and a running process."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from vramtop.estimator.budget.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
+from vramtop.estimator.common.cancellation import current
+from vramtop.estimator.common.errors import CancelledError, CannotTellError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import WatchedJob
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.step.screen import WAITING, StepScreen
+
+MODEL = "meta-llama/Llama-3.1-8B"
+JOB = Job(name="llama-8b-sft", model=ModelSpec(id=MODEL))
+LEVELS = (
+    Components(weights=15 * GIB, optimizer=20 * GIB, context=GIB),
+    Components(weights=15 * GIB, optimizer=20 * GIB, activations=12 * GIB, logits=4 * GIB, context=GIB),
+    Components(weights=15 * GIB, optimizer=20 * GIB, gradients=9 * GIB, context=GIB),
+)
+
+
+class Host(App[None]):
+    """Shows one screen."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        super().__init__()
+        self.shown = screen
+
+    async def on_mount(self) -> None:
+        await self.push_screen(self.shown)
+
+
+@pytest.fixture
+def traced(make_budget) -> Callable[..., Budget]:
+    """A traced budget of a job: 52 GiB at the peak, 54 reserved, in three moments."""
+
+    def make(job: Job = JOB) -> Budget:
+        line = Timeline(
+            events=(100, 200, 300),
+            levels=LEVELS,
+            reserved_bytes=(36 * GIB, 54 * GIB, 54 * GIB),
+            outside_bytes=GIB,
+            phases=(
+                PhaseMark(name="forward", event=100),
+                PhaseMark(name="backward", event=201),
+                PhaseMark(name="optimizer step", event=290),
+            ),
+        )
+        tensors = (
+            LargeTensor(module="", shape=(4096, 128256), dtype="float32", bytes=2 * GIB, component="logits"),
+            LargeTensor(
+                module="model.layers.31.mlp.down_proj.weight",
+                shape=(4096, 14336),
+                dtype="bfloat16",
+                bytes=GIB // 8,
+                component="weights",
+            ),
+        )
+        budget = make_budget(job, device=55)
+        peak = replace(budget.peak, components=LEVELS[1], allocated_bytes=LEVELS[1].total_bytes - GIB)
+        return replace(budget, method="traced", peak=peak, largest=tensors, timeline=line)
+
+    return make
+
+
+def lines(app: App[Any]) -> list[str]:
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+def text(app: App[Any]) -> str:
+    return "\n".join(lines(app))
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it did not happen within twenty seconds")
+
+
+@pytest.mark.parametrize(("size", "letters"), [((80, 24), "OA"), ((120, 40), "WOA"), ((200, 60), "WOALG")])
+async def test_components_phases_lines_and_tensors_are_seen_at_every_size(traced, size, letters):
+    async with Host(StepScreen(traced(), card_bytes=80 * GIB)).run_test(size=size) as pilot:
+        await pilot.pause()
+        shown = text(pilot.app)
+        graph = lines(pilot.app)[2 : size[1] // 2]
+        assert all(any(letter in line for line in graph) for letter in letters)
+        assert any("═" * 30 in line for line in graph)
+        assert any("─" * 10 in line for line in graph)
+        assert "forward" in shown
+        assert "optimizer step" in shown
+        assert "card 80.0" in shown
+        assert "to 55.0 GiB" in shown
+        assert "down_proj.weight" in shown
+        assert "4096 x 128256" in shown
+        assert all(len(line) == size[0] for line in lines(pilot.app))
+
+
+async def test_the_peak_stands_under_the_fullest_moment(traced):
+    async with Host(StepScreen(traced())).run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        axis = next(line for line in lines(pilot.app) if "▲" in line and "┬" in line)
+        activations = next(line for line in lines(pilot.app) if "AAAA" in line)
+        assert axis.index("▲") == activations.index("A")
+
+
+async def test_ascii_draws_letters_and_no_other_sign(traced, make_snapshot, make_gpu, scripted_source):
+    source = scripted_source([make_snapshot([make_gpu()])])
+    app = VramtopApp(source, Watchlist(estimate=traced), interval=0.05, ascii_only=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_step(traced(), 80 * GIB)
+        await until(pilot, lambda: isinstance(app.screen, StepScreen) and "WWWW" in text(app))
+        assert text(app).isascii()
+        assert "====" in text(app)
+
+
+async def test_until_the_trace_is_there_the_formulas_phases_are_drawn_and_then_the_step(make_budget, traced):
+    go = threading.Event()
+
+    def refine() -> Budget:
+        go.wait(20)
+        return traced()
+
+    async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert "Not traced yet" in text(pilot.app)
+        assert "phases, not time" in text(pilot.app)
+        assert "largest tensors" not in text(pilot.app)
+        go.set()
+        await until(pilot, lambda: "largest tensors" in text(pilot.app))
+        assert "Not traced yet" not in text(pilot.app)
+
+
+async def test_why_there_is_no_trace_is_said(make_budget):
+    def refine() -> Budget:
+        raise CannotTellError("no Python with torch was found")
+
+    async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "There is no traced step" in text(pilot.app))
+        assert "no Python with torch was found" in " ".join(text(pilot.app).split())
+    exact = replace(make_budget(JOB), method="exact", assumptions=("The step was not traced: zero3 cannot be traced.",))
+    async with Host(StepScreen(exact)).run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert "zero3 cannot be traced" in " ".join(text(pilot.app).split())
+
+
+async def test_closing_the_screen_gives_the_trace_up(make_budget):
+    begun, ended = threading.Event(), threading.Event()
+
+    def refine() -> Budget:
+        with current().ending(ended.set):
+            begun.set()
+            ended.wait(20)
+            raise CannotTellError("the worker ended")
+
+    async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
+        await until(pilot, begun.is_set)
+        await pilot.press("escape")
+        await until(pilot, ended.is_set)
+        assert not isinstance(pilot.app.screen, StepScreen)
+
+
+async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_better_budget_kept(
+    traced, make_budget, make_snapshot, make_gpu, make_process, scripted_source
+):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
+    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    source = scripted_source([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
+
+    def refine(job: Job, **_: Any) -> Budget:
+        return traced(job)
+
+    app = VramtopApp(source, watchlist, interval=0.05, refine=refine)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "llama-8b-sft" in text(app) and "t Step" in text(app))
+        await pilot.press("t")
+        await until(pilot, lambda: isinstance(app.screen, StepScreen) and "largest tensors" in text(app))
+        assert "card 80.0" in text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: bool(app.board) and app.board.gpus[0].rows[0].budget.method == "traced")
+
+
+async def test_without_any_budget_the_dashboard_says_so(make_snapshot, make_gpu, scripted_source, make_budget):
+    app = VramtopApp(scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), interval=0.05)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.board is not None)
+        await pilot.press("t")
+        await until(pilot, lambda: any("no step to draw" in said.message for said in app._notifications))
+
+
+async def test_from_the_fit_check_the_step_is_drawn_anew_when_its_trace_arrives(make_budget, traced):
+    go = threading.Event()
+
+    def refine(job: Job) -> Budget:
+        go.wait(20)
+        return traced(job)
+
+    watchlist = Watchlist(estimate=make_budget)
+    screen = FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "peak" in text(pilot.app))
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
+        await until(pilot, lambda: WAITING[:20] in text(pilot.app))
+        go.set()
+        await until(pilot, lambda: "largest tensors" in text(pilot.app))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        assert "traced step" in text(pilot.app)
+
+
+async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_traced_at_once(make_budget, traced):
+    seen: list[int] = []
+    given_up: list[int] = []
+
+    def refine(job: Job) -> Budget:
+        seen.append(job.training.micro_batch)
+        if job.training.micro_batch > 1:
+            return traced(job)
+        stopped = threading.Event()
+        try:
+            with current().ending(stopped.set):
+                stopped.wait(20)
+                raise CannotTellError("the worker ended")
+        except CancelledError:
+            given_up.append(job.training.micro_batch)
+            raise
+
+    watchlist = Watchlist(estimate=make_budget)
+    screen = FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)
+    async with Host(screen).run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: seen == [1])
+        box = screen.query_one("#row-training-micro_batch Input")
+        box.focus()
+        await pilot.press("end", "ctrl+u", "8")
+        await until(pilot, lambda: given_up == [1])
+        await until(pilot, lambda: "traced step" in text(pilot.app))
+        assert seen == [1, 8]

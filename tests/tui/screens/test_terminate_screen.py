@@ -1,0 +1,425 @@
+"""Ending real processes from the real app: what is asked, what a key does and does not do, what is said."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from textual.widgets import Button
+
+from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.cli.main import main
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.screen import DashboardScreen
+from vramtop.tui.screens.dashboard.terminate import DEAF_SECONDS, TerminateScreen
+
+SLEEPY = "import time; print(flush=True); time.sleep(60)"
+SLOW = (
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit()))\n"
+    "print(flush=True); time.sleep(60)"
+)
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def start():
+    """Starts a Python program and waits until it has got to its print."""
+    started = []
+
+    def run(program: str = SLEEPY, *words: str) -> subprocess.Popen:
+        process = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE)
+        started.append(process)
+        process.stdout.readline()
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def seen(make_process) -> Callable[..., Any]:
+    """A real process as the monitor would read it, holding 30 GiB."""
+
+    def see(process: subprocess.Popen, **changes: Any) -> Any:
+        start_time = psutil.Process(process.pid).create_time()
+        return make_process(process.pid, **{"start_time": start_time} | changes)
+
+    return see
+
+
+@pytest.fixture
+def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[..., VramtopApp]:
+    """An app over GPUs with these processes, one list each."""
+
+    def make(
+        *gpus: list, source: Source | None = None, watched: WatchedJob | None = None, **options: Any
+    ) -> VramtopApp:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=30))
+        if watched:
+            watchlist.watch(watched)
+        changes = {"source": source} if source else {}
+        snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
+        return VramtopApp(scripted_source([snapshot]), watchlist, interval=0.1, **options)
+
+    return make
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Choices can be taken at once."""
+    monkeypatch.setattr("vramtop.tui.screens.dashboard.terminate.DEAF_SECONDS", 0.0)
+
+
+async def until(pilot: Any, true: Callable[[], object], *, seconds: float = 10) -> None:
+    """Wait until it is so."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, screen_text(pilot.app)
+        await pilot.pause(0.02)
+
+
+async def settle(pilot: Any) -> None:
+    await until(pilot, lambda: pilot.app.board and pilot.app.screen.query_one(ProcessTable).row_count)
+
+
+async def ask(pilot: Any) -> TerminateScreen:
+    await settle(pilot)
+    await pilot.press("k")
+    await until(pilot, lambda: isinstance(pilot.app.screen, TerminateScreen) and "holds" in screen_text(pilot.app))
+    return pilot.app.screen
+
+
+def screen_text(app: VramtopApp) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+def footer_text(app: VramtopApp) -> str:
+    return screen_text(app).splitlines()[-1]
+
+
+def said(app: VramtopApp) -> str:
+    return " ".join(note.message for note in app._notifications)
+
+
+def flat(text: str) -> str:
+    """The dialog's text without its frame and line breaks."""
+    return " ".join(text.replace("│", " ").split())
+
+
+async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, start):
+    process = start()
+    row = seen(process, user="ana", command="python train.py --lr 1e-4")
+    app = open_app([row], [seen(process, used_bytes=2**30)])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(pilot)
+        text = flat(screen_text(app))
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.start_time))
+        for words in (
+            f"pid {process.pid}", "user ana", "command python train.py --lr 1e-4", f"started {started}",
+            "30.0 GiB of GPU 0 · 1.0 GiB of GPU 1", "job none that is watched here", "SIGTERM asks it to end",
+        ):  # fmt: skip
+            assert words in text
+        assert "not you" not in text
+    assert process.poll() is None
+
+
+async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
+    now = [100.0]
+    app = open_app([seen(start())], clock=lambda: now[0])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        await pilot.pause(0.3)
+        now[0] += 600
+        await ask(pilot)
+        assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
+
+
+async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen, start):
+    ranks = [seen(start()) for _ in range(3)]
+    job = Job(name="sft", model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=3))
+    watched = WatchedJob(job=job, pids=tuple(each.key for each in ranks))
+    app = open_app(*([each] for each in ranks), watched=watched)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        assert "job sft, watched here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
+
+
+async def test_the_question_points_at_processes_that_may_be_ranks_and_at_children(open_app, seen, start, make_process):
+    row = seen(start(), parent=77, command="python train.py --rank 0")
+    kin = make_process(900_001, 5, parent=77, command="python train.py --rank 1")
+    other = make_process(900_002, 4, parent=77, command="python -m http.server")
+    child = make_process(900_003, 1, parent=row.pid, command="python train.py --rank 0")
+    app = open_app([row, kin, other, child])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ask(pilot)
+        text = flat(screen_text(app))
+        assert "1 other process on GPUs runs train.py under the same parent (77)" in text
+        assert "it has started 1 other process on GPUs: left alone, they may go on holding memory" in text
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [("enter",), ("escape",), ("k", "k", "k", "escape"), ("q",), ("n",), ("K", "enter"), ("space", "s", "x", "escape")],
+)
+async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, start, hasty, keys):
+    process = start()
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        await pilot.press(*keys)
+        await until(pilot, lambda: isinstance(app.screen, DashboardScreen))
+    time.sleep(0.1)
+    assert process.poll() is None
+
+
+async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start):
+    process = start()
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("k", "y")
+        await pilot.pause(0.2)
+        assert app.screen.query_one("#terminate", Button).disabled
+        await pilot.press("y", "tab", "enter")
+        assert process.poll() is None
+        await pilot.pause(DEAF_SECONDS)
+        await until(
+            pilot,
+            lambda: not isinstance(app.screen, TerminateScreen) or not app.screen.query_one("#terminate").disabled,
+        )
+    assert process.poll() is None
+
+
+async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
+    process = start()
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: f"✓ Process {process.pid} has ended 0." in screen_text(app))
+        assert "s after SIGTERM" in screen_text(app)
+        assert [str(button.label) for button in app.screen.query(Button) if button.display] == ["Close"]
+        await pilot.press("enter")
+        assert isinstance(app.screen, DashboardScreen)
+    assert process.wait() == -signal.SIGTERM
+
+
+async def test_the_button_ends_it_too(open_app, seen, start, hasty):
+    process = start()
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "has ended" in screen_text(app))
+    assert process.wait() == -signal.SIGTERM
+
+
+async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, seen, start, hasty, monkeypatch):
+    monkeypatch.setattr("vramtop.monitor.host.terminate.PATIENCE_SECONDS", 1.0)
+    process = start(STUBBORN)
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        await pilot.press("y", "y", "K", "K")
+        await pilot.pause(0.3)
+        assert "SIGTERM was sent" in screen_text(app)
+        assert process.poll() is None
+        await until(pilot, lambda: "Still there 1 s after SIGTERM" in screen_text(app))
+        await pilot.press("y", "k")
+        await pilot.pause(0.3)
+        assert process.poll() is None
+        await pilot.press("K")
+        await until(pilot, lambda: "s after SIGKILL" in screen_text(app))
+    assert process.wait() == -signal.SIGKILL
+
+
+async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start, hasty, monkeypatch):
+    monkeypatch.setattr("vramtop.monitor.host.terminate.PATIENCE_SECONDS", 0.5)
+    process = start(STUBBORN)
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        await pilot.press("y", "escape")
+        await until(pilot, lambda: f"Process {process.pid}: ! Still there" in said(app))
+        await ask(pilot)
+        assert "Still there" in screen_text(app)
+        assert not app.screen.query_one("#terminate").display
+        await pilot.press("K")
+        await until(pilot, lambda: "s after SIGKILL" in screen_text(app))
+    assert process.wait() == -signal.SIGKILL
+
+
+async def test_who_turns_away_is_told_of_an_end_that_comes_late(open_app, seen, start, hasty):
+    process = start(SLOW)
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        await pilot.press("y", "escape")
+        assert process.poll() is None
+        await until(pilot, lambda: f"✓ Process {process.pid} has ended" in said(app))
+        assert "s after SIGTERM" in said(app)
+
+
+async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signal(open_app, seen, start, hasty):
+    process = start()
+    app = open_app([seen(process)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = await ask(pilot)
+        process.kill()
+        process.wait()
+        await until(pilot, lambda: f"Process {process.pid} has ended by itself; no signal was sent" in screen_text(app))
+        await pilot.press("y", "K")
+        await pilot.pause(0.1)
+        assert screen._ending.sent is None
+
+
+async def test_another_process_under_the_pid_is_no_question_at_all(open_app, seen, start):
+    process = start()
+    row = seen(process)
+    app = open_app([seen(process, start_time=row.start_time - 5)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("k")
+        await until(pilot, lambda: "is another one by now: the one that was shown has ended" in said(app))
+        assert isinstance(app.screen, DashboardScreen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"pid": 1}, "all others hang on"),
+        ({"pid": os.getpid()}, "is vramtop itself or has started it"),
+        ({"start_time": None, "note": "not visible from here"}, "not visible from here"),
+        ({"pid": 2**22 - 1}, "has ended already; no signal was sent"),
+    ],
+)
+async def test_what_is_never_ended_is_told_in_a_sentence(open_app, make_process, changes, sentence):
+    app = open_app([make_process(**{"pid": 4711} | changes)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("k")
+        await until(pilot, lambda: sentence in said(app))
+        assert isinstance(app.screen, DashboardScreen)
+
+
+async def test_memory_that_belongs_to_nobody_is_no_process(open_app):
+    app = open_app([])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("k")
+        await until(pilot, lambda: "on no process" in said(app))
+
+
+async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    process = start()
+    row = seen(process, user="ana")
+    app = open_app([row])
+    with monkeypatch.context() as forbidden:
+        forbidden.setattr(signal, "pidfd_send_signal", refuse, raising=False)
+        forbidden.setattr(os, "kill", refuse)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await settle(pilot)
+            await pilot.press("k")
+            await until(pilot, lambda: f"No permission to end process {process.pid}: it belongs to ana" in said(app))
+
+
+def offered(app: VramtopApp) -> bool:
+    return "Kill" in {command.title for command in app.get_system_commands(app.screen)}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_footer_and_palette_offer_it(open_app, make_process, size):
+    app = open_app([make_process()])
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await until(pilot, lambda: " k Kill " in footer_text(app))
+        assert footer_text(app).rstrip().endswith("q Quit" if size[0] == 80 else "^p palette")
+        assert offered(app)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"read_only": True}, "vramtop was started with --read-only: it ends no process."),
+        ({"source": Source(kind="recording", path="run.jsonl")}, "played from a recording"),
+        ({"source": Source(kind="demo")}, "played from a recording"),
+    ],
+)
+async def test_where_nothing_is_ended_the_key_is_gone_and_says_why(open_app, seen, start, options, sentence):
+    process = start()
+    app = open_app([seen(process)], **options)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await until(pilot, lambda: "Quit" in footer_text(app))
+        assert "Kill" not in footer_text(app)
+        assert not offered(app)
+        await pilot.press("k")
+        await until(pilot, lambda: sentence in said(app))
+        assert isinstance(app.screen, DashboardScreen)
+        app.screen.action_terminate()
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, DashboardScreen)
+
+
+async def test_hostile_names_reach_neither_terminal_nor_markup(open_app, seen, start):
+    evil = "[red]\x1b]0;owned\x07\x1b[31mx[/]\n[@click=app.quit]y " + "z" * 3000
+    app = open_app([seen(start(), command=evil, user=evil[:40], name=evil)])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(pilot)
+        text = screen_text(app)
+        assert all(line.isprintable() for line in text.splitlines())
+        assert "[red]" in text
+        assert "Leave it" in text
+        assert "y Terminate" in text
+
+
+async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrolls(open_app, seen, start, make_process):
+    row = seen(start(), parent=77, command="python train.py " + "--flag value " * 40)
+    kin = [make_process(900_000 + at, 1, parent=77, command="python train.py") for at in range(9) for parent in (77,)]
+    children = [make_process(910_000, 1, parent=row.pid)]
+    app = open_app(*([row, *kin, *children] for _ in range(8)))
+    async with app.run_test(size=(60, 16)) as pilot:
+        await ask(pilot)
+        text = screen_text(app)
+        assert "pid " in text
+        assert "Leave it" in text
+        assert "y Terminate" in text
+        assert "left alone" not in text
+        await pilot.press(*["down"] * 20)
+        await until(pilot, lambda: "left alone" in flat(screen_text(app)))
+
+
+async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
+    app = open_app([seen(start())], ascii_only=True)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        assert screen_text(app).isascii()
+        await pilot.press("y")
+        await until(pilot, lambda: "has ended" in screen_text(app))
+        assert screen_text(app).isascii()
+
+
+@pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
+def test_the_option_turns_it_off(monkeypatch, words, read_only):
+    said = []
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.no_ending))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert main(words) == 0
+    assert ("--read-only" in said[0]) == read_only

@@ -1,0 +1,32 @@
+from vramtop.estimator.job.job import Job, Training
+from vramtop.tui.screens.fit.undo_history import Past
+
+
+def job(micro_batch: int, length: int = 2048) -> Job:
+    return Job(training=Training(micro_batch=micro_batch, sequence_length=length))
+
+
+def test_edits_of_one_field_in_a_row_are_one_step():
+    past = Past(job(1))
+    past.take(job(12), "training.micro_batch")
+    past.take(job(128), "training.micro_batch")
+    past.take(job(128, 512), "training.sequence_length")
+    assert past.undo() == job(128)
+    assert past.undo() == job(1)
+    assert past.undo() is None
+
+
+def test_a_suggestion_is_a_step_of_its_own():
+    past = Past(job(8))
+    past.take(job(4), None)
+    past.take(job(2), None)
+    assert past.undo() == job(4)
+    assert past.can_undo
+    assert past.undo() == job(8)
+    assert not past.can_undo
+
+
+def test_what_changes_nothing_is_no_step():
+    past = Past(job(8))
+    past.take(job(8), None)
+    assert not past.can_undo

@@ -1,0 +1,202 @@
+"""Every pair of text and ground that reaches the screen, in every theme that the palette offers, by WCAG's contrast."""
+
+from collections.abc import Sequence
+
+import pytest
+from rich.color import ColorType
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.theme import BUILTIN_THEMES
+
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.draw.capabilities import Colours
+from vramtop.tui.draw.colours import VGA, XTERM, contrast, from_256, of_16, of_256, parse
+from vramtop.tui.draw.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
+from vramtop.tui.tty.colour_filters import PlainFilter, ReadableFilter, is_text
+
+NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
+RGB = tuple[int, int, int]
+
+
+class Listener(LineFilter):
+    """Takes down what widgets and themes want to draw, one text for each pair of style and ground."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: dict[tuple[Style, Color, bool], str] = {}
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        for text, style, _ in segments:
+            if style is not None and not text.isspace():
+                self.drawn.setdefault((style, background, is_text(text)), text)
+        return segments
+
+
+@pytest.fixture
+def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source):
+    """A dashboard with a job of each status, jobs that wait, a fault, and an odd process."""
+
+    def make(**options) -> VramtopApp:
+        jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=NEEDS[job.label]))
+        for pid, name in enumerate(("over", "right", "under"), start=1):
+            watchlist.watch(WatchedJob(job=jobs[name], pids=((pid, 1_000.0),)))
+        for name in ("waits", "small"):
+            watchlist.pend(jobs[name])
+        fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
+        gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
+        snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
+        app = VramtopApp(scripted_source([snapshot]), watchlist, **{"interval": 0.05} | options)
+        theirs = app.get_line_filters
+
+        def with_listener() -> list[LineFilter]:
+            filters = list(theirs())
+            filters.insert(filters.index(app.appearance.colours), app.listener)
+            return filters
+
+        app.listener = Listener()
+        app.get_line_filters = with_listener
+        return app
+
+    return make
+
+
+async def look_around(pilot, themes: Sequence[str]) -> dict[str, Listener]:
+    """Open what can be opened, in each of these themes: what is drawn, by theme."""
+    app, heard = pilot.app, {theme: Listener() for theme in themes}
+
+    async def in_all_themes() -> None:
+        for theme in themes:
+            app.listener = heard[theme]
+            app.theme = theme
+            await pilot.pause()
+
+    for _ in range(200):
+        await pilot.pause(0.02)
+        if app.board is not None:
+            break
+    app.notify("A sentence", severity="error")
+    for keys in (["tab", "down", "slash", "x"], ["escape", "question_mark"], ["escape", "f", "enter", "tab", "f6"]):
+        await pilot.press(*keys)
+        await pilot.pause(0.05)
+        await in_all_themes()
+    return heard
+
+
+def seen_as(style: Style, background: Color, colours: Colours, *, dark: bool) -> tuple[RGB, RGB] | None:
+    """Text and ground as a terminal shows them; None where the theme leaves one of them to it."""
+    plain = (0, 0, 0) if dark else (255, 255, 255)
+
+    def shown(colour) -> RGB:
+        if colour is None or colour.type == ColorType.DEFAULT:
+            return plain
+        if colours == "256" and colour.type == ColorType.TRUECOLOR:
+            return from_256(of_256(tuple(colour.get_truecolor())))
+        return XTERM[colour.number] if colour.type == ColorType.STANDARD else tuple(colour.get_truecolor())
+
+    if style.color is None or style.color.type == ColorType.DEFAULT:
+        return None
+    return shown(style.color), shown(background.rich_color if style.bgcolor is None else style.bgcolor)
+
+
+def too_faint(heard: Listener, theme: str, colours: Colours) -> list[tuple[float, str, str]]:
+    """What does not read behind vramtop's filter."""
+    ours, dark = ReadableFilter(colours), BUILTIN_THEMES[theme].dark
+    ours.dark = dark
+    found = []
+    for (style, background, text), words in heard.drawn.items():
+        own_ground = style.bgcolor is not None and style.bgcolor != background.rich_color
+        if (not text and own_ground) or (style.color and style.color.type == ColorType.STANDARD):
+            continue
+        (segment,) = ours.apply([Segment(words, style)], background)
+        pair = seen_as(segment.style, background, colours, dark=dark)
+        if pair and contrast(*pair) < (4.5 if text else 3.0):
+            found.append((round(contrast(*pair), 2), words, str(segment.style)))
+    return found
+
+
+async def test_all_text_reads_in_every_theme_and_in_fewer_colours(open_app) -> None:
+    app, themes = open_app(), sorted(BUILTIN_THEMES)
+    async with app.run_test(size=(150, 50)) as pilot:
+        heard = await look_around(pilot, themes)
+    assert all(len(heard[theme].drawn) > 40 for theme in themes)
+    for colours in ("true", "256", "16"):
+        assert {theme: faint for theme in themes if (faint := too_faint(heard[theme], theme, colours))} == {}, colours
+
+
+async def test_the_filter_is_the_apps(open_app) -> None:
+    app = open_app(colours="256")
+    async with app.run_test() as pilot:
+        (ours,) = (each for each in app.get_line_filters() if isinstance(each, ReadableFilter))
+        assert ours.dark
+        app.theme = "textual-light"
+        await pilot.pause()
+        assert not ours.dark
+    style = Style.parse("#444444 on #333333")
+    (segment,) = ours.apply([Segment("words", style)], Color.parse("#333333"))
+    assert segment.style.color.type == ColorType.EIGHT_BIT
+
+
+async def test_without_colour_none_is_sent_and_what_is_chosen_stands_out(open_app) -> None:
+    app = open_app(colours="none")
+    async with app.run_test(size=(150, 50)) as pilot:
+        heard = await look_around(pilot, ["textual-dark"])
+        (ours,) = (each for each in app.get_line_filters() if isinstance(each, PlainFilter))
+    lines = [ours.apply([Segment(words, key[0])], key[1])[0] for key, words in heard["textual-dark"].drawn.items()]
+    assert {line.style.color.type for line in lines if line.style.color} <= {ColorType.DEFAULT}
+    assert {line.style.bgcolor.type for line in lines if line.style.bgcolor} <= {ColorType.DEFAULT}
+    badges = [line for line in lines if line.text in (" ▲ OVER ", " ▼ UNDER ", " ✗ DOES NOT FIT ")]
+    assert badges
+    assert all(badge.style.reverse for badge in badges)
+
+
+@pytest.mark.parametrize("marks", [COMPONENTS, STATUSES, VERDICTS, CHECKS])
+def test_the_palette_stands_out_from_dark_and_light_and_letters_read_on_it(marks) -> None:
+    for mark in marks.values():
+        colour = parse(mark.colour)
+        assert contrast(colour, parse(INK)) >= 4.5, mark
+        assert contrast(colour, (18, 18, 18)) >= 3, mark
+        assert contrast(colour, (239, 239, 239)) >= 3, mark
+        assert of_16(colour) != 0, mark
+
+
+@pytest.mark.parametrize("colours", [XTERM, VGA])
+def test_some_text_reads_on_each_of_the_eight_grounds(colours) -> None:
+    for ground in range(8):
+        assert max(contrast(colours[ground], colours[text]) for text in (0, 15)) >= 4.5
+
+
+def test_statuses_are_told_apart_without_any_colour() -> None:
+    for marks in (STATUSES, VERDICTS, CHECKS):
+        words = [mark.letter + mark.word for mark in marks.values()]
+        assert len(set(words)) == len(words)
+    assert len({mark.letter for mark in COMPONENTS.values()}) == len(COMPONENTS)
+
+
+def test_a_cursor_is_seen_in_16_colours_and_a_bluish_screen_is_black() -> None:
+    def ground(colour: str, around: str) -> int:
+        (segment,) = ReadableFilter("16").apply(
+            [Segment("words", Style.parse(f"#ffffff on {colour}"))], Color.parse(around)
+        )
+        return segment.style.bgcolor.number
+
+    assert ground("#0f2639", "#121212") == 4
+    assert ground("#002b36", "#002b36") == 0
+    assert ground("#0178d4", "#0178d4") == 4
+    assert ground("#fdf6e3", "#fdf6e3") == 7
+
+
+async def test_without_colour_the_focus_is_seen(open_app) -> None:
+    app = open_app(colours="none")
+    async with app.run_test(size=(150, 50)) as pilot:
+        heard = await look_around(pilot, ["textual-dark"])
+        heard["textual-dark"].drawn.clear()
+        app.listener = heard["textual-dark"]
+        app.screen.query("Choice").first().focus()
+        await pilot.pause(0.2)
+    assert any(style.reverse for style, _, _ in heard["textual-dark"].drawn)

@@ -1,0 +1,146 @@
+"""What signals and lost terminals do to the dashboard, and what it leaves behind. Real processes, real terminals."""
+
+import gzip
+import json
+import os
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+
+from vramtop.monitor.sources.replay import ReplaySource
+
+DRAWN = "Quit"
+SANE = {1049: False, 25: True, 1000: False, 1006: False, 1004: False, 2004: False, 7: True}
+"""Main screen, cursor seen, no mouse, no focus events, no bracketed paste, lines wrap."""
+
+
+@pytest.fixture
+def demo(on_terminal):
+    """The dashboard, drawn."""
+
+    def start(*words: str, **how: object):
+        dashboard = on_terminal("--demo", *words, **how)
+        dashboard.seen(DRAWN)
+        return dashboard
+
+    return start
+
+
+def is_sane(terminal) -> bool:
+    return terminal.echoes and {number: terminal.mode(number) for number in SANE} == SANE
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"])
+def test_a_signal_ends_it_with_the_terminal_as_it_was(demo, name) -> None:
+    dashboard, number = demo(), getattr(signal, name)
+    os.kill(dashboard.pid, number)
+    assert dashboard.end() == 128 + number
+    assert is_sane(dashboard)
+    assert b"Traceback" not in dashboard.written
+
+
+def test_a_signal_ends_it_also_while_the_terminal_takes_nothing(demo) -> None:
+    """A connection that stalls: nobody reads what is drawn, and the drawing waits."""
+    dashboard = demo("--interval", "0.1", size=(400, 100))
+    for _ in range(60):
+        dashboard.type("?\x1b")
+        time.sleep(0.05)
+    os.kill(dashboard.pid, signal.SIGTERM)
+    _wait(dashboard)
+    assert dashboard.code == 128 + signal.SIGTERM
+    assert dashboard.echoes
+
+
+@pytest.mark.parametrize("shell", ["exec {}", "trap '' HUP; exec {}"])
+def test_a_terminal_that_is_closed_ends_it_also_under_nohup(on_terminal, shell) -> None:
+    command = shell.format(f"{sys.executable} -m vramtop.tui.cli.main --demo")
+    dashboard = on_terminal("-c", command, program=("sh",))
+    dashboard.seen(DRAWN)
+    dashboard.hang_up()
+    _wait(dashboard)
+    assert dashboard.code == 128 + signal.SIGHUP
+
+
+def _wait(dashboard) -> None:
+    deadline = time.monotonic() + 30
+    while not dashboard.has_ended():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_recording_is_whole_after_the_terminal_was_closed(demo, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dashboard = demo()
+    dashboard.type("r")
+    dashboard.seen("recording")
+    dashboard.until(lambda: any(path.stat().st_size > 200 for path in tmp_path.glob("*.gz")))  # its first reading
+    dashboard.hang_up()
+    _wait(dashboard)
+    (path,) = tmp_path.glob("*.jsonl.gz")
+    assert all(json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
+    source = ReplaySource(path)
+    source.open()
+    assert source.read().gpus
+
+
+@pytest.mark.parametrize("key", ["\x1a", None])
+def test_suspended_the_terminal_is_the_shells_and_all_is_drawn_again(demo, key) -> None:
+    dashboard = demo()
+    if key:
+        dashboard.type(key)
+    else:
+        os.kill(dashboard.pid, signal.SIGTSTP)
+    dashboard.until(dashboard.stopped)
+    dashboard.read()
+    assert is_sane(dashboard)
+    before = len(dashboard.written)
+    os.kill(dashboard.pid, signal.SIGCONT)
+    dashboard.seen(DRAWN, since=before)
+    dashboard.seen("gpubox-3", since=before)  # also lines that have not changed
+    assert dashboard.mode(1049)
+    assert not dashboard.echoes
+    dashboard.type("q")
+    assert dashboard.end() == 0
+    assert is_sane(dashboard)
+
+
+def test_a_stop_that_nobody_can_prepare_for_does_not_spoil_the_terminal(demo) -> None:
+    dashboard = demo()
+    threads = psutil.Process(dashboard.pid).num_threads()
+    for _ in range(2):
+        os.kill(dashboard.pid, signal.SIGSTOP)
+        dashboard.until(dashboard.stopped)
+        before = len(dashboard.written)
+        os.kill(dashboard.pid, signal.SIGCONT)
+        dashboard.seen("gpubox-3", since=before)
+        dashboard.seen(DRAWN, since=before)
+    assert psutil.Process(dashboard.pid).num_threads() == threads  # one reads the keys, not three
+    dashboard.type("q")
+    assert dashboard.end() == 0
+    assert is_sane(dashboard)
+
+
+def test_without_a_mouse_the_terminal_keeps_it(demo) -> None:
+    with_mouse, without = demo(), demo("--no-mouse")
+    for dashboard in (with_mouse, without):
+        dashboard.type("q")
+        assert dashboard.end() == 0
+    assert b"\x1b[?1000h" in with_mouse.written
+    assert not any(f"\x1b[?{mode}".encode() in without.written for mode in (1000, 1002, 1003, 1006, 1015, 1016))
+
+
+def test_standard_error_may_go_elsewhere(on_terminal) -> None:
+    command = f"exec {sys.executable} -m vramtop.tui.cli.main --demo 2> /dev/null"
+    dashboard = on_terminal("-c", command, program=("sh",))
+    dashboard.seen(DRAWN)
+    dashboard.type("q")
+    assert dashboard.end() == 0
+
+
+def test_a_terminal_is_asked_only_what_it_understands(demo) -> None:
+    modern, old = demo(), demo(environ={"TERM": "linux"})
+    assert b"\x1b[?2026$p" in modern.written
+    assert b"$p" not in old.written

@@ -1,0 +1,30 @@
+from collections.abc import Callable
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.monitor.board.fit import fit, rooms_of
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.tui.widgets.budget_view import gpu_lines
+
+
+def test_each_mig_device_has_a_bar_and_its_name_is_whole(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_mig_gpu: Callable[..., GpuReading],
+) -> None:
+    budget = make_budget(device=25, high=27)
+    found = fit(budget, rooms_of(make_snapshot([make_gpu(0, mig=()), make_mig_gpu(11)]), {}))
+    lines = [line.plain for line in gpu_lines(found, budget, width=100)]
+    assert [line[:22].rstrip() for line in lines] == [
+        "  0 H100 80GB HBM3",
+        "▶11 1c.3g.40gb gi 3",
+        " 11 2c.3g.40gb gi 3/1",
+        " 11 MIG 1g.20gb gi 9",
+    ]
+    assert len({line.index("│") for line in lines}) == 1
+    assert [line.partition("│")[2].strip() for line in lines] == [
+        "✗ closed to programs",
+        "✓ 14.0 left",
+        "✓ 14.0 left",
+        "✗ short 6.0",
+    ]

@@ -1,0 +1,104 @@
+"""The keys at a screen's foot, and what closing a screen leaves behind."""
+
+import gc
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from vramtop.tui.tty.changed_cells_app import FrugalApp
+from vramtop.tui.widgets.keys_line import KeysLine
+
+
+class Keys(App[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "say('a')", "Attach"),
+        Binding("b,c", "say('b')", "Both", key_display="b"),
+        Binding("d", "say('d')", "Dim"),
+        Binding("e", "say('e')", "Hidden", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = ""
+
+    def compose(self) -> ComposeResult:
+        yield KeysLine()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return None if parameters == ("d",) else True
+
+    def action_say(self, word: str) -> None:
+        self.said += word
+
+
+def line(app: App[None]) -> str:
+    return str(app.screen.query_one(KeysLine).render())
+
+
+async def test_each_key_once_and_the_palette_at_the_right() -> None:
+    app = Keys()
+    async with app.run_test(size=(60, 5)) as pilot:
+        await pilot.pause()
+        assert line(app) == f"{'a Attach b Both d Dim':<50}^p palette"
+
+
+async def test_where_there_is_no_room_the_palette_gives_way() -> None:
+    app = Keys()
+    async with app.run_test(size=(30, 5)) as pilot:
+        await pilot.pause()
+        assert line(app) == "a Attach b Both d Dim"
+
+
+@pytest.mark.parametrize(("x", "said"), [(0, "a"), (7, "a"), (8, ""), (9, "b"), (16, ""), (40, "")])
+async def test_a_click_presses_the_key(x: int, said: str) -> None:
+    app = Keys()
+    async with app.run_test(size=(60, 5)) as pilot:
+        await pilot.pause()
+        await pilot.click(KeysLine, offset=(x, 0))
+        await pilot.pause()
+        assert app.said == said
+
+
+async def test_a_click_on_the_palette_opens_it() -> None:
+    app = Keys()
+    async with app.run_test(size=(60, 5)) as pilot:
+        await pilot.pause()
+        await pilot.click(KeysLine, offset=(55, 0))
+        await pilot.pause(0.1)
+        assert type(app.screen).__name__ == "CommandPalette"
+
+
+class Page(Screen[None]):
+    def compose(self) -> ComposeResult:
+        yield Static("a page", classes="page")
+        yield KeysLine()
+
+
+def pages() -> Iterator[Widget]:
+    return (each for each in gc.get_objects() if isinstance(each, Widget) and each.has_class("page"))
+
+
+def drawings() -> int:
+    """How many widgets' drawings are kept."""
+    return sum(type(each).__name__ == "StylesCache" for each in gc.get_objects())
+
+
+async def test_nothing_is_kept_of_screens_that_were_closed() -> None:
+    app = FrugalApp()
+    async with app.run_test(size=(60, 5)) as pilot:
+        kept = []
+        for _ in range(6):
+            await app.push_screen(Page())
+            await pilot.pause()
+            await app.pop_screen()
+            await pilot.pause()
+            gc.collect()
+            kept.append(drawings())
+        assert not list(pages())
+        assert kept[-1] <= kept[1]

@@ -1,0 +1,86 @@
+"""What happens when a job that waits begins to fit, or ceases to: a signal to the user, and a command of theirs."""
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vramtop.monitor.board.board import PendingRow
+
+from ..draw.terminal import clean
+
+Signal = Literal["none", "bell", "desktop"]
+
+
+def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The control sequence that has a terminal show a desktop notification, over SSH as well.
+
+    OSC 777 where VTE, urxvt or foot is known to listen, else OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal);
+    inside tmux, which must allow it (``allow-passthrough``), and GNU screen wrapped for the terminal around them.
+    """
+    words = clean(text).replace(";", ",")
+    term = environ.get("TERM", "")
+    listens_to_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
+    sequence = f"\x1b]777;notify;vramtop;{words}\x07" if listens_to_777 else f"\x1b]9;{words}\x07"
+    if "TMUX" in environ:
+        return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    if "STY" in environ:
+        return f"\x1bP{sequence}\x1b\\"
+    return sequence
+
+
+@dataclass(slots=True)
+class FitEvents:
+    """Notices when jobs that wait turn.
+
+    Args:
+        signal: how the user is told besides the dashboard itself.
+        command: what a shell is to run when a job begins to fit, with VRAMTOP_JOB (its name), VRAMTOP_GPUS (indices,
+            in the order of its ranks) and VRAMTOP_GPU_UUIDS; None: nothing.
+        say: shows a sentence; called on any thread.
+    """
+
+    signal: Signal = "none"
+    command: str | None = None
+    say: Callable[[str], None] = lambda _: None
+    _seen: dict[str, float] = field(default_factory=dict)
+
+    def update(self, pending: Sequence[PendingRow]) -> tuple[str, ...]:
+        """What has turned since the last call, in sentences; the command is started for what begins to fit."""
+        sentences = []
+        for row in pending:
+            label = row.job.label
+            if row.turned_at is None or self._seen.get(label) == row.turned_at:
+                continue
+            self._seen[label] = row.turned_at
+            sentences.append(f"{label} fits now" if row.fits else f"{label} fits no longer")
+            if row.fits and self.command:
+                self._start(row)
+        return tuple(sentences)
+
+    def _start(self, row: PendingRow) -> None:
+        placement = row.fit.placement if row.fit else ()
+        uuids = [room.uuid or "" for room in row.fit.placed] if row.fit else []
+        environ = {
+            **os.environ,
+            "VRAMTOP_JOB": row.job.label,
+            "VRAMTOP_GPUS": ",".join(map(str, placement)),
+            "VRAMTOP_GPU_UUIDS": ",".join(uuids),
+        }
+        threading.Thread(target=self._run, args=(environ,), name="on fit", daemon=True).start()
+
+    def _run(self, environ: Mapping[str, str]) -> None:
+        command = self.command or ""
+        silent = subprocess.DEVNULL
+        try:
+            code = subprocess.run(  # noqa: S602 - the user's own command, for a shell as they wrote it
+                command, shell=True, check=False, env=environ, stdin=silent, stdout=silent, stderr=silent,
+                start_new_session=True,
+            ).returncode  # fmt: skip
+        except OSError as error:
+            self.say(f"--on-fit {command}: it cannot be started: {error.strerror}")
+            return
+        if code:
+            self.say(f"--on-fit {command}: it ended with exit code {code}")

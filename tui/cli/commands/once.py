@@ -1,0 +1,241 @@
+"""``vramtop --once``: the GPUs now, as text or JSON."""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
+from vramtop.monitor.snapshot.snapshot import GpuProcess, Snapshot, WatchedJob
+from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
+
+from ...draw.palette import STATUSES, VERDICTS, rest_words
+from ...draw.terminal import Terminal, cut, look, table
+from ...reports.anomaly_lines import odd_lines
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget.budget import Budget
+    from vramtop.estimator.job.job import Job
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one reading; exit code 0."""
+    board = _read(options)
+    if options.json:
+        import json
+
+        print(json.dumps(board_json(board), indent=2))
+    else:
+        print("\n".join(_lines(board, look(ascii_only=options.ascii))))
+    return 0
+
+
+def _read(options: argparse.Namespace) -> Board:
+    def quick(job: "Job") -> "Budget":
+        from vramtop.estimator.estimation import estimate  # not before there is a job: it takes a fifth of the start
+
+        return estimate(job, gpu=None if job.target.gpu else watchlist.card)
+
+    watchlist = Watchlist(quick, oddities=Oddities(after_seconds=0))
+    if options.job:
+        from vramtop.estimator.job.job_file import load_job
+
+        for path in options.job:
+            watchlist.pend(load_job(Path(path)))
+    source = NvmlSource()
+    source.open()
+    try:
+        snapshot = source.read()
+    finally:
+        source.close()
+    if options.pid is not None:
+        _watch(options.pid, watchlist, snapshot)
+    return watchlist.update(snapshot)
+
+
+def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
+    from vramtop.estimator.estimation import estimate
+    from vramtop.estimator.job.gpu_catalogue import match_nvml_name
+
+    from .attach import complete_job, observe
+
+    attachment, job, _ = complete_job(pid, {}, snapshot)
+    if job is None:
+        return
+    held = observe(attachment, snapshot)
+    card = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
+    watchlist.refine(estimate(job, gpu=None if job.target.gpu else card, environ=attachment.environ_hf))
+    ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
+    watchlist.watch(WatchedJob(job=job, pids=ranks))
+
+
+def board_json(board: Board) -> dict[str, Any]:
+    """The board as ``--once --json`` prints it; null for what is not known."""
+    from datetime import datetime, timezone  # text has no time
+
+    snapshot = board.snapshot
+    return {
+        "schema": 1,
+        "time": datetime.fromtimestamp(snapshot.time, timezone.utc).isoformat(),
+        "source": {
+            "kind": snapshot.source.kind,
+            "host": snapshot.source.host,
+            "driver_version": snapshot.source.driver_version,
+            "cuda_version": snapshot.source.cuda_version,
+        },
+        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in snapshot.faults],
+        "gpus": [_gpu_json(row) for row in board.gpus],
+        "pending": [
+            {
+                "job": row.job.label,
+                "verdict": row.fit.verdict if row.fit else "unknown",
+                "device_bytes": row.budget.peak.device_bytes if row.budget else None,
+                "sentence": row.fit.sentence if row.fit else row.problem,
+            }
+            for row in board.pending
+        ],
+        "oddities": [oddity.to_json() for oddity in board.oddities],
+    }
+
+
+def _gpu_json(row: GpuRow) -> dict[str, Any]:
+    gpu = row.reading
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "total_bytes": gpu.total_bytes,
+        "used_bytes": gpu.used_bytes,
+        "reserved_bytes": gpu.reserved_bytes,
+        "free_bytes": gpu.free_bytes,
+        "unattributed_bytes": gpu.unattributed_bytes,
+        "utilisation_percent": gpu.utilisation_percent,
+        "temperature_c": gpu.temperature_c,
+        "power_w": gpu.power_w,
+        "processes": None if gpu.processes is None else [_process_json(process) for process in row.rows],
+        "mig": None if gpu.mig is None else [_mig_json(device) for device in mig_devices(gpu)],
+        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in gpu.faults],
+    }
+
+
+def _mig_json(device: MigDevice) -> dict[str, Any]:
+    """A MIG device; those that share a GPU instance all tell its memory, and all but one whose it is."""
+    return {
+        "label": device.label,
+        "uuid": device.uuid,
+        "profile": device.device.profile,
+        "gpu_instance": device.device.gpu_instance,
+        "compute_instance": device.device.compute_instance,
+        "total_bytes": device.total_bytes,
+        "used_bytes": device.used_bytes,
+        "reserved_bytes": device.reserved_bytes,
+        "free_bytes": device.free_bytes,
+        "unattributed_bytes": None if device.shares else device.unattributed_bytes,
+        "shares_memory_of": device.shares,
+        "pids": None if device.processes is None else [process.pid for process in device.processes],
+        "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in device.faults],
+    }
+
+
+def _process_json(row: ProcessRow) -> dict[str, Any]:
+    process = row.process
+    return {
+        "pid": process.pid,
+        "gpu_instance": process.gpu_instance,
+        "compute_instance": process.compute_instance,
+        "used_bytes": process.used_bytes,
+        "user": process.user,
+        "command": process.command,
+        "elapsed_seconds": row.elapsed_seconds,
+        "note": process.note,
+        "job": row.job.label if row.job else None,
+        "budget_bytes": row.budget.steady_device_bytes if row.budget else None,
+        "status": row.comparison.status if row.comparison else None,
+    }
+
+
+def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
+    source = board.snapshot.source
+    count = len(board.gpus)
+    facts = [source.host or os.uname().nodename]
+    facts += [f"driver {source.driver_version}"] if source.driver_version else []
+    facts += [f"CUDA {source.cuda_version}"] if source.cuda_version else []
+    yield terminal.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
+    coming = iter(_aligned([_gpu_cells(row) for row in board.shown], "<<>>>>>", terminal))
+    for gpu in board.gpus:
+        yield from islice(coming, 1 + len(gpu.devices))
+        yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
+    yield ""
+    yield from _process_lines(board, terminal)
+    for row in board.pending:
+        word = VERDICTS[row.fit.verdict if row.fit else "unknown"].word
+        yield terminal.text(f"pending {row.job.label}: {word}: {row.fit.sentence if row.fit else row.problem or ''}")
+    yield from (terminal.text(fault.message) for fault in board.snapshot.faults)
+    for gpu in board.gpus:
+        places: dict[str, str] = {}
+        for each in (gpu.reading, *(device.reading for device in gpu.devices)):
+            for fault in each.faults:
+                places.setdefault(fault.message, each.label)
+        yield from (terminal.text(f"GPU {label}: {message}") for message, label in places.items())
+
+
+def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = []
+    for gpu in board.gpus:
+        rows += [_process_cells(row) for row in gpu.rows]
+        for each in (gpu, *gpu.devices):
+            if each.rest_bytes:
+                where, size = f"GPU {each.reading.label}", f"{format_gib(each.rest_bytes)} GiB"
+                rows.append(("", "", where, size, "", "", rest_words(each.reading)))
+    for line in _aligned(rows, "<<<>><<", terminal):
+        yield line if terminal.endless else cut(line, terminal.width)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], align: str, terminal: Terminal) -> list[str]:
+    """Lines that say what each figure is, for who hears them one by one; below each other for who sees them."""
+    told = [place for place in range(len(align)) if any(row[place] for row in rows)]
+    return table([[terminal.text(row[at]) for at in told] for row in rows], "".join(align[at] for at in told))
+
+
+def _command(process: GpuProcess) -> str:
+    """What it runs, behind what is odd about it."""
+    words = process.command or process.name
+    return f"({process.note}) {words}" if words and process.note else words or process.note or "n/a"
+
+
+def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
+    gpu = row.reading
+    used, total, free = (format_gib(size) for size in (gpu.used_bytes, gpu.total_bytes, gpu.free_bytes))
+    sizes = (f"{used} of {total} GiB used", f"{free} free")
+    if isinstance(gpu, MigDevice):
+        name = f"MIG {gpu.device.profile or 'device'}"
+        if gpu.shares:
+            return (f"GPU {gpu.label}", f"{name}, memory of {gpu.shares}", "", "", "", "", "")
+        return (f"GPU {gpu.label}", name, *sizes, "", "", "")
+    return (
+        f"GPU {gpu.index}",
+        gpu.name or "name n/a",
+        *sizes,
+        "util n/a" if gpu.utilisation_percent is None else f"util {gpu.utilisation_percent} %",
+        "W n/a" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        "C n/a" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
+    )
+
+
+def _process_cells(row: ProcessRow) -> tuple[str, ...]:
+    process = row.process
+    return (
+        f"pid {process.pid}",
+        process.user or "user n/a",
+        f"GPU {row.gpu.label}",
+        "memory n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB",
+        f"budget {format_gib(row.budget.steady_device_bytes)}" if row.budget else "",
+        STATUSES[row.comparison.status].word if row.comparison else "",
+        _command(process),
+    )

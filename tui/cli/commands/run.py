@@ -1,0 +1,23 @@
+"""``vramtop run -- COMMAND``: start a command unchanged, with the probe in its Python processes that import torch."""
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.monitor.probe.launch import probed_environment
+
+
+def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
+    """Become the command; returns only where it cannot be started.
+
+    Raises:
+        InputError: there is no command, or it cannot be started.
+    """
+    del options
+    if not launch:
+        raise InputError("no command is given: vramtop run -- python train.py ...")
+    try:
+        os.execvpe(launch[0], list(launch), probed_environment(os.environ))  # noqa: S606
+    except OSError as error:
+        raise InputError(f"{launch[0]}: cannot be started: {error.strerror or error}") from None

@@ -1,0 +1,147 @@
+"""How a process, a span of time or a state is said in few words, the same on every part of the dashboard."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from textual.content import Content
+
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.host.time_format import span
+
+from .palette import STATUSES, VERDICTS, Mark
+from .terminal import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vramtop.monitor.board.board import GpuRow, ProcessRow
+    from vramtop.monitor.board.divergence_status import Comparison, Status
+    from vramtop.monitor.snapshot.snapshot import GpuProcess
+
+WORST_FIRST: tuple[Status, ...] = (
+    *("out_of_memory", "over", "growing", "under", "unknown", "loading", "warming_up", "on_budget", "ended"),
+)
+SEPARATOR = " · "
+MUTED = "$foreground 65%"
+FAINT = "$foreground 35%"
+ALARM = "bold #0b1220 on #c96c04"
+_GPU_FAULTS = {
+    "GPU_IS_LOST": "lost",
+    "RESET_REQUIRED": "reset required",
+    "NO_ANSWER": "hangs",
+    "NO_PERMISSION": "no permission",
+    "NOT_LISTED": "not listed",
+    "ASLEEP": "asleep",
+}
+"""What concerns a GPU as a whole, in a word."""
+_CALM = {"on_budget": "$text-success", "fits": "bold $text-success"}
+_BADGES = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
+
+
+def shorten(text: str, width: int) -> str:
+    """The text in at most ``width`` cells, with a sign where it was cut."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
+
+
+def process_name(process: GpuProcess) -> str:
+    """What a person would call it: the script or module that Python runs, else the program."""
+    words = (process.command or "").split()
+    name = clean(process.name or "") or "?"
+    if not words:
+        return name
+    program = PurePosixPath(words[0]).name
+    if not program.startswith("python"):
+        return clean(program)
+    for at, word in enumerate(words[1:], start=1):
+        if word == "-m" and at + 1 < len(words):
+            return clean(words[at + 1])
+        if not word.startswith("-"):
+            return clean(PurePosixPath(word).name)
+    return clean(program)
+
+
+def span_words(seconds: float | None) -> str:
+    """A span of time by its two largest units: ``14 min``, ``2 h 05``; n/a where it is not known."""
+    return "n/a" if seconds is None else span(seconds)
+
+
+def signed_gib(size_bytes: int | None) -> str:
+    """A difference with its sign, in GiB without the unit."""
+    return format_gib(size_bytes, signed=True)
+
+
+def most_words(comparison: Comparison) -> str:
+    """The most that a process has held, and who says so: ``most 60.6 (seen every 1.0 s)``."""
+    high = comparison.high_water
+    if high is None:
+        return "most n/a"
+    blind = "" if high.every_seconds is None else f" every {high.every_seconds:.1f} s"
+    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.how]
+    return f"most {format_gib(high.size_bytes)} ({how})"
+
+
+def badge(mark: Mark, name: str) -> Content:
+    """Sign and word of a status or verdict, a space around them; what someone should look at stands on its colour."""
+    words = f" {mark.letter} {mark.word} "
+    if mark.word in _BADGES and name != "fits":
+        return Content.styled(words, f"bold #0b1220 on {mark.colour}")
+    return Content.styled(words, _CALM.get(name, MUTED))
+
+
+def worst(rows: Iterable[ProcessRow]) -> ProcessRow | None:
+    """The row with a status that someone should look at first; None when no row has one."""
+    judged = [row for row in rows if row.comparison]
+    return min(judged, key=severity, default=None)
+
+
+def gpu_labels(rows: Iterable[ProcessRow]) -> tuple[str, ...]:
+    """The GPUs and MIG devices that these run on, each once, in order."""
+    places = {row.gpu.order: row.gpu.label for row in rows}
+    return tuple(places[order] for order in sorted(places))
+
+
+def severity(row: ProcessRow) -> int:
+    """Place of the row's status in ``WORST_FIRST``; rows without a status come after all."""
+    return len(WORST_FIRST) if row.comparison is None else WORST_FIRST.index(row.comparison.status)
+
+
+def gpu_status(gpu: GpuRow) -> Content:
+    """The GPU's state by its worst job: sign, word and difference, or why there is none."""
+    for fault in gpu.reading.faults:
+        if fault.field is None:
+            return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
+    row = worst(gpu.rows)
+    if row and row.comparison:
+        status = badge(STATUSES[row.comparison.status], row.comparison.status)
+        return Content.assemble(status, signed_gib(row.comparison.difference_bytes))
+    if gpu.reading.mig is not None:
+        count = len(gpu.reading.mig)
+        return Content.styled(f" MIG, {count or 'no'} device{'' if count == 1 else 's'}", MUTED)
+    if gpu.reading.processes is None:
+        return Content.styled(" processes n/a", MUTED)
+    return Content.styled(" no budget" if gpu.rows else " idle", MUTED)
+
+
+def joined(parts: Iterable[Content | str], width: int) -> Content:
+    """The parts with a dot between them, as many from the left as the width takes."""
+    line = Content()
+    for part in parts:
+        longer = Content.assemble(line, SEPARATOR, part) if line else Content.assemble(part)
+        if longer.cell_length > width:
+            break
+        line = longer
+    return line
+
+
+def spread(left: Content, right: Content, width: int) -> Content:
+    """Left and right in one line of exactly this width; the left gives way."""
+    room = max(0, width - right.cell_length - bool(right))
+    if left.cell_length > room:
+        left = left.truncate(room, ellipsis=True)
+    gap = max(0, width - left.cell_length - right.cell_length)
+    return Content.assemble(left, " " * gap, right).truncate(width)

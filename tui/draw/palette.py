@@ -1,0 +1,88 @@
+"""Letters, names and colours of what a bar can show: one place, for the dashboard and the command line alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vramtop.estimator.budget.budget import ComponentName
+    from vramtop.monitor.board.divergence_status import Status
+    from vramtop.monitor.board.fit import Verdict
+    from vramtop.monitor.preflight.context.check import Status as CheckStatus
+    from vramtop.monitor.snapshot.snapshot import GpuReading
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How one thing is shown: by a letter or sign where colour is absent, by a colour where it is there."""
+
+    letter: str
+    word: str
+    colour: str
+    """A hexadecimal RGB colour that stands out from dark and from light ground, and on which ``INK`` reads."""
+
+
+INK = "#0b1220"
+"""Of letters that stand on one of these colours."""
+
+COMPONENTS: dict[ComponentName, Mark] = {
+    "weights": Mark("W", "weights", "#3a80f3"),
+    "gradients": Mark("G", "gradients", "#0e9385"),
+    "optimizer": Mark("O", "optimizer", "#9269f6"),
+    "activations": Mark("A", "activations", "#c96c04"),
+    "logits": Mark("L", "logits and loss", "#e44593"),
+    "temporary": Mark("T", "temporary", "#87827f"),
+    "communication": Mark("M", "communication", "#189746"),
+    "context": Mark("C", "CUDA context", "#788497"),
+}
+
+STATUSES: dict[Status, Mark] = {
+    "loading": Mark("…", "loading", "#788497"),
+    "warming_up": Mark("…", "warming up", "#788497"),
+    "on_budget": Mark("✓", "on budget", "#189746"),
+    "over": Mark("▲", "OVER", "#ef4444"),
+    "under": Mark("▼", "UNDER", "#c96c04"),
+    "growing": Mark("↗", "GROWING", "#ef4444"),
+    "ended": Mark("■", "ended", "#788497"),
+    "out_of_memory": Mark("✗", "OUT OF MEMORY", "#ef4444"),
+    "unknown": Mark("?", "unknown", "#788497"),
+}
+
+VERDICTS: dict[Verdict, Mark] = {
+    "fits": Mark("✓", "FITS", "#189746"),
+    "tight": Mark("!", "TIGHT", "#c96c04"),
+    "does_not_fit": Mark("✗", "DOES NOT FIT", "#ef4444"),
+    "unknown": Mark("?", "CANNOT TELL", "#788497"),
+}
+
+CHECKS: dict[CheckStatus, Mark] = {
+    "pass": Mark("✓", "pass", "#189746"),
+    "warning": Mark("!", "warning", "#c96c04"),
+    "failure": Mark("✗", "FAILURE", "#ef4444"),
+    "skipped": Mark("·", "skipped", "#788497"),
+}
+CHECK_UNKNOWN = Mark("?", "unknown", "#c96c04")
+"""A check that could not be made."""
+CHECK_RUNNING = Mark("…", "running", "#788497")
+
+ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
+"""For terminals without UTF-8 (``--ascii``)."""
+
+
+def darker(colour: str, share: float = 0.72) -> str:
+    """A darker shade of a hexadecimal colour: by default one that can be told from it as a neighbour."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"#{round(red * share):02x}{round(green * share):02x}{round(blue * share):02x}"
+
+
+def blend(colour: str, ground: str, share: float) -> str:
+    """So much of a hexadecimal colour, the rest of another one behind it."""
+    pairs = ((int(colour[at : at + 2], 16), int(ground[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(front * share + back * (1 - share)):02x}" for front, back in pairs)
+
+
+def rest_words(reading: GpuReading) -> str:
+    """What to call the memory that no process is known to hold; with unknown processes it is not theirs for sure."""
+    unknown = any(process.used_bytes is None for process in reading.processes or ())
+    return "n/a processes and unattributed" if unknown else "unattributed"

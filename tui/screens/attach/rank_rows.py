@@ -1,0 +1,134 @@
+"""All ranks of a run side by side, as plain data: the rows of a small table, and which columns fit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board.divergence_status import HighWater
+from vramtop.monitor.snapshot.snapshot import ProcessKey
+
+from ...draw.cell_text import CellText, tone_of
+from ...draw.labels import signed_gib
+from ...draw.palette import STATUSES
+from .missing_reason import NOT_YET
+from .run_text import PHASES
+
+RankColumn = Literal[
+    "RANK", "PID", "GPU", "HOLDS", "PEAK", "KNOWN BY", "BUDGET", "DIFF", "STATUS", "PHASE", "STEP", "S/STEP"
+]
+_WIDTHS: dict[RankColumn, int] = {
+    "RANK": 4, "PID": 7, "GPU": 3, "HOLDS": 6, "PEAK": 6, "KNOWN BY": 10, "BUDGET": 6, "DIFF": 6, "STATUS": 15,
+    "PHASE": 10, "STEP": 7, "S/STEP": 6,
+}  # fmt: skip
+_BY_IMPORTANCE: tuple[RankColumn, ...] = (
+    "PID", "GPU", "HOLDS", "STATUS", "DIFF", "RANK", "PEAK", "PHASE", "STEP", "KNOWN BY", "BUDGET", "S/STEP",
+)  # fmt: skip
+_LEFT = ("KNOWN BY", "STATUS", "PHASE")
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """A line of the table."""
+
+    key: str
+    row: ProcessRow | None
+    """None: this rank is seen on no GPU."""
+    cells: dict[RankColumn, CellText]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process stands in its run."""
+
+    rank: int | None = None
+    gpu: str = "-"
+    """The GPU that it will take, as far as its environment says."""
+    absent: str = NOT_YET.words
+    """Why it is on no GPU, where it is on none."""
+
+
+def rank_columns(width: int, *, gpu_width: int = 3) -> dict[RankColumn, int]:
+    """The columns that fit with their widths, in their usual order; the least important give way.
+
+    Args:
+        width: cells of the table.
+        gpu_width: of the longest name of a GPU or MIG device.
+    """
+    chosen: set[RankColumn] = set()
+    widths = _WIDTHS | {"GPU": max(_WIDTHS["GPU"], gpu_width)}
+    left = width
+    for name in _BY_IMPORTANCE:
+        left -= widths[name] + _GAP
+        if left < 0 and chosen:
+            break
+        chosen.add(name)
+    return {name: size for name, size in widths.items() if name in chosen}
+
+
+def is_right(name: RankColumn) -> bool:
+    """Figures stand at the right."""
+    return name not in _LEFT
+
+
+def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place]) -> list[RankRow]:
+    """A row for each process on each GPU, and for each rank that is seen on none; by rank.
+
+    Args:
+        rows: the processes on GPUs, those that have ended as well.
+        ranks: the place of each process of the run, in order.
+    """
+    found = [_on_gpu(row, ranks.get(row.process.key, Place()).rank) for row in rows]
+    present = {row.process.key for row in rows}
+    waiting = [_waiting(key, place) for key, place in ranks.items() if key not in present]
+    order = {key: at for at, key in enumerate(ranks)}
+    by_place = sorted(found, key=lambda each: order.get(each.row.process.key, len(order)) if each.row else 0)
+    return [*by_place, *waiting]
+
+
+def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
+    comparison, counters = row.comparison, row.process.counters
+    tone = tone_of(row)
+    status = CellText("? no budget" if row.problem else "-", "muted")
+    phase = peak = known = ""
+    if comparison is not None:
+        mark = STATUSES[comparison.status]
+        status = CellText(f"{mark.letter} {mark.word}", tone)
+        phase = PHASES[comparison.phase][1] if comparison.phase else ""
+        if comparison.high_water:
+            peak, known = format_gib(comparison.high_water.size_bytes), _known_by(comparison.high_water)
+    ended = row.ended_at is not None
+    texts: dict[RankColumn, CellText] = {
+        "RANK": CellText("-" if rank is None else str(rank)),
+        "PID": CellText(str(row.process.pid)),
+        "GPU": CellText(row.gpu.label),
+        "HOLDS": CellText("-" if ended else format_gib(row.process.used_bytes)),
+        "PEAK": CellText(peak or "-"),
+        "KNOWN BY": CellText(known or "-", "muted"),
+        "BUDGET": CellText(format_gib(row.budget.steady_device_bytes) if row.budget else "-"),
+        "DIFF": CellText("-" if comparison is None or ended else signed_gib(comparison.difference_bytes), tone),
+        "STATUS": status,
+        "PHASE": CellText(phase or "-"),
+        "STEP": CellText("-" if counters is None or counters.steps is None else f"{counters.steps:,}"),
+        "S/STEP": CellText(
+            "-" if counters is None or counters.step_seconds is None else f"{counters.step_seconds:.2f}"
+        ),
+    }
+    return RankRow(key="/".join(map(str, row.key)), row=row, cells=texts)
+
+
+def _waiting(key: ProcessKey, place: Place) -> RankRow:
+    texts = dict.fromkeys(_WIDTHS, CellText("-", "muted"))
+    texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
+    texts["PID"] = CellText(str(key[0]))
+    texts["GPU"] = CellText(place.gpu, "muted")
+    texts["STATUS"] = CellText(place.absent, "muted")
+    return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
+
+
+def _known_by(high: HighWater) -> str:
+    if high.how == "seen":
+        return "seen" if high.every_seconds is None else f"seen {high.every_seconds:.1f} s"
+    return {"probe": "probe", "accounting": "driver"}[high.how]

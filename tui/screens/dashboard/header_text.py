@@ -1,0 +1,221 @@
+"""The lines above the GPUs: what machine this is, how all jobs and the next one stand, and what is wrong."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from ...draw.labels import (
+    ALARM,
+    MUTED,
+    SEPARATOR,
+    WORST_FIRST,
+    badge,
+    gpu_labels,
+    joined,
+    severity,
+    shorten,
+    span_words,
+    spread,
+)
+from ...draw.palette import STATUSES, VERDICTS
+from ...draw.terminal import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.monitor.board.board import Board, PendingRow, ProcessRow, RunRow
+    from vramtop.monitor.board.divergence_status import Status
+    from vramtop.monitor.board.fit import Verdict
+
+    from ..base import Feed
+
+STALE_INTERVALS = 3
+"""Figures older than so many intervals are worth a word."""
+_GIVING_WAY = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
+"""In which order words about running jobs and about those that wait are left out where there is little room."""
+_MOST_ODD = 2
+"""Lines for what is odd: the GPUs below need the room."""
+_MOST_FAULTS = 2
+"""Sentences on what is wrong with GPUs as a whole."""
+_TURNED_SECONDS = 60.0
+"""For so long a job that begins or ceases to fit stands out."""
+_VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+
+
+def header_line(board: Board | None, feed: Feed, width: int) -> Content:
+    """The machine at the left, the figures' pace and time at the right."""
+    left: list[Content | str] = [Content.styled("vramtop", "bold")]
+    right: list[Content | str] = []
+    if feed.recording:
+        right.append(Content.styled(f" ● recording {clean(feed.recording)} ", "bold #0b1220 on #ef4444"))
+    if feed.paused:
+        right.append(Content.styled(" paused ", ALARM))
+    if feed.age_seconds is not None:
+        right.append(Content.styled(f" ! figures are {span_words(feed.age_seconds)} old ", ALARM))
+    if board:
+        source = board.snapshot.source
+        left += [clean(source.host or "this machine")]
+        left += [f"driver {clean(source.driver_version)}"] if source.driver_version else []
+        left += [f"CUDA {clean(source.cuda_version)}"] if source.cuda_version else []
+        count = len(board.gpus)
+        right += [f"{count} GPU{'' if count == 1 else 's'}", f"every {feed.interval:g} s"]
+        right += [time.strftime("%H:%M:%S", time.localtime(board.snapshot.time))]
+    shown = joined(right, width)
+    while len(right) > 1 and shown.cell_length > width - 12:
+        del right[-2]
+        shown = joined(right, width)
+    return spread(joined(left, max(0, width - 3 - shown.cell_length)), shown, width)
+
+
+def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
+    """A line for each thing that sets this view apart or is wrong with it; usually none."""
+    lines = []
+    banner = feed.banner
+    if board and not banner and board.snapshot.source.kind != "nvml":
+        banner = "a recording, not this machine now"
+    if banner:
+        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {clean(banner)}"))
+    if feed.failure:
+        lines += _alarm(feed.failure, width)
+    elif board is None:
+        lines.append(Content.styled("waiting for the first figures …", MUTED))
+    if board:
+        for fault in board.snapshot.faults:
+            lines += _alarm(fault.message, width)
+        if not board.gpus:
+            lines += _planning(board)
+        lines += _gpu_faults(board, width)
+        lines += _odd_lines(board)
+    return [line.truncate(width, ellipsis=True) for line in lines]
+
+
+def _alarm(sentence: str, width: int) -> list[Content]:
+    """What is wrong, in full: it also says what to do."""
+    words = wrap(clean(sentence), max(20, width - 4))
+    return [Content.assemble((" ! ", ALARM) if not at else "   ", f" {line}") for at, line in enumerate(words)]
+
+
+def _planning(board: Board) -> list[Content]:
+    """What can be done without a GPU."""
+    faults = board.snapshot.faults
+    lines = [] if faults else _alarm("no GPU is seen here", 80)
+    if board.snapshot.source.kind == "nvml":
+        words = " f checks a job against a chosen card; --demo plays a recording"
+        lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
+    return lines
+
+
+def _gpu_faults(board: Board, width: int) -> list[Content]:
+    """What is wrong with GPUs as a whole, those that it is the same with in one line."""
+    gpus: dict[str, list[int]] = {}
+    for gpu in board.snapshot.gpus:
+        for fault in gpu.faults:
+            if fault.field is None:
+                gpus.setdefault(fault.message, []).append(gpu.index)
+                break
+    shown = list(gpus.items())[: _MOST_FAULTS if len(gpus) <= _MOST_FAULTS else _MOST_FAULTS - 1]
+    lines = [line for message, those in shown for line in _alarm(f"GPU {_numbers(those)}: {message}", width)]
+    if len(gpus) > len(shown):
+        rest = [index for message, those in gpus.items() if message not in dict(shown) for index in those]
+        lines += _alarm(f"GPU {_numbers(sorted(rest))}: there is more; vramtop --once says all of it", width)
+    return lines
+
+
+def _numbers(indices: Sequence[int]) -> str:
+    return ", ".join(map(str, indices))
+
+
+def _odd_lines(board: Board) -> list[Content]:
+    """What is odd on the GPUs, the largest first; the details of its processes say what to do."""
+    odd = sorted(board.oddities, key=lambda oddity: -oddity.held_bytes)
+    shown = odd if len(odd) <= _MOST_ODD else odd[: _MOST_ODD - 1]
+    lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {clean(each.sentence)}") for each in shown]
+    if len(odd) > len(shown):
+        rest = odd[len(shown) :]
+        gpus = ", ".join(map(str, sorted({each.gpu_index for each in rest})))
+        lines.append(
+            Content.assemble((" ! ", ALARM), f" {len(rest)} more on GPU {gpus}: vramtop --once says all of them")
+        )
+    return lines
+
+
+def summary_line(board: Board, width: int) -> Content:
+    """All jobs in one line, the worst first, and whether the next one fits: what a glance is for."""
+    jobs = _by_job(board.runs)
+    if not jobs and not board.pending:
+        words = "no budgets yet: a attaches a running job, f checks whether one fits"
+        return Content.styled(words, MUTED).truncate(width, ellipsis=True)
+    present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
+    settled = [status for status in present if status not in ("loading", "warming_up")]
+    pressing = [status for status in settled if status not in ("on_budget", "ended")]
+    heads = [[_count(status, jobs) for status in statuses] for statuses in (present, settled, pressing)]
+    if not jobs:
+        heads[0] = [Content.styled("no running job has a budget", MUTED)]
+    tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
+    lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _GIVING_WAY]
+    fitting = (line for line in lines if line.cell_length <= width)
+    return next(fitting, lines[-1].truncate(width, ellipsis=True))
+
+
+def pending_line(row: PendingRow, width: int, now: float) -> Content:
+    """A job that waits: its verdict now, and why; one that has turned lately stands out."""
+    if row.fit is None:
+        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "it has no budget"
+    else:
+        verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
+    lately = row.turned_at is not None and now - row.turned_at < _TURNED_SECONDS
+    head = Content.styled(" NOW ", ALARM) if lately else Content.styled("pending", MUTED)
+    name = Content.styled(clean(row.job.label), "bold")
+    return Content.assemble(head, " ", name, " ", verdict, " ", clean(reason)).truncate(width, ellipsis=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A job over all its processes."""
+
+    status: Status
+    """The worst of them."""
+    worst: tuple[ProcessRow, ...]
+    """Those that are."""
+
+
+def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
+    jobs = []
+    for run in runs:
+        ranks = [row for row in run.rows if row.comparison is not None]
+        if ranks:
+            level = min(severity(row) for row in ranks)
+            jobs.append(_Running(WORST_FIRST[level], tuple(row for row in ranks if severity(row) == level)))
+    return jobs
+
+
+def _count(status: Status, jobs: Sequence[_Running]) -> Content:
+    mark, those = STATUSES[status], [job for job in jobs if job.status == status]
+    words = f"{mark.letter} {len(those)} {mark.word}"
+    if status == "on_budget":
+        return Content.styled(words, "$text-success")
+    if status in ("loading", "warming_up", "ended"):
+        return Content.styled(words, MUTED)
+    gpus = gpu_labels(row for job in those for row in job.worst)
+    where = f"GPU {', '.join(gpus[:4])}{' …' if len(gpus) > 4 else ''}"
+    return Content.assemble((f" {words} ", f"bold #0b1220 on {mark.colour}"), f" {where}")
+
+
+def _next(pending: Sequence[PendingRow]) -> list[Content]:
+    """The first job that waits and how those behind it stand; the same with fewer words, and with fewest."""
+    verdicts: list[Verdict] = [row.fit.verdict if row.fit else "unknown" for row in pending]
+    first = badge(VERDICTS[verdicts[0]], verdicts[0])
+    name = Content.styled(shorten(clean(pending[0].job.label), 32), "bold")
+    head = Content.assemble(("next: ", MUTED), name, " ", first)
+    behind = len(pending) - 1
+    if not behind:
+        return [head, Content.assemble(("next: ", MUTED), first)]
+    worst = max(verdicts[1:], key=_VERDICTS_WORST_LAST.index)
+    count = verdicts[1:].count(worst)
+    others = Content.assemble(f" then {behind} more: {count}", badge(VERDICTS[worst], worst))
+    return [Content.assemble(head, others), head, Content.assemble(("next: ", MUTED), first)]

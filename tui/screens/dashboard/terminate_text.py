@@ -1,0 +1,140 @@
+"""What is asked before a process is ended, and what came of it, in words."""
+
+import time
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from textual.content import Content
+
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import Board, ProcessRow
+from vramtop.monitor.host.terminate import PATIENCE_SECONDS, Ending
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
+
+from ...draw.labels import MUTED, SEPARATOR, process_name, span_words
+from ...draw.terminal import clean
+
+_LABEL = 9
+_MOST_LINES = 4
+"""Of a command line: the rest of the question must stay in sight at 80x24."""
+
+
+def question(row: ProcessRow, board: Board, ending: Ending, *, width: int, age: float | None = None) -> Content:
+    """Who the process is, what it holds, and what hangs on it.
+
+    Args:
+        row: the process, on the GPU where it was chosen.
+        board: the newest figures.
+        ending: of the process.
+        width: cells that a line may take.
+        age: seconds since those figures were read, where that is worth saying.
+    """
+    process = ending.process
+    user = clean(process.user or "n/a")
+    entries = [
+        ("pid", str(process.pid), ""),
+        ("user", f"{user}{SEPARATOR}not you" if ending.foreign else user, "bold" if ending.foreign else ""),
+        ("command", clean(process.command or process.name or "n/a"), ""),
+        ("holds", _held(row, board) + ("" if age is None else f" (as of {span_words(age)} ago)"), ""),
+        ("started", _started(process), ""),
+        ("job", _job(process, board), ""),
+    ]
+    entries += [("", words, "$text-warning") for words in _kin(process, board)]
+    if ending.doubt:
+        entries.append(("!", ending.doubt, "$text-warning"))
+    return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
+
+
+def standing(ending: Ending, refused: str | None) -> Content:
+    """Where it stands: what a signal would do, how it goes, or what came of it.
+
+    Args:
+        ending: of the process.
+        refused: why the last signal was not sent.
+    """
+    if ending.ended:
+        after = f"{ending.seconds:.1f} s after {ending.sent.name}" if ending.sent else "by itself; no signal was sent"
+        return Content.styled(f"✓ Process {ending.process.pid} has ended {after}.", "$text-success")
+    if refused:
+        return Content.styled(f"✗ {clean(refused)}", "$text-error")
+    if ending.sent is None:
+        return Content.styled("SIGTERM asks it to end. What it has not saved is lost.", MUTED)
+    return Content.styled(still_there(ending), "$text-warning" if ending.overdue else "")
+
+
+def still_there(ending: Ending) -> str:
+    """A signal was sent, and the process is still there."""
+    signal = ending.sent.name if ending.sent else "SIGTERM"
+    held_up = {
+        None: "",
+        "stopped": " It is stopped, as by Ctrl-Z, and takes SIGTERM only when it goes on.",
+        "in the kernel": " It waits inside the kernel, often for the GPU's driver, and ends when that returns.",
+    }[ending.hindrance]
+    if not ending.overdue:
+        left = f" SIGKILL is offered in {PATIENCE_SECONDS - ending.seconds:.0f} s." if signal == "SIGTERM" else ""
+        return f"… {signal} was sent {ending.seconds:.0f} s ago; it has not ended yet.{left}{held_up}"
+    advice = " SIGKILL ends it at once: nothing is saved, and nobody is told." if signal == "SIGTERM" else ""
+    return f"! Still there {span_words(ending.seconds)} after {signal}.{advice}{held_up}"
+
+
+def _held(row: ProcessRow, board: Board) -> str:
+    """On every GPU that it is on now, or was when it was chosen."""
+    rows = [each for each in board.processes if each.process.key == row.process.key] or [row]
+    return SEPARATOR.join(_held_on(each.gpu, each.process) for each in rows)
+
+
+def _held_on(gpu: GpuReading, process: GpuProcess) -> str:
+    size = "n/a" if process.used_bytes is None else f"{format_gib(process.used_bytes)} GiB"
+    return f"{size} of GPU {gpu.label}"
+
+
+def _started(process: GpuProcess) -> str:
+    if process.start_time is None:
+        return "n/a"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.start_time))
+    return f"{when}, {span_words(max(0.0, time.time() - process.start_time))} ago"
+
+
+def _job(process: GpuProcess, board: Board) -> str:
+    run = next((run for run in board.runs if process.key in run.pids), None)
+    if run is None:
+        return "none that is watched here"
+    label, ranks = clean(run.job.label), max(len(run.pids), run.job.parallel.world_size)
+    if ranks == 1:
+        return f"{label}, watched here: the run ends with it"
+    others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"
+    return f"{label}, watched here, one of {ranks} ranks: {others} with it, or their launcher starts all anew"
+
+
+def _kin(process: GpuProcess, board: Board) -> Iterator[str]:
+    """Processes on GPUs that may belong together, where no watched job says so."""
+    watched = next((run.pids for run in board.runs if process.key in run.pids), (process.key,))
+    around = {row.process.key: row.process for row in board.processes if row.process.key not in watched}
+    siblings = [
+        each
+        for each in around.values()
+        if (process.parent or 0) > 1 and each.parent == process.parent and process_name(each) == process_name(process)
+    ]
+    if siblings:
+        yield (
+            f"{_count(siblings)} on GPUs {_run(siblings)} {process_name(process)} under the same parent "
+            f"({process.parent}): if these are ranks of one job, they hang or die with it"
+        )
+    children = [each for each in around.values() if each.parent == process.pid]
+    if children:
+        yield f"it has started {_count(children)} on GPUs: left alone, they may go on holding memory"
+
+
+def _count(processes: Sequence[GpuProcess]) -> str:
+    return "1 other process" if len(processes) == 1 else f"{len(processes)} other processes"
+
+
+def _run(processes: Sequence[GpuProcess]) -> str:
+    return "runs" if len(processes) == 1 else "run"
+
+
+def _entry(label: str, words: str, style: str, width: int) -> Content:
+    lines = wrap(words, max(20, width - _LABEL), break_on_hyphens=False) or [""]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1][:-2]} …"]
+    return Content.assemble((f"{label:<{_LABEL}}", MUTED), (f"\n{'':{_LABEL}}".join(lines), style))

@@ -1,0 +1,51 @@
+"""The memory of one training step by component, with its scale at the left and its phases below."""
+
+from vramtop.estimator.budget.budget import Budget
+
+from ...draw.bars import Cell
+from ...draw.memory_graph import axis_labels
+from ...widgets.drawn_rows import DrawnRows
+from .step_graph_rows import axis_rows, step_of, step_rows, top_bytes
+
+_AXIS_ROWS = 2
+
+
+class StepGraph(DrawnRows):
+    """Draws a budget's step; a new budget or another size draws it anew.
+
+    Args:
+        ascii_only: draw without block characters.
+        id: the widget's id in the DOM.
+    """
+
+    DEFAULT_CSS = "StepGraph { height: 1fr; min-height: 5; }"
+
+    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
+        super().__init__(ascii_only=ascii_only, id=id)
+        self._budget: Budget | None = None
+        self._card_bytes: int | None = None
+
+    def show(self, budget: Budget, *, card_bytes: int | None) -> None:
+        """Draw this from now on.
+
+        Args:
+            budget: with a timeline, or with phases alone.
+            card_bytes: the card's memory, for its line; None: there is none.
+        """
+        self._budget, self._card_bytes = budget, card_bytes
+        self._draw()
+
+    def _draw(self) -> None:
+        width, height = self.size.width, self.size.height - _AXIS_ROWS
+        if self._budget is None or height <= 0:
+            return
+        step, top = step_of(self._budget), top_bytes(self._budget, self._card_bytes)
+        labels = axis_labels(top, height, ascii_only=self._ascii_only)
+        inner = width - len(labels[0])
+        colourless = self._ascii_only or self.app.no_color
+        drawn = step_rows(
+            step, width=inner, height=height, top=top, card_bytes=self._card_bytes, letters_only=colourless
+        )
+        below = axis_rows(step, width=max(1, inner))
+        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
+        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])

@@ -1,0 +1,31 @@
+"""The largest tensors at a budget's peak, by module: pure text."""
+
+from textual.content import Content
+
+from vramtop.estimator.budget.budget import Budget, LargeTensor
+
+from ...draw.palette import COMPONENTS
+from ...reports.tensor_rows import tensor_rows
+
+_NARROW = 100
+
+
+def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
+    """A line for each: component, GiB, module, type and shape; the module's path is cut at its beginning."""
+    if not budget.largest:
+        return []
+    share = sum(tensor.bytes for tensor in budget.largest) / max(1, budget.peak.allocated_bytes)
+    head = f"The {len(budget.largest)} largest tensors at the peak, in the {budget.peak.phase}: {share:.0%} of it"
+    return [Content.styled(head, "bold"), *(_line(tensor, width) for tensor in budget.largest)]
+
+
+def _line(tensor: LargeTensor, width: int) -> Content:
+    mark = COMPONENTS[tensor.component]
+    ((letter, size, module, dtype, shape),) = tensor_rows((tensor,))
+    word = f"{mark.word:<16}" if width >= _NARROW else ""
+    tail = f"{dtype:<9} {shape}"
+    room = max(12, width - 11 - len(word) - 30)
+    module = module if len(module) <= room else f"…{module[1 - room :]}"
+    return Content.assemble(
+        (letter, f"#0b1220 on {mark.colour}"), f" {word}{size:>7}  {module:<{room}}  ", (tail, "dim")
+    )
