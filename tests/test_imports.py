@@ -90,11 +90,12 @@ def test_the_look_into_the_modules_would_see_them() -> None:
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
     """Without one, only how failures and sizes are said, and files are opened."""
-    known = {f"vramtop.estimator.{name}" for name in ("errors", "foreign", "paths", "sizes")}
+    common = ("common", *(f"common.{name}" for name in ("errors", "paths", "sizes", "untrusted_files")))
+    known = {f"vramtop.estimator.{name}" for name in common}
     assert {name for name in modules(program) if name.startswith("vramtop.estimator.")} <= known
 
 
-@pytest.mark.parametrize("name", ["fit", "compare", "phases", "recording", "attach", "probe"])
+@pytest.mark.parametrize("name", ["board.fit", "board.divergence_status", "board.phases", "sources.recording", "attach", "probe.publisher"])
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_of_the_monitor_only_what_reads_is_loaded(program: str, name: str) -> None:
     assert f"vramtop.monitor.{name}" not in modules(program)

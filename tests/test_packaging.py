@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 PYPROJECT = msgspec.toml.decode((ROOT / "pyproject.toml").read_bytes())
 ROOMS = ("estimator", "monitor", "tui")
 
@@ -57,8 +57,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_the_wheel_has_every_module_and_every_data_file(wheel: set[str]) -> None:
     modules = {f"vramtop/{path.relative_to(ROOT)}" for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     assert modules | data_files() == {name for name in wheel if name.startswith("vramtop/")}
-    assert "vramtop/monitor/demo.jsonl.gz" in wheel
-    assert "vramtop/estimator/models.toml" in wheel
+    assert "vramtop/monitor/sources/demo.jsonl.gz" in wheel
+    assert "vramtop/estimator/model/models.toml" in wheel
 
 
 def test_the_wheel_puts_nothing_but_vramtop_into_site_packages(wheel: set[str]) -> None:
