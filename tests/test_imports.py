@@ -10,10 +10,10 @@ HEAVY = ("torch", "transformers", "accelerate", "peft", "numpy")
 
 DASHBOARD = """
 import asyncio
-from vramtop.monitor.snapshot import GpuProcess, GpuReading, Snapshot, Source
-from vramtop.monitor.watch import Watchlist
-from vramtop.tui.app import VramtopApp
-from vramtop.tui.commands import dashboard
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.cli.commands import dashboard
 
 class OneGpu:
     def open(self): pass
@@ -33,20 +33,20 @@ async def main():
 asyncio.run(main())
 """
 CLOSED_FORM = """
-from vramtop.estimator.methods import estimate
-from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job import Job, ModelSpec
 estimate(Job(model=ModelSpec(id="gpt2")))
 """
 ONCE = """
-from vramtop.tui.cli import main
+from vramtop.tui.cli.main import main
 assert main(["--once"]) in (0, 3)
 """
 DOCTOR = """
-from vramtop.tui.cli import main
+from vramtop.tui.cli.main import main
 assert main(["doctor"]) in (0, 3)
 """
 ESTIMATE = """
-from vramtop.tui.cli import main
+from vramtop.tui.cli.main import main
 assert main(["estimate", "gpt2", "--method", "formula"]) == 0
 """
 
@@ -95,7 +95,9 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
     assert {name for name in modules(program) if name.startswith("vramtop.estimator.")} <= known
 
 
-@pytest.mark.parametrize("name", ["board.fit", "board.divergence_status", "board.phases", "sources.recording", "attach", "probe.publisher"])
+@pytest.mark.parametrize(
+    "name", ["board.fit", "board.divergence_status", "board.phases", "sources.recording", "attach", "probe.publisher"]
+)
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_of_the_monitor_only_what_reads_is_loaded(program: str, name: str) -> None:
     assert f"vramtop.monitor.{name}" not in modules(program)

@@ -100,7 +100,7 @@ def measure(folder: Path, runs: int) -> Iterator[Measured]:
 
 def vramtop(model: Path, method: str) -> list[str]:
     """The command as it is installed, started as a program."""
-    return [sys.executable, "-m", "vramtop.tui.cli.main", "estimate", str(model), "--method", method]
+    return [sys.executable, "-m", "vramtop.tui.cli", "estimate", str(model), "--method", method]
 
 
 def seconds(command: Sequence[str], folder: Path, runs: int, *, fresh: bool = False) -> float:

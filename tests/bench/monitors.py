@@ -20,7 +20,7 @@ from typing import Any
 
 from in_terminal import Cost, ProgramEndedError, first_frame, run_in_terminal
 
-VRAMTOP = (sys.executable, "-m", "vramtop.tui.cli.main")
+VRAMTOP = (sys.executable, "-m", "vramtop.tui.cli")
 FIRST_FRAME_SECONDS = 0.32
 FEW, MANY = 8, 16
 """GPUs from which the targets for processor time count."""

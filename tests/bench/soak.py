@@ -106,7 +106,7 @@ def command(options: argparse.Namespace) -> int:
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     started = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-m", "vramtop.tui.cli.main"], stdin=follower, stdout=follower, stderr=follower
+        [sys.executable, "-m", "vramtop.tui.cli"], stdin=follower, stdout=follower, stderr=follower
     )
     os.close(follower)
     watched = psutil.Process(process.pid)

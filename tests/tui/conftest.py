@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-COMMAND = (sys.executable, "-m", "vramtop.tui.cli.main")
+COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 
 
 class OnTerminal:

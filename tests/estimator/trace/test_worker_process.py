@@ -127,7 +127,7 @@ def test_a_worker_that_is_still_at_work_ends_with_the_program(tmp_path: Path) ->
     holder = (
         "import sys, threading, time\n"
         "from pathlib import Path\n"
-        "from vramtop.estimator.worker_process import Worker\n"
+        "from vramtop.estimator.trace.worker_process import Worker\n"
         "worker = Worker(Path(sys.executable), Path(sys.argv[1]))\n"
         "threading.Thread(target=lambda: worker.request({'op': 'ping'}, 600), daemon=True).start()\n"
         "time.sleep(0.2)\n"

@@ -168,7 +168,7 @@ def test_the_oldest_runs_go_first(tmp_path):
 def test_two_dashboards_at_once_lose_nothing(answers):
     program = (
         "import sys, pathlib\n"
-        "from vramtop.monitor.answers import Answers\n"
+        "from vramtop.monitor.attach.saved_answers import Answers\n"
         "for at in range(25):\n"
         "    Answers(pathlib.Path(sys.argv[1])).remember('run', {f'{sys.argv[2]}.{at}': at})\n"
     )

@@ -267,7 +267,7 @@ def test_report_from_a_script_of_ones_own() -> None:
 
 
 def test_the_command_runs_unchanged_under_the_probe(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "vramtop.tui.cli.main", "run", "--", sys.executable, "-c"]
+    command = [sys.executable, "-m", "vramtop.tui.cli", "run", "--", sys.executable, "-c"]
     code = "import os, sys; print(os.environ['PYTHONPATH'].split(os.pathsep)[0]); sys.exit(7)"
     done = subprocess.run([*command, code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == (f"{BOOTSTRAP}\n", 7)
@@ -275,7 +275,7 @@ def test_the_command_runs_unchanged_under_the_probe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("words", "sentence"), [((), "no command is given"), (("/no/such",), "/no/such: cannot be")])
 def test_a_command_that_cannot_be_started_is_one_sentence(words: tuple[str, ...], sentence: str) -> None:
-    command = [sys.executable, "-m", "vramtop.tui.cli.main", "run", *(["--", *words] if words else [])]
+    command = [sys.executable, "-m", "vramtop.tui.cli", "run", *(["--", *words] if words else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"vramtop: {sentence}")

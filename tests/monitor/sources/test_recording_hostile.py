@@ -145,8 +145,8 @@ def test_a_full_disk_ends_the_recording_in_a_sentence() -> None:
 LIMITED = """
 import resource, sys, time
 from pathlib import Path
-from vramtop.monitor.snapshot import Snapshot, Source
-from vramtop.tui.recorder import Recorder
+from vramtop.monitor.snapshot.snapshot import Snapshot, Source
+from vramtop.tui.background.recorder import Recorder
 import os
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 said = []
@@ -173,8 +173,8 @@ def test_what_was_written_before_the_disk_was_full_can_be_played(tmp_path: Path)
 WRITES = """
 import itertools, os, sys
 from pathlib import Path
-from vramtop.monitor.recording import RecordingWriter
-from vramtop.monitor.snapshot import Snapshot, Source
+from vramtop.monitor.sources.recording import RecordingWriter
+from vramtop.monitor.snapshot.snapshot import Snapshot, Source
 writer = RecordingWriter(Path(sys.argv[1]))
 for number in itertools.count():
     writer.write(Snapshot(time=float(number), source=Source(kind="nvml", host=os.urandom(200).hex()), gpus=()))

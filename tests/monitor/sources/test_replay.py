@@ -149,5 +149,5 @@ def test_it_plays_through_the_sampler_to_its_end(recorded):
 
 
 def test_the_demo_is_looked_for_in_the_package():
-    assert (demo_path().parent / "snapshot.py").is_file()
+    assert (demo_path().parent / "demo.py").is_file()
     assert demo_path().name == "demo.jsonl.gz"

@@ -92,11 +92,11 @@ def test_where_no_home_is_known_nothing_is_written_anywhere(tmp_path: Path, monk
 FULL = """
 import resource, sys
 from pathlib import Path
-from vramtop.estimator.errors import VramtopError
-from vramtop.estimator.jobfile_text import save_job
-from vramtop.estimator.worker_cache import write_cached
-from vramtop.monitor.answers import Answers
-from vramtop.estimator.job import Job, ModelSpec
+from vramtop.estimator.common.errors import VramtopError
+from vramtop.estimator.job.job_file_writer import save_job
+from vramtop.estimator.trace.worker_cache import write_cached
+from vramtop.monitor.attach.saved_answers import Answers
+from vramtop.estimator.job.job import Job, ModelSpec
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 folder = Path(sys.argv[1])
 write_cached(folder / "cache.json", 1, {"a": "x" * 1000})
@@ -122,7 +122,7 @@ def test_a_full_disk_leaves_the_old_files_whole_and_no_halves(tmp_path: Path) ->
 KEEPS = """
 import sys
 from pathlib import Path
-from vramtop.monitor.answers import Answers
+from vramtop.monitor.attach.saved_answers import Answers
 for number in range(40):
     Answers(Path(sys.argv[1])).remember(f"{sys.argv[2]}-{number}", {"training.micro_batch": number})
 """

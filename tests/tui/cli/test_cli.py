@@ -42,7 +42,7 @@ def vramtop(tmp_path: Path) -> Vramtop:
 
     def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "vramtop.tui.cli.main", *words],
+            [sys.executable, "-m", "vramtop.tui.cli", *words],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -326,7 +326,7 @@ def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path:
 
 
 def test_a_reader_that_goes_away_is_no_error(vramtop: Vramtop, tmp_path: Path) -> None:
-    line = f"{sys.executable} -m vramtop.tui.cli.main estimate job.toml --method formula | head -n 1"
+    line = f"{sys.executable} -m vramtop.tui.cli estimate job.toml --method formula | head -n 1"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S607
     assert done.stdout.startswith("check:")
     assert done.stderr == ""
@@ -346,7 +346,7 @@ def demo_on_a_terminal() -> Iterator[Callable[..., tuple[int, bytes]]]:
         child, master = pty.fork()
         if child == 0:  # pragma: no cover - the child becomes vramtop
             os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-            os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli.main", "--demo"])  # noqa: S606 - meant
+            os.execv(sys.executable, [sys.executable, "-m", "vramtop.tui.cli", "--demo"])  # noqa: S606 - meant
         children.append(child)
         seen, after, acted, deadline = b"", b"", False, time.monotonic() + 60
         while time.monotonic() < deadline:

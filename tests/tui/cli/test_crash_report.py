@@ -8,8 +8,8 @@ import pytest
 
 SCREEN = """
 import sys
-from vramtop.tui.cli import main
-from vramtop.tui.screens.dashboard import DashboardScreen
+from vramtop.tui.cli.main import main
+from vramtop.tui.screens.dashboard.screen import DashboardScreen
 
 def broken(self, board):
     raise RuntimeError("a screen\\x1b[31m that breaks")
@@ -18,12 +18,13 @@ DashboardScreen.show_board = broken
 sys.exit(main(["--demo"]))
 """
 THREAD = SCREEN.replace("DashboardScreen.show_board = broken", "Watchlist.update = broken").replace(
-    "from vramtop.tui.cli import main", "from vramtop.monitor.watch import Watchlist\nfrom vramtop.tui.cli import main"
+    "from vramtop.tui.cli.main import main",
+    "from vramtop.monitor.board.watchlist import Watchlist\nfrom vramtop.tui.cli.main import main",
 )
 COMMAND = """
 import sys
 from vramtop.tui import cli
-from vramtop.tui.commands import estimate
+from vramtop.tui.cli.commands import estimate
 
 def broken(options, launch):
     raise RuntimeError("a command that breaks")

@@ -39,7 +39,7 @@ def doctor(tmp_path):
             "PYTHONIOENCODING": "utf-8",
         }  # fmt: skip
         return subprocess.run(
-            [sys.executable, "-m", "vramtop.tui.cli.main", "doctor", *words],
+            [sys.executable, "-m", "vramtop.tui.cli", "doctor", *words],
             env=os.environ | private | environ, cwd=home, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ def fit(tmp_path: Path) -> Fit:
     (tmp_path / "job.toml").write_text(JOB)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "vramtop.tui.cli.main", "fit", "--method", "formula", *words]
+        command = [sys.executable, "-m", "vramtop.tui.cli", "fit", "--method", "formula", *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     return run

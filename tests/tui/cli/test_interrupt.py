@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
-COMMAND = [sys.executable, "-m", "vramtop.tui.cli.main", "estimate", "meta-llama/Llama-3.1-8B", "--method", "traced"]
+COMMAND = [sys.executable, "-m", "vramtop.tui.cli", "estimate", "meta-llama/Llama-3.1-8B", "--method", "traced"]
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def preflight(tmp_path: Path) -> Preflight:
 
     def run(*words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "vramtop.tui.cli.main", "preflight", *words, "--method", "formula"],
+            [sys.executable, "-m", "vramtop.tui.cli", "preflight", *words, "--method", "formula"],
             capture_output=True,
             text=True,
             cwd=tmp_path,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-VRAMTOP = f"{sys.executable} -m vramtop.tui.cli.main"
+VRAMTOP = f"{sys.executable} -m vramtop.tui.cli"
 ESTIMATE = f"{VRAMTOP} estimate gpt2 --method formula"
 
 

@@ -85,13 +85,13 @@ def test_it_gives_up_in_time_with_the_last_verdict(asked: Callable[..., Wait], t
 RACER = """
 import sys, time
 from pathlib import Path
-from vramtop.estimator.job import Job, ModelSpec
-from vramtop.estimator.methods import estimate
-from vramtop.estimator.sizes import GIB
-from vramtop.monitor.fit import rooms_of
-from vramtop.monitor.reservations import Reservations
-from vramtop.monitor.snapshot import GpuReading, Snapshot, Source
-from vramtop.tui.commands.wait import Wait, wait
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.board.fit import rooms_of
+from vramtop.monitor.storage.reservations import Reservations
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
+from vramtop.tui.cli.commands.wait import Wait, wait
 
 budget = estimate(Job(model=ModelSpec(id="gpt2")))
 free = budget.peak.high_bytes * 3 // 2

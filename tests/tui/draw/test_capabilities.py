@@ -79,7 +79,7 @@ def test_a_locale_without_utf8_is_seen_through_what_python_makes_of_it(environ, 
     words = [
         sys.executable,
         "-m",
-        "vramtop.tui.cli.main",
+        "vramtop.tui.cli",
         "estimate",
         "gpt2",
         "--method",

@@ -56,7 +56,7 @@ def test_a_signal_ends_it_also_while_the_terminal_takes_nothing(demo) -> None:
 
 @pytest.mark.parametrize("shell", ["exec {}", "trap '' HUP; exec {}"])
 def test_a_terminal_that_is_closed_ends_it_also_under_nohup(on_terminal, shell) -> None:
-    command = shell.format(f"{sys.executable} -m vramtop.tui.cli.main --demo")
+    command = shell.format(f"{sys.executable} -m vramtop.tui.cli --demo")
     dashboard = on_terminal("-c", command, program=("sh",))
     dashboard.seen(DRAWN)
     dashboard.hang_up()
@@ -133,7 +133,7 @@ def test_without_a_mouse_the_terminal_keeps_it(demo) -> None:
 
 
 def test_standard_error_may_go_elsewhere(on_terminal) -> None:
-    command = f"exec {sys.executable} -m vramtop.tui.cli.main --demo 2> /dev/null"
+    command = f"exec {sys.executable} -m vramtop.tui.cli --demo 2> /dev/null"
     dashboard = on_terminal("-c", command, program=("sh",))
     dashboard.seen(DRAWN)
     dashboard.type("q")
