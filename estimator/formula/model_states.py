@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import prod
 
 from ..job.dtype_widths import Widths, uses_zero
-from ..job.job import Job, Optimizer
+from ..job.job import Job, OptimizerName
 from ..model.rank_share import Held, Stage
 
 _BLOCK = 256
@@ -88,7 +88,7 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
 
 
 @lru_cache(maxsize=256)
-def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, trainer: bool, flat: bool) -> States:
+def _unsplit(stage: Stage, widths: Widths, optimizer: OptimizerName, trainer: bool, flat: bool) -> States:
     trained = [held for held in stage.held if held.trainable]
     if flat:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
@@ -138,7 +138,7 @@ def _gradient_width(held: Held, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, trainer: bool) -> float:
+def state_bytes(optimizer: OptimizerName, held: Held, widths: Widths, *, trainer: bool) -> float:
     """Optimizer state of one parameter group, unsharded.
 
     torch's optimizers keep states in the parameter's type; bitsandbytes' 8-bit ones one byte and a block constant,
@@ -151,7 +151,7 @@ def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, trainer: bo
     return held.elements * master + _moments(optimizer, held, width, trainer)
 
 
-def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> float:
+def _moments(optimizer: OptimizerName, held: Held, width: int, trainer: bool) -> float:
     n, shape = held.elements, held.group.shape
     match optimizer:
         case "adamw" | "adamw-fused":
