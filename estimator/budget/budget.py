@@ -1,7 +1,7 @@
 """What an estimate says: bytes by phase and component, the peak, its range, and what was assumed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common.sizes import format_gib
@@ -182,6 +182,9 @@ class Budget:
 
     host: "HostNeed | None" = None
     """What a rank takes of its machine's RAM; None: nobody worked it out."""
+
+    matrix_parameters: int | None = field(default=None, compare=False)
+    """Trained parameters that are matrices of blocks, which some optimizers step apart; None: not counted."""
 
     serving: "ServingNeed | None" = None
     """What vLLM takes, and what it leaves for its cache; None: it does not run the job."""

@@ -12,9 +12,10 @@ from ..common.sizes import MIB
 from ..job.dtype_widths import Widths, read_widths
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
+from ..job.optimizers import OPTIMIZERS
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.lora import adapter_parameters
+from ..model.lora import adapter_parameters, adapters_of
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
 from .activations.litgpt import head_passes
@@ -75,6 +76,7 @@ def closed_form(
         warnings=warnings(job, arch, inventory) if words else (),
         stages=tuple(_need(each) for each in peaks) if len(peaks) > 1 else (),
         host=host_need_of(job, arch, inventory, parts, widths),
+        matrix_parameters=_matrix_parameters(job, inventory),
     )
 
 
@@ -211,6 +213,14 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         250 * MIB,
     )
     return round(hypot(*below)), round(hypot(*above))
+
+
+def _matrix_parameters(job: Job, inventory: Inventory) -> int | None:
+    """Trained elements in matrices of blocks, where the optimizer steps those apart."""
+    if job.training.mode == "inference" or OPTIMIZERS[job.training.optimizer].states_off_matrices is None:
+        return None
+    groups = adapters_of(inventory, job) if job.lora else inventory.groups
+    return sum(group.elements for group in groups if group.is_block_matrix)
 
 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-EIGHT_BIT_BLOCK = 256
-"""Elements per block of 8-bit optimizer state, each with a 4-byte constant (bitsandbytes)."""
+EIGHT_BIT_WIDTH = 1 + 4 / 256
+"""Bytes per element of 8-bit optimizer state: one, and a 4-byte constant per block of 256 (bitsandbytes)."""
 
 
 class Optimizer(Struct, frozen=True, kw_only=True, eq=False):
