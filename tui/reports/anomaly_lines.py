@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from vramtop.monitor.anomalies.anomaly import Oddity
+from vramtop.monitor.anomalies.anomaly import Anomaly
 
 from ..draw.terminal import Terminal
 
 ODD_COLOUR = "#c96c04"
 
 
-def odd_lines(odd: Iterable[Oddity], terminal: Terminal, *, indent: str = "     ") -> Iterator[str]:
+def odd_lines(odd: Iterable[Anomaly], terminal: Terminal, *, indent: str = "     ") -> Iterator[str]:
     """Each oddity: its sentence with a mark, and below it what to do."""
     for oddity in odd:
         sentence = terminal.wrapped(f"! {oddity.sentence}", indent=indent, further=f"{indent}  ")
