@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from vramtop.estimator.common.sizes import MIB, format_gib
 
-from ..host.plain_text import format_duration
+from ..host.plain_text import duration_text
 from ..host.processes import ENDED_NOTE, ZOMBIE_NOTE
 from ..snapshot.snapshot import GpuProcess, GpuReading
 from .anomaly import Anomaly, RuleContext
@@ -82,11 +82,11 @@ def _forgotten(context: RuleContext, process: GpuProcess, newer: GpuProcess | No
     now, held = context.snapshot.time, process.used_bytes or 0
     idle = context.idle.idle_seconds(process, now) or 0.0
     what = "Jupyter kernel" if _is_notebook(process) else "process"
-    age = format_duration(context.age_seconds(process))
+    age = duration_text(context.age_seconds(process))
     does = (
-        f"has done nothing for {format_duration(idle)}"
+        f"has done nothing for {duration_text(idle)}"
         if idle >= _IDLE_SECONDS
-        else f"has used {format_duration(process.cpu_seconds or 0.0)} of processor time in all"
+        else f"has used {duration_text(process.cpu_seconds or 0.0)} of processor time in all"
     )
     why = f"you have started {newer.pid} on this GPU since" if newer else "whatever started it has ended"
     kill = f"'kill {process.pid}' frees its memory"

@@ -49,7 +49,7 @@ def sanitize_line(text: str) -> str | None:
     return (text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…") or None
 
 
-def format_duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """By its two largest units: ``41 s``, ``14 min``, ``2 h 05``, ``3 d 4 h``."""
     minutes, hours = int(seconds) // 60, int(seconds) // 3600
     if minutes < 1:

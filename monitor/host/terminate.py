@@ -51,7 +51,7 @@ class ProcessTermination:
         clock: seconds that never run backwards.
 
     Raises:
-        NotEndedError: it is none that may be ended from here, it has ended, or its pid is another's by now.
+        NotTerminatedError: it is none that may be ended from here, it has ended, or its pid is another's by now.
     """
 
     def __init__(self, process: GpuProcess, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,7 +107,7 @@ class ProcessTermination:
         """Ask it to end (SIGTERM); or have it ended (SIGKILL), once it was asked in vain.
 
         Raises:
-            NotEndedError: no signal was sent.
+            NotTerminatedError: no signal was sent.
         """
         if force and not self.overdue:
             raise NotTerminatedError(
