@@ -19,7 +19,7 @@ _MOST_LINES = 4
 """Of a command line: the rest of the question must stay in sight at 80x24."""
 
 
-def question(
+def termination_details(
     row: ProcessRow, board: Board, ending: ProcessTermination, *, width: int, age: float | None = None
 ) -> Content:
     """Who the process is, what it holds, and what hangs on it.
@@ -51,7 +51,7 @@ def question(
     return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
 
 
-def standing(ending: ProcessTermination, refused: str | None) -> Content:
+def termination_status(ending: ProcessTermination, refused: str | None) -> Content:
     """Where it stands: what a signal would do, how it goes, or what came of it.
 
     Args:
@@ -65,10 +65,10 @@ def standing(ending: ProcessTermination, refused: str | None) -> Content:
         return Content.styled(f"✗ {printable(refused)}", "$text-error")
     if ending.sent is None:
         return Content.styled("SIGTERM asks it to end. What it has not saved is lost.", MUTED)
-    return Content.styled(still_there(ending), "$text-warning" if ending.overdue else "")
+    return Content.styled(still_running_text(ending), "$text-warning" if ending.overdue else "")
 
 
-def still_there(ending: ProcessTermination) -> str:
+def still_running_text(ending: ProcessTermination) -> str:
     """A signal was sent, and the process is still there."""
     signal = ending.sent.name if ending.sent else "SIGTERM"
     held_up = {
