@@ -15,7 +15,7 @@ from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 
 HIDDEN, MLP, HEADS, LENGTH, RANK, VOCAB = 256, 704, 8, 128, 8, 32000
@@ -163,23 +163,23 @@ def saved_by_autograd(targets: list[str] | None, kv_heads: int) -> int:
 def test_a_block_saves_what_autograd_saves(targets: list[str] | None, kv_heads: int) -> None:
     stated = job(targets, kv_heads=kv_heads)
     arch = read_architecture(stated.model.config or {})
-    stage = stages(stated, inventory_of(arch))[0]
+    stage = stages(stated, count_parameters(arch))[0]
     saved = saved_activations(stated, arch, stage, read_widths(stated))
     assert saved.layer_bytes == pytest.approx(saved_by_autograd(targets, kv_heads), rel=0.03)
 
 
 def loss_of(stated: Job) -> LossBytes:
     arch = read_architecture(stated.model.config or {})
-    return loss_bytes(stated, arch, stages(stated, inventory_of(arch))[0], read_widths(stated))
+    return loss_bytes(stated, arch, stages(stated, count_parameters(arch))[0], read_widths(stated))
 
 
 def test_logits_of_the_micro_batch_before_are_still_there_when_the_next_are_cast() -> None:
     """16-bit logits, their fp32 copies, and the fp32 ones that the script's variable holds."""
     logits = 512 * VOCAB
     loss = loss_of(job(["q_proj"], sequence_length=512))
-    assert loss.forward == (4 + 2 + 4) * logits
-    assert loss.backward == (4 + 4) * logits + 8 * logits // 4
-    assert loss.kept == loss.kept_before == 4 * logits
+    assert loss.forward_bytes == (4 + 2 + 4) * logits
+    assert loss.backward_bytes == (4 + 4) * logits + 8 * logits // 4
+    assert loss.retained_bytes == loss.retained_before_bytes == 4 * logits
 
 
 def test_full_finetuning_cuts_the_last_position_off_by_a_copy() -> None:
