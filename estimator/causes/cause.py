@@ -1,4 +1,4 @@
-"""One way in which a job may run otherwise than it was read, and how plausibility that is."""
+"""One way in which a job may run otherwise than it was read, and how plausible that is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

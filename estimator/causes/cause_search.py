@@ -39,13 +39,13 @@ FALLBACK_MAX_Z_SCORE = 4.0
 _MAX_UNEXPLAINED_SHARE = 0.5
 """And leaves no more than this share of the difference."""
 _NO_CAUSE_PRIOR = 10.0
-"""How plausibility it is, relative to the causes, that settings are right and the estimate is off."""
+"""How plausible it is, relative to the causes, that settings are right and the estimate is off."""
 _PAIR_FACTOR = 1 / 60
 """Two causes at once: the product of their weights over about the sum of all."""
 _MAX_PAIRS = 200
 """So many pairs are estimated: about 60 ms."""
 _MIN_WEIGHT_SHARE = 0.03
-"""Less plausibility than the best by this factor: not worth a line."""
+"""Less plausible than the best by this factor: not worth a line."""
 SAME_BYTES_SHARE = 0.005
 """Predictions that differ by less cannot be told apart by any reading."""
 _MAX_SHORTENING = 16

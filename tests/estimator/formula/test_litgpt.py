@@ -184,11 +184,11 @@ def test_logits_of_the_micro_batch_before_are_still_there_when_the_next_are_cast
 
 def test_full_finetuning_cuts_the_last_position_off_by_a_copy() -> None:
     logits = 2 * 512 * VOCAB
-    assert loss_of(job(None, sequence_length=512, micro_batch=2)).backward == 12 * logits
+    assert loss_of(job(None, sequence_length=512, micro_batch=2)).backward_bytes == 12 * logits
 
 
 def test_the_first_scripts_began_with_the_longest_sample() -> None:
-    assert loss_of(job(["q_proj"], software={"litgpt": "0.1"})).kept_before == 0
+    assert loss_of(job(["q_proj"], software={"litgpt": "0.1"})).retained_before_bytes == 0
 
 
 def test_old_4_bit_layers_keep_their_inputs_and_those_of_the_micro_batch_before() -> None:
@@ -207,7 +207,7 @@ def test_old_4_bit_layers_keep_their_inputs_and_those_of_the_micro_batch_before(
 
 def test_the_head_is_quantized_too_and_unpacked_twice_for_its_product() -> None:
     plain, quantized = (loss_of(job(["q_proj"], quantization=kind)) for kind in ("none", "nf4"))
-    assert quantized.forward - plain.forward == 4 * VOCAB * HIDDEN - 4 * LENGTH * VOCAB
+    assert quantized.forward_bytes - plain.forward_bytes == 4 * VOCAB * HIDDEN - 4 * LENGTH * VOCAB
     kinds = ("none", "nf4")
     plain_weights, weights = (estimate(job(["q_proj"], quantization=k)).phases[0].components.weights for k in kinds)
     linear = 2 * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * MLP) + VOCAB * HIDDEN
