@@ -25,7 +25,7 @@ class LargestFitting:
     """The sequence is as long as the model was made for; memory would allow more."""
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``find_largest``."""
+        """The contract's ``largest``."""
         return {
             "micro_batch": self.micro_batch,
             "sequence_length": self.sequence_length,

@@ -29,7 +29,7 @@ class Advice:
     """What to change, best first, and the largest that fits."""
 
     suggestions: tuple[Suggestion, ...] = ()
-    find_largest: LargestFitting | None = None
+    largest: LargestFitting | None = None
     """None: the quick estimate has no rule for the model."""
 
 
