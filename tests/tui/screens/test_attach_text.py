@@ -6,7 +6,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
-from vramtop.tui.reports.divergence_text import why_content
+from vramtop.tui.reports.divergence_text import divergence_content
 from vramtop.tui.screens.attach.attach_text import runs_content
 
 
@@ -55,4 +55,4 @@ def test_an_explanation_is_said_once():
     found = Explanation(changes={}, words="checkpointing is off", device_bytes=GIB, predicted_bytes=GIB, off_bytes=0)
     line = "1.0 GiB if checkpointing is off"
     whole = Divergence(sentence=f"observed 1.1 GiB, expected 0.5; {line}", parts=(), explanations=(found,))
-    assert why_content(whole).plain.splitlines() == ["Why? observed 1.1 GiB, expected 0.5", f"  · {line}"]
+    assert divergence_content(whole).plain.splitlines() == ["Why? observed 1.1 GiB, expected 0.5", f"  · {line}"]

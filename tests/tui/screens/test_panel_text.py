@@ -11,7 +11,7 @@ from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.gpu_bars import held_cells
-from vramtop.tui.draw.palette import rest_words
+from vramtop.tui.draw.palette import unattributed_label
 from vramtop.tui.screens.base import Feed
 from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
 from vramtop.tui.screens.dashboard.panel_text import PanelShape, panel_lines
@@ -121,8 +121,8 @@ def test_a_sum_with_an_unknown_in_it_says_so(
     one = make_gpu(0, [make_process(1, 30), make_process(2, None)])
     text = "\n".join(line.plain for line in panel_lines(make_row(one), (), replace(SHAPE, width=200), now=2_000.0))
     assert "1 more n/a" in text
-    assert rest_words(one) == "n/a processes and unattributed"
-    assert rest_words(make_gpu(0, [make_process(1, 30)])) == "unattributed"
+    assert unattributed_label(one) == "n/a processes and unattributed"
+    assert unattributed_label(make_gpu(0, [make_process(1, 30)])) == "unattributed"
     some = make_gpu(0, [make_process(1, 30), make_process(2, 4), make_process(3, None)])
     text = "\n".join(line.plain for line in panel_lines(make_row(some), (), replace(SHAPE, width=200), now=2_000.0))
     assert "2 more 4.0 and n/a" in text

@@ -28,8 +28,8 @@ from vramtop.monitor.preflight.prepare import prepare
 from vramtop.monitor.preflight.run import CHECKS
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.background.preflight_run import Looked, Subject, context_of
-from vramtop.tui.job.open_job import OpenJobScreen
-from vramtop.tui.reports.preflight_text import sum_line
+from vramtop.tui.job.open_dialog import OpenJobScreen
+from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.preflight.preflight_rows import PreflightMark, mark_line
 from vramtop.tui.screens.preflight.screen import PreflightScreen
@@ -153,7 +153,7 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
             ["·", "skipped", "Second"],
         ]
         assert "to do: put it there" in text(pilot.app)
-        assert sum_line(told[0].worst_first) in text(pilot.app)
+        assert summary_line(told[0].worst_first) in text(pilot.app)
         assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this" in text(pilot.app)
 
 
@@ -224,7 +224,7 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_wor
         assert "on 1 × H100 80GB elsewhere" in text(pilot.app)
         assert "NSS_INFERENCE_KEY is not set" in text(pilot.app)
         assert rows(pilot.app)[0][:2] == ["✗", "FAILURE"]
-        assert sum_line(outcomes) in text(pilot.app)
+        assert summary_line(outcomes) in text(pilot.app)
         assert next(each.status for each in outcomes if each.name == "VRAM verdict") == "pass"
 
 

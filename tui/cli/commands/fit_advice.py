@@ -18,8 +18,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff
 
 from ...draw.palette import VERDICTS
-from ...draw.terminal import Terminal
-from ...job.job_argument import JobSource, job_flags
+from ...draw.text_output import TextOutput
+from ...job.load_job import LoadedJob, job_flags
 
 _SHOWN = 6
 
@@ -91,14 +91,14 @@ def advise(
     return Advice(suggestions=found, largest=grown)
 
 
-def edits_of(source: JobSource, suggestion: Suggestion) -> tuple[Edit, ...]:
+def edits_of(source: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:
     """The suggestion as edits of what the user wrote."""
     if source.reading is not None:
         return tool_edits(source.reading, source.job, suggestion.changes, tool=source.tool, place=source.place)
     return flag_edits(source.job, suggestion.changes, {key: flag for flag, key in job_flags().items()})
 
 
-def diff_of(source: JobSource, suggestion: Suggestion) -> str | None:
+def diff_of(source: LoadedJob, suggestion: Suggestion) -> str | None:
     """The suggestion as a unified diff of the user's job file; None where there is none, or it cannot be edited."""
     if source.file is None:
         return None
@@ -107,7 +107,7 @@ def diff_of(source: JobSource, suggestion: Suggestion) -> str | None:
     return None if after is None else unified_diff(before, after, name=str(source.file))
 
 
-def advice_json(advice: Advice, source: JobSource) -> dict[str, Any]:
+def advice_json(advice: Advice, source: LoadedJob) -> dict[str, Any]:
     """The contract's ``suggestions`` and ``largest``."""
     return {
         "suggestions": [_suggestion_json(s, source) for s in advice.suggestions],
@@ -115,7 +115,7 @@ def advice_json(advice: Advice, source: JobSource) -> dict[str, Any]:
     }
 
 
-def _suggestion_json(suggestion: Suggestion, source: JobSource) -> dict[str, Any]:
+def _suggestion_json(suggestion: Suggestion, source: LoadedJob) -> dict[str, Any]:
     peak, diff = suggestion.budget.peak, diff_of(source, suggestion)
     return {
         "changes": suggestion.changes,
@@ -134,7 +134,7 @@ def _suggestion_json(suggestion: Suggestion, source: JobSource) -> dict[str, Any
     }
 
 
-def advice_lines(advice: Advice, source: JobSource, terminal: Terminal) -> Iterator[str]:
+def advice_lines(advice: Advice, source: LoadedJob, terminal: TextOutput) -> Iterator[str]:
     """Suggestions with their edits, then the largest that fits."""
     if advice.suggestions:
         yield ""
@@ -158,7 +158,7 @@ _HEADINGS: dict[Verdict, str] = {
 }
 
 
-def _suggestion_lines(suggestion: Suggestion, source: JobSource, terminal: Terminal) -> Iterator[str]:
+def _suggestion_lines(suggestion: Suggestion, source: LoadedJob, terminal: TextOutput) -> Iterator[str]:
     mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
     need = f"{format_gib(peak.device_bytes):>6} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
     traced = ", traced" if suggestion.confirmed else ""

@@ -8,9 +8,9 @@ from vramtop.monitor.attach.attach import Attachment
 from vramtop.monitor.board.board import ProcessRow, RunRow
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from ...draw.labels import MUTED, badge, gpu_labels, process_name, shorten, signed_gib, span_words, worst
+from ...draw.labels import MUTED, badge, format_duration, gpu_labels, process_name, shorten, signed_gib, worst_row
 from ...draw.palette import STATUSES
-from ...draw.terminal import clean
+from ...draw.text_output import printable
 from .missing_reason import NOT_YET
 from .run_text import time_words
 
@@ -50,10 +50,10 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow], absent: str)
     facts = [
         f"pid {attachment.pid}" if count < 2 else f"{count} ranks",
         f"by {attachment.launcher}" if attachment.launcher else "started directly",
-        *(clean(place) for place in attachment.inside),
+        *(printable(place) for place in attachment.inside),
         "with the probe" if attachment.probe else "",
         f"GPU {', '.join(gpus)}" if gpus else absent,
-        f"up {span_words(rows[0].elapsed_seconds)}" if rows else "",
+        f"up {format_duration(rows[0].elapsed_seconds)}" if rows else "",
         versions,
     ]
     return _head([fact for fact in facts if fact], rows, attachment.command)
@@ -63,18 +63,18 @@ def process_content(rows: Sequence[ProcessRow]) -> Content:
     """The same of a process that was not read."""
     first = rows[0].process
     gpus = gpu_labels(rows)
-    facts = [f"pid {first.pid}", clean(first.user or "user n/a"), f"GPU {', '.join(gpus)}"]
-    facts.append(f"up {span_words(rows[0].elapsed_seconds)}")
+    facts = [f"pid {first.pid}", printable(first.user or "user n/a"), f"GPU {', '.join(gpus)}"]
+    facts.append(f"up {format_duration(rows[0].elapsed_seconds)}")
     return _head(facts, rows, first.command or first.name or "command n/a")
 
 
 def warnings_content(attachment: Attachment) -> Content:
     """What could not be seen or understood."""
-    return Content("\n").join(Content.assemble(("! ", "bold #c96c04"), clean(text)) for text in attachment.warnings)
+    return Content("\n").join(Content.assemble(("! ", "bold #c96c04"), printable(text)) for text in attachment.warnings)
 
 
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
-    row = worst(run.rows)
+    row = worst_row(run.rows)
     words = Content.styled(f" {number + 1} {shorten(_name(run), _NAME)}", "bold reverse" if shown else "")
     if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
         return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
@@ -86,18 +86,18 @@ def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
 def _name(run: RunRow) -> str:
     """Its job's name, else its program and model: of two runs of one script the model tells them apart."""
     if run.job.name:
-        return clean(run.job.name)
+        return printable(run.job.name)
     program = [process_name(row.process) for row in run.rows[:1]]
-    return clean(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]]))
+    return printable(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]]))
 
 
 def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:
-    row = worst(rows)
+    row = worst_row(rows)
     status = Content()
     if row is not None and row.comparison is not None:
         difference = row.comparison.difference_bytes
         size = f" {signed_gib(difference)} GiB · " if difference is not None else " "
         status = Content.assemble(badge(STATUSES[row.comparison.status], row.comparison.status), size)
     return Content("\n").join(
-        [Content.assemble(status, (" · ".join(facts), "bold")), Content.styled(clean(command), "dim")]
+        [Content.assemble(status, (" · ".join(facts), "bold")), Content.styled(printable(command), "dim")]
     )

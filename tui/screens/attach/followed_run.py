@@ -24,8 +24,8 @@ from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey
 from ...background.job_estimates import Estimate
 from ...background.latest_only_task import Newest
 from ...draw.labels import MUTED
-from ...reports.divergence_text import why_content
-from ...widgets.lines import Lines
+from ...reports.divergence_text import divergence_content
+from ...widgets.static_lines import StaticLines
 from .attach_text import process_content, run_content, warnings_content
 from .missing_reason import NOT_YET, Absence, absence
 from .rank_rows import Place
@@ -88,8 +88,8 @@ class FollowedRun(Vertical):
 
     def compose(self) -> ComposeResult:
         """From the whole run to one of its processes."""
-        yield Lines(id="run")
-        yield Lines(id="warnings")
+        yield StaticLines(id="run")
+        yield StaticLines(id="warnings")
         yield RankTable(id="ranks")
         yield Static(id="doubt", markup=False)
         with Horizontal(id="halves"):
@@ -119,8 +119,8 @@ class FollowedRun(Vertical):
         if header is None and self.rows:
             header = process_content(self.rows)
         reading = Content.styled(f"… reading process {keys[0][0]}", MUTED) if keys else Content()
-        self.query_one("#run", Lines).show(reading if header is None else header, layout=True)
-        warnings = self.query_one("#warnings", Lines)
+        self.query_one("#run", StaticLines).show(reading if header is None else header, layout=True)
+        warnings = self.query_one("#warnings", StaticLines)
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
             warnings.show(warnings_content(attachment), layout=True)
@@ -150,7 +150,7 @@ class FollowedRun(Vertical):
     def _explained(self, event: Explained) -> None:
         event.stop()
         if event.question == self._question:
-            self.query_one(RunView).explain(why_content(event.answer))
+            self.query_one(RunView).explain(divergence_content(event.answer))
 
     def _places(self, board: Board | None, attachment: Attachment | None) -> dict[ProcessKey, Place]:
         """The ranks that were read; those that are seen on no GPU with the one that they will take, or why not."""

@@ -2,13 +2,13 @@
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.drawn_rows import DrawnRows
+from ...widgets.cell_rows import CellRows
 from .run_graph import Picture, axis_rows, key_cells, picture_rows
 
 _AXIS_ROWS = 2
 
 
-class MemoryGraph(DrawnRows):
+class MemoryGraph(CellRows):
     """Draws a ``Picture``; repaints only when what it draws has changed.
 
     Args:

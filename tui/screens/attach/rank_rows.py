@@ -9,7 +9,7 @@ from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.board.divergence_status import HighWater
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from ...draw.cell_text import CellText, tone_of
+from ...draw.cell_text import CellText, status_tone
 from ...draw.labels import signed_gib
 from ...draw.palette import STATUSES
 from .missing_reason import NOT_YET
@@ -90,7 +90,7 @@ def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place]) -> 
 
 def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     comparison, counters = row.comparison, row.process.counters
-    tone = tone_of(row)
+    tone = status_tone(row)
     status = CellText("? no budget" if row.problem else "-", "muted")
     phase = peak = known = ""
     if comparison is not None:

@@ -10,7 +10,7 @@ from textual.widgets import DataTable
 from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from ...draw.labels import severity
+from ...draw.labels import severity_rank
 from ...widgets.table_cell import TableCell, table_cell
 from .rank_rows import Place, RankColumn, RankRow, is_right, rank_columns, rank_rows
 
@@ -106,4 +106,4 @@ class RankTable(DataTable[TableCell]):
 
 
 def _urgency(row: RankRow) -> tuple[int, int]:
-    return (99, 0) if row.row is None else (severity(row.row), -(row.row.process.used_bytes or 0))
+    return (99, 0) if row.row is None else (severity_rank(row.row), -(row.row.process.used_bytes or 0))

@@ -11,13 +11,13 @@ from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.board.phases import RunPhase
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
-from ...draw.bars import Part, bar
+from ...draw.bars import BarSegment, draw_bar
 from ...draw.gpu_bars import NO_JOB, bar_content
-from ...draw.labels import MUTED, badge, most_words, signed_gib, span_words
+from ...draw.labels import MUTED, badge, format_duration, high_water_label, signed_gib
 from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES
-from ...draw.terminal import clean
-from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_name
+from ...draw.text_output import printable
+from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
 from .run_graph import BOUND, CARD, EXPECTED, Line, Mark, Picture, ceiling_bytes
 
 PHASES: dict[RunPhase, tuple[str, str]] = {
@@ -62,7 +62,7 @@ def picture_of(row: ProcessRow, history: Readings, *, span_seconds: float, now: 
 
 def legend_content(row: ProcessRow, picture: Picture, span_words_: str) -> Content:
     """What the graph shows, its lines, and those of its marks that can be seen."""
-    words = [f"GiB on GPU {row.gpu.label}, {short_name(row.gpu.name)}; {span_words_}"]
+    words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_words_}"]
     if row.budget:
         words.append(f"{EXPECTED} expected  {BOUND} low and high")
     if picture.lines and picture.lines[0].char == CARD:
@@ -106,19 +106,19 @@ def facts_content(row: ProcessRow) -> Content:
     facts = [
         f"pid {process.pid}",
         process.user or "user n/a",
-        f"GPU {row.gpu.label} {short_name(row.gpu.name)}",
+        f"GPU {row.gpu.label} {short_gpu_name(row.gpu.name)}",
         ", ".join(process.kinds),
         "start n/a" if process.start_time is None else f"started {_clock(process.start_time)}",
-        f"up {span_words(row.elapsed_seconds)}",
+        f"up {format_duration(row.elapsed_seconds)}",
     ]
     lines = [
         Content.styled(" · ".join(facts), "bold"),
-        Content(clean(process.command or process.name or "command n/a")),
+        Content(printable(process.command or process.name or "command n/a")),
     ]
     if row.job is not None:
-        lines.append(Content(f"job {clean(row.job.label)}"))
+        lines.append(Content(f"job {printable(row.job.label)}"))
     if process.note:
-        lines.append(Content.styled(clean(process.note), "$text-warning"))
+        lines.append(Content.styled(printable(process.note), "$text-warning"))
     return Content("\n").join(lines)
 
 
@@ -134,22 +134,26 @@ def _scale(row: ProcessRow) -> int:
 
 def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
     used = row.process.used_bytes
-    drawn = bar(_held_parts(row), scale_bytes=scale, width=cells, empty=" " if used is not None else "?")
+    drawn = draw_bar(_held_parts(row), scale_bytes=scale, width=cells, empty=" " if used is not None else "?")
     when = "held last" if row.ended_at is not None else "of"
     size = f"{format_gib(used)} {when} {format_gib(row.gpu.total_bytes)} GiB"
     tail = f"│ {format_gib(used)} held last" if row.ended_at is not None else f"│ {size}"
     return Content.assemble(f"{f'GPU {row.gpu.label}':<{_LABEL}}", bar_content(drawn), tail)
 
 
-def _held_parts(row: ProcessRow) -> Sequence[Part]:
+def _held_parts(row: ProcessRow) -> Sequence[BarSegment]:
     """One part, or three where torch's own counters are known."""
     used, counters, colour = row.process.used_bytes, row.process.counters, colour_of(row)
     if used is None or counters is None or counters.allocated_bytes is None or counters.reserved_bytes is None:
-        return [Part(used or 0, "█", colour, keep=True)]
+        return [BarSegment(used or 0, "█", colour, min_one_cell=True)]
     context = COMPONENTS["context"]
     cached = counters.reserved_bytes - counters.allocated_bytes
-    beside = Part(used - counters.reserved_bytes, context.letter, context.colour)
-    return [Part(counters.allocated_bytes, "█", colour, keep=True), Part(cached, _CACHED, colour), beside]
+    beside = BarSegment(used - counters.reserved_bytes, context.letter, context.colour)
+    return [
+        BarSegment(counters.allocated_bytes, "█", colour, min_one_cell=True),
+        BarSegment(cached, _CACHED, colour),
+        beside,
+    ]
 
 
 def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
@@ -169,7 +173,7 @@ def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
     if counters.retries:
         words.append(f"cache flushed {counters.retries} times")
     if now - counters.time > STALE_SECONDS:
-        words.append(f"said {span_words(now - counters.time)} ago")
+        words.append(f"said {format_duration(now - counters.time)} ago")
     return [Content.assemble(f"{'torch':<{_LABEL}}", (" · ".join(words), MUTED))]
 
 
@@ -179,13 +183,15 @@ def _status_line(row: ProcessRow, now: float) -> Content:
         return Content.styled(row.problem or "No job is known to run here, so there is no budget.", "dim")
     status = badge(STATUSES[comparison.status], comparison.status)
     if row.ended_at is not None:
-        after = f" after {span_words(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
+        after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
     difference = signed_gib(comparison.difference_bytes)
     phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
     since = next((mark.time for mark in reversed(row.marks) if mark.phase == comparison.phase), None)
-    phase += f" for {span_words(max(0.0, now - since))}" if phase and since is not None else ""
-    return Content.assemble(status, f" {difference} GiB{phase} · {comparison.sentence} · {most_words(comparison)}")
+    phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
+    return Content.assemble(
+        status, f" {difference} GiB{phase} · {comparison.sentence} · {high_water_label(comparison)}"
+    )
 
 
 def _clock(unix_seconds: float) -> str:

@@ -10,9 +10,9 @@ from textual.events import Resize
 from vramtop.estimator.budget.budget import Budget
 from vramtop.monitor.board.board import ProcessRow
 
-from ...draw.labels import span_words
+from ...draw.labels import format_duration
 from ...draw.memory_graph import Readings
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .memory_graph import MemoryGraph
 from .run_text import bars_content, budget_content, facts_content, legend_content, nothing_content, picture_of
 
@@ -28,7 +28,7 @@ class RunView(VerticalScroll):
 
     DEFAULT_CSS = """
     RunView { padding: 0 1; scrollbar-size-vertical: 1; }
-    RunView Lines { text-wrap: wrap; }
+    RunView StaticLines { text-wrap: wrap; }
     RunView #why { margin: 1 0 0 0; }
     RunView #budget, RunView #facts { margin: 1 0 0 0; }
     RunView MemoryGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
@@ -43,12 +43,12 @@ class RunView(VerticalScroll):
 
     def compose(self) -> ComposeResult:
         """From what is looked at first to what is looked up."""
-        yield Lines(id="bars")
+        yield StaticLines(id="bars")
         yield MemoryGraph(id="over-time", ascii_only=bool(getattr(self.app, "ascii_only", False)))
-        yield Lines(id="legend")
-        yield Lines(id="why")
-        yield Lines(id="budget")
-        yield Lines(id="facts")
+        yield StaticLines(id="legend")
+        yield StaticLines(id="why")
+        yield StaticLines(id="budget")
+        yield StaticLines(id="facts")
 
     def show(self, row: ProcessRow, *, history: Readings, now: float) -> None:
         """Show this process.
@@ -100,14 +100,18 @@ class RunView(VerticalScroll):
 
     def _span_of(self, whole: float) -> tuple[float, str]:
         span = SPANS[self._suits if self._span is None else self._span]
-        return (whole, f"its whole run, {span_words(whole)}") if span is None else (span, f"last {span_words(span)}")
+        return (
+            (whole, f"its whole run, {format_duration(whole)}")
+            if span is None
+            else (span, f"last {format_duration(span)}")
+        )
 
     def _draw_again(self) -> None:
         if self._again is not None:
             self._again()
 
     def _write(self, name: str, content: Content) -> None:
-        lines = self.query_one(f"#{name}", Lines)
+        lines = self.query_one(f"#{name}", StaticLines)
         lines.display = bool(content)
         lines.show(content, layout=True)
 

@@ -25,11 +25,11 @@ from vramtop.monitor.snapshot.snapshot import ProcessKey, WatchedJob
 from ...background.answer_writer import Given
 from ...background.job_estimates import Estimate, Estimates
 from ...background.run_reader import Attach, RunReader
-from ...job.job_fields import TUNING, model_names
+from ...job.form_fields import TUNING, model_names
 from ...job.job_form import JobForm
-from ...widgets.budget_view import deeper
+from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from ..step.screen import StepScreen
 from .attach_text import runs_content
 from .followed_run import FollowedRun, identified, is_recorded, run_of
@@ -142,7 +142,7 @@ class AttachScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """First the choice of a process, then the run."""
-        yield Lines(id="title")
+        yield StaticLines(id="title")
         yield PidChooser(id="choose")
         yield FollowedRun(self._watchlist.history, self._estimate, self._watchlist.is_running, id="attached")
         yield KeysLine()
@@ -228,7 +228,7 @@ class AttachScreen(Screen[None]):
             self.query_one(JobForm).complain(self._edited, event.answer)
             self._doubt(event.answer)
             return
-        if deeper(event.answer, self._budget):
+        if is_better_estimate(event.answer, self._budget):
             self._budget = event.answer
         self.query_one(JobForm).settle()
         self._doubt(None)
@@ -396,6 +396,6 @@ class AttachScreen(Screen[None]):
         board = self._board
         self._keys = identified(board, self._keys)
         title = runs_content(board.runs if board else (), self._keys, self.size.width - 2)
-        self.query_one("#title", Lines).show(title)
+        self.query_one("#title", StaticLines).show(title)
         if self._keys:
             self.query_one(FollowedRun).show(board, self._keys, self._attachment, self._budget)

@@ -20,18 +20,18 @@ from ...draw.labels import (
     FAINT,
     MUTED,
     badge,
-    joined,
+    format_duration,
+    join_to_width,
+    left_and_right,
     process_name,
-    severity,
+    severity_rank,
     shorten,
     signed_gib,
-    span_words,
-    spread,
-    worst,
+    worst_row,
 )
 from ...draw.memory_graph import Readings, graph_levels, level_rows
-from ...draw.palette import STATUSES, darker, rest_words
-from ...draw.terminal import clean
+from ...draw.palette import STATUSES, darker, unattributed_label
+from ...draw.text_output import printable
 
 FRAME_LINES = 4
 """Lines of a panel without a graph: both borders and both bars."""
@@ -77,7 +77,7 @@ def panel_lines(
         _border(
             "┌┐", _name(gpu.reading), _figures(gpu.reading, shape.width // 2 + 8, stale_seconds), frame, shape.width
         ),
-        *(Content.assemble(side, " ", spread(line, Content(), room), " ", side) for line in inside),
+        *(Content.assemble(side, " ", left_and_right(line, Content(), room), " ", side) for line in inside),
         _border("└┘", _verdict(gpu, shape.width - 6), Content(), frame, shape.width),
     ]
 
@@ -97,7 +97,7 @@ def used_words(reading: GpuReading) -> str:
     """Used and total in words, or why they are not known."""
     if reading.used_bytes is None or reading.total_bytes is None:
         reason = reading.reason("used_bytes") or reading.reason("total_bytes")
-        return f"memory n/a: {clean(reason)}" if reason else "memory n/a"
+        return f"memory n/a: {printable(reason)}" if reason else "memory n/a"
     if isinstance(reading, MigDevice) and reading.shares:
         words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB"
         return f"{words}, the same as of {reading.shares}"
@@ -107,10 +107,10 @@ def used_words(reading: GpuReading) -> str:
 
 
 def _name(reading: GpuReading) -> Content:
-    name = clean(reading.name or "GPU").removeprefix("NVIDIA ")
+    name = printable(reading.name or "GPU").removeprefix("NVIDIA ")
     if isinstance(reading, MigDevice):  # its end is cut first
         name, _, _ = name.rpartition(" MIG")
-        name = f"MIG {clean(reading.device.profile or 'device')} of {name}"
+        name = f"MIG {printable(reading.device.profile or 'device')} of {name}"
     if reading.shares_host_memory:
         name = f"{name} (host's memory)"
     return Content.assemble((f"{reading.label} ", "bold"), name)
@@ -119,14 +119,14 @@ def _name(reading: GpuReading) -> Content:
 def _figures(reading: GpuReading, width: int, stale_seconds: float | None) -> Content:
     parts: list[Content | str] = [Content.styled(shorten(used_words(reading), width), "bold")]
     if stale_seconds is not None:
-        parts.insert(0, Content.styled(f" ! {span_words(stale_seconds)} old ", ALARM))
+        parts.insert(0, Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM))
     parts.append(f"free {format_gib(reading.free_bytes)}")
     parts.append("util " + _unit(reading.utilisation_percent, "%"))
     if isinstance(reading, MigDevice):  # power and temperature are of the whole GPU
-        return joined(parts, width)
+        return join_to_width(parts, width)
     parts.append(_unit(None if reading.power_w is None else round(reading.power_w), "W"))
     parts.append(_unit(reading.temperature_c, "°C"))
-    return joined(parts, width)
+    return join_to_width(parts, width)
 
 
 def _unit(figure: int | None, unit: str) -> str:
@@ -142,7 +142,7 @@ def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
         reason = gpu.reading.reason("total_bytes") or "the card's total is not known"
         known = gpu.reading.attributed_bytes
         held = "" if known is None else f", processes hold {format_gib(known)} GiB"
-        return _line("held", Content.styled(f"n/a: {clean(reason)}{held}", MUTED), Content(), shape)
+        return _line("held", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
     return _line("held", bar_content(held_cells(gpu, shape.bar_width)), _held_figures(gpu, shape.figures_width), shape)
 
 
@@ -160,9 +160,9 @@ def _held_figures(gpu: GpuRow, width: int) -> Content:
             known = [size for size in sizes if size is not None]
             words = format_gib(sum(known)) if known else "n/a"
             parts.append(f"{len(rest)} more {words}{' and n/a' if known and len(known) < len(sizes) else ''}")
-    parts.append(f"{rest_words(reading)} {format_gib(reading.remaining_bytes)}")
+    parts.append(f"{unattributed_label(reading)} {format_gib(reading.remaining_bytes)}")
     parts.append(f"reserved {format_gib(reading.reserved_bytes)}")
-    return joined(parts, width)
+    return join_to_width(parts, width)
 
 
 def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
@@ -174,20 +174,20 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
             if count
             else "in MIG mode, without devices"
         )
-        words = f"{words}; {clean(reason)}" if reason else words
+        words = f"{words}; {printable(reason)}" if reason else words
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     if gpu.expected_bytes is None:
         problem = next((row.problem for row in gpu.rows if row.problem), None)
         words = "no job known here" if gpu.rows else "nothing runs here"
         if problem:
-            words = f"n/a: {clean(problem)}"
+            words = f"n/a: {printable(problem)}"
         elif gpu.reading.processes is None:
             refused = (fault.message for fault in gpu.reading.faults if fault.field == "processes")
-            words = f"n/a: {clean(next(refused, 'its processes are not known'))}"
+            words = f"n/a: {printable(next(refused, 'its processes are not known'))}"
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
     peaks = {row.budget.peak.phase for row in gpu.budgeted if row.budget}
-    figures = joined(
+    figures = join_to_width(
         [f"{format_gib(gpu.expected_bytes)} GiB {range_words}", "peak in " + ", ".join(sorted(peaks))],
         shape.figures_width,
     )
@@ -200,7 +200,7 @@ def _graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) 
     if not top or shape.graph_height <= 0:
         return [Content()] * max(0, shape.graph_height)
     span = graph_span(history, now)
-    row = worst(gpu.rows)
+    row = worst_row(gpu.rows)
     colour = STATUSES[row.comparison.status].colour if row and row.comparison else NO_JOB
     seen = max((size for _, size in history if size is not None), default=None)
     levels = graph_levels(
@@ -270,15 +270,15 @@ def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Co
 
 def _verdict(gpu: GpuRow, width: int) -> Content:
     """Each known job with its status, the worst first, and the worst one's sentence."""
-    judged = sorted(gpu.budgeted, key=severity)
+    judged = sorted(gpu.budgeted, key=severity_rank)
     if not judged or judged[0].comparison is None:
         return Content()
     first = judged[0].comparison
     parts: list[Content | str] = [_job(judged[0])]
     parts += [_job(row) for row in judged[1:]] if len(judged) < 3 else [f"{len(judged) - 1} more jobs"]
-    line = joined(parts, width)
+    line = join_to_width(parts, width)
     room = width - line.cell_length - 3
-    return joined([line, shorten(first.sentence, room)], width) if room > 16 else line
+    return join_to_width([line, shorten(first.sentence, room)], width) if room > 16 else line
 
 
 def _job(row: ProcessRow) -> Content:
@@ -286,11 +286,11 @@ def _job(row: ProcessRow) -> Content:
         return Content("?")
     status = row.comparison.status
     difference = f" {signed_gib(row.comparison.difference_bytes)} GiB"
-    return Content.assemble(shorten(clean(row.job.label), 24), " ", badge(STATUSES[status], status), difference)
+    return Content.assemble(shorten(printable(row.job.label), 24), " ", badge(STATUSES[status], status), difference)
 
 
 def _frame_style(gpu: GpuRow, *, stale: bool) -> str:
-    row = worst(gpu.rows)
+    row = worst_row(gpu.rows)
     if stale or row is None or row.comparison is None or not row.comparison.diverges:
         return FAINT
     return f"bold {STATUSES[row.comparison.status].colour}"

@@ -10,9 +10,9 @@ from vramtop.monitor.board.board import GpuRow
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from ...draw.gpu_bars import bar_content, marked_cells
-from ...draw.labels import ALARM, FAINT, MUTED, gpu_status, process_name, shorten, span_words, worst
-from ...draw.terminal import clean
+from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
+from ...draw.labels import ALARM, FAINT, MUTED, format_duration, gpu_status, process_name, shorten, worst_row
+from ...draw.text_output import printable
 
 _STATUS_WIDTH = 20
 _UTIL_WIDTH = 6
@@ -61,7 +61,7 @@ def _title(reading: GpuReading) -> str:
     """``0``, ``0:3 1g.10gb``."""
     if not isinstance(reading, MigDevice):
         return reading.label
-    return f"{reading.label} {shorten(clean(reading.device.profile or 'MIG'), _PROFILE_WIDTH)}"
+    return f"{reading.label} {shorten(printable(reading.device.profile or 'MIG'), _PROFILE_WIDTH)}"
 
 
 def _drawn(gpu: GpuRow, room: int) -> Content:
@@ -73,9 +73,9 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
         words = next((words for words in said if cell_len(words) <= room), said[-1])
         return Content.styled(set_cell_size(words, room + 1), MUTED)
     if reading.total_bytes:
-        return Content.assemble(bar_content(marked_cells(gpu, room)), ("▏", FAINT))
+        return Content.assemble(bar_content(held_cells_with_budget_mark(gpu, room)), ("▏", FAINT))
     reason = reading.reason("total_bytes") or "total not known"
-    return Content.styled(set_cell_size(shorten(f"n/a: {clean(reason)}", room), room + 1), MUTED)
+    return Content.styled(set_cell_size(shorten(f"n/a: {printable(reason)}", room), room + 1), MUTED)
 
 
 def row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
@@ -114,16 +114,16 @@ def _is_shared(gpu: GpuRow) -> bool:
 def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
     status = gpu_status(gpu)
     if stale_seconds is not None:
-        status = Content.styled(f" ! {span_words(stale_seconds)} old ", ALARM)
+        status = Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM)
     status = status.truncate(_STATUS_WIDTH)
     return Content.assemble(status, " " * (_STATUS_WIDTH - status.cell_length))
 
 
 def _job(gpu: GpuRow) -> Content:
     """The worst job; of a MIG device without one its largest process."""
-    row = worst(gpu.rows)
+    row = worst_row(gpu.rows)
     if row and row.job:
-        return Content(set_cell_size(shorten(clean(row.job.label), _JOB_WIDTH), _JOB_WIDTH))
+        return Content(set_cell_size(shorten(printable(row.job.label), _JOB_WIDTH), _JOB_WIDTH))
     if not gpu.rows or not isinstance(gpu.reading, MigDevice):
         return Content(" " * _JOB_WIDTH)
     process = gpu.rows[0].process

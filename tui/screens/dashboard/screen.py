@@ -14,12 +14,12 @@ from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ...draw.labels import MUTED, severity, shorten
-from ...draw.terminal import clean
-from ...widgets.choice import Menu
+from ...draw.labels import MUTED, severity_rank, shorten
+from ...draw.text_output import printable
+from ...widgets.choice import ChoiceMenu
 from ...widgets.keys_line import KeysLine
 from ...widgets.legend import Legend, legend_line
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .gpu_panel import GpuPanel
 from .gpu_rows import GpuRows
 from .header_text import STALE_INTERVALS, header_line, notices, summary_line
@@ -78,16 +78,16 @@ class DashboardScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """From the most general to the most special."""
-        yield Lines(id="header")
-        yield Lines(id="notices")
-        yield Lines(id="summary")
+        yield StaticLines(id="header")
+        yield StaticLines(id="notices")
+        yield StaticLines(id="summary")
         yield Container(id="panels")
-        yield Lines(id="titles")
+        yield StaticLines(id="titles")
         yield GpuRows(id="rows")
         yield GpuPanel(id="open")
         yield PendingList(id="pending")
         yield Input(id="filter", placeholder="filter: pid, user, command, job, status, gpu3", compact=True)
-        yield Lines(id="nothing")
+        yield StaticLines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
         yield KeysLine()
@@ -286,8 +286,8 @@ class DashboardScreen(Screen[None]):
             then(jobs[0])
             return
         place = Offset(1, self.query_one(PendingList).region.bottom)
-        names = [shorten(clean(job.label), self._room.width - 8) for job in jobs]
-        self.app.push_screen(Menu(names, place), lambda at: None if at is None else then(jobs[at]))
+        names = [shorten(printable(job.label), self._room.width - 8) for job in jobs]
+        self.app.push_screen(ChoiceMenu(names, place), lambda at: None if at is None else then(jobs[at]))
 
     def _unpin(self, job: Job) -> None:
         self.app.watchlist.unpend(job)
@@ -295,7 +295,7 @@ class DashboardScreen(Screen[None]):
 
     def _say_matches(self) -> None:
         """Say why the table is empty, where that is the filter's doing."""
-        line, words = self.query_one("#nothing", Lines), self.table.filter_words
+        line, words = self.query_one("#nothing", StaticLines), self.table.filter_words
         line.display = bool(words.split()) and not self.table.row_count
         line.show(Content.styled(f"no process matches {words!r}; Esc shows all", MUTED))
 
@@ -303,12 +303,12 @@ class DashboardScreen(Screen[None]):
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
         self._headed = board, feed
         width = self._room.width
-        self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
+        self.query_one("#header", StaticLines).show(header_line(board, feed, width - 2))
         warnings = notices(board, feed, width - 2)
-        box = self.query_one("#notices", Lines)
+        box = self.query_one("#notices", StaticLines)
         box.display = bool(warnings)
         box.show(Content("\n").join(warnings), layout=True)
-        summary = self.query_one("#summary", Lines)
+        summary = self.query_one("#summary", StaticLines)
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width - 2))
@@ -327,7 +327,7 @@ class DashboardScreen(Screen[None]):
 
     def _show_gpus(self, board: Board, plan: Arrangement, feed: Feed) -> None:
         panels, rows = self.query_one("#panels", Container), self.query_one(GpuRows)
-        titles, opened = self.query_one("#titles", Lines), self.query_one("#open", GpuPanel)
+        titles, opened = self.query_one("#titles", StaticLines), self.query_one("#open", GpuPanel)
         panels.display = plan.panels and bool(board.gpus)
         rows.display = not plan.panels
         titles.display = plan.titles
@@ -372,7 +372,7 @@ class DashboardScreen(Screen[None]):
             key, before = self._chosen
             at = next((at for at, gpu in enumerate(shown) if gpu.reading.key == key), before)
             return min(at, len(shown) - 1)
-        worst = [min((severity(row) for row in gpu.rows), default=99) for gpu in shown]
+        worst = [min((severity_rank(row) for row in gpu.rows), default=99) for gpu in shown]
         return worst.index(min(worst)) if worst else 0
 
     def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:

@@ -12,10 +12,10 @@ from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.snapshot.mig_devices import MigDevice
 from vramtop.monitor.snapshot.snapshot import GpuKey, GpuReading
 
-from ...draw.cell_text import CellText, Tone, tone_of
-from ...draw.labels import WORST_FIRST, severity, shorten, signed_gib, span_words
-from ...draw.palette import STATUSES, rest_words
-from ...draw.terminal import clean
+from ...draw.cell_text import CellText, Tone, status_tone
+from ...draw.labels import WORST_FIRST, format_duration, severity_rank, shorten, signed_gib
+from ...draw.palette import STATUSES, unattributed_label
+from ...draw.text_output import printable
 
 ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
@@ -128,11 +128,11 @@ def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
 def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
     process, comparison = row.process, row.comparison
     budget = CellText("-", "muted") if row.budget is None else CellText(format_gib(row.budget.steady_device_bytes))
-    command = clean(process.command or process.name or process.note or "n/a")
+    command = printable(process.command or process.name or process.note or "n/a")
     if process.note and process.command:
-        command = f"({clean(process.note)}) {command}"
+        command = f"({printable(process.note)}) {command}"
     if row.job:
-        command = f"{clean(row.job.label)}: {command}"
+        command = f"{printable(row.job.label)}: {command}"
     figures: Tone = "muted" if row.gpu.is_old else "plain"
     return {
         "PID": CellText(str(process.pid)),
@@ -140,9 +140,9 @@ def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
         "GPU": CellText(row.gpu.label),
         "VRAM GiB": CellText(format_gib(process.used_bytes), figures),
         "BUDGET": budget,
-        "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), tone_of(row)),
+        "DIFF": CellText("-" if comparison is None else signed_gib(comparison.difference_bytes), status_tone(row)),
         "STATUS": _status(row),
-        "UP": CellText(span_words(row.elapsed_seconds)),
+        "UP": CellText(format_duration(row.elapsed_seconds)),
         "COMMAND": CellText(command),
     }
 
@@ -170,17 +170,17 @@ def _cells_of_rest(reading: GpuReading, size: int | None) -> dict[ColumnName, Ce
     if reading.processes is None:
         words, size = f"processes n/a: {reading.reason('processes') or 'the driver does not list them'}", None
     else:
-        words = f"{rest_words(reading)}: driver, display, other containers"
+        words = f"{unattributed_label(reading)}: driver, display, other containers"
         if size is None and (reason := reading.reason("unattributed_bytes")):
             words = f"unattributed n/a: {reason}"
     texts: dict[ColumnName, str] = {
-        "GPU": reading.label, "VRAM GiB": format_gib(size), "COMMAND": clean(words),
+        "GPU": reading.label, "VRAM GiB": format_gib(size), "COMMAND": printable(words),
     }  # fmt: skip
     return {column.name: CellText(texts.get(column.name, "-"), "muted") for column in COLUMNS}
 
 
 def _user(row: ProcessRow) -> str:
-    return shorten(clean(row.process.user or "n/a"), 9)
+    return shorten(printable(row.process.user or "n/a"), 9)
 
 
 def _status(row: ProcessRow) -> CellText:
@@ -189,7 +189,7 @@ def _status(row: ProcessRow) -> CellText:
     if row.comparison:
         mark = STATUSES[row.comparison.status]
         word = "OUT OF MEM" if row.comparison.status == "out_of_memory" else mark.word  # the column is no wider
-        return CellText(f"{mark.letter} {word}", tone_of(row))
+        return CellText(f"{mark.letter} {word}", status_tone(row))
     return CellText("? no budget" if row.problem else "-", "muted")
 
 
@@ -213,7 +213,7 @@ def _difference(row: TableRow) -> int | None:
 
 
 def _by_status(row: TableRow) -> tuple[float | str, ...]:
-    return (severity(row.row) if row.row else len(WORST_FIRST),)
+    return (severity_rank(row.row) if row.row else len(WORST_FIRST),)
 
 
 def _by_difference(row: TableRow) -> tuple[float | str, ...]:

@@ -13,7 +13,7 @@ from textual.widgets import Button
 from vramtop.monitor.board.board import Board, ProcessRow
 from vramtop.monitor.host.terminate import Ending, NotEndedError
 
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .terminate_text import question, standing, still_there
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class TerminateScreen(ModalScreen[bool]):
         with Vertical(id="box") as box:
             box.border_title = "Terminate this process?"
             with VerticalScroll(can_focus=False):
-                yield Lines(id="question")
-            yield Lines(id="standing")
+                yield StaticLines(id="question")
+            yield StaticLines(id="standing")
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
                 yield Button("y Terminate", id="terminate", compact=True, variant="error")
@@ -144,8 +144,8 @@ class TerminateScreen(ModalScreen[bool]):
         scroll.styles.max_height = max(3, self.size.height - _BELOW)
         width = (self.query_one("#box").content_size.width or 60) - 1
         asked = question(self._row, self._board, ending, width=width, age=self.app.feed.age_seconds)
-        self.query_one("#question", Lines).show(asked, layout=True)
-        self.query_one("#standing", Lines).show(standing(ending, self._refused), layout=True)
+        self.query_one("#question", StaticLines).show(asked, layout=True)
+        self.query_one("#standing", StaticLines).show(standing(ending, self._refused), layout=True)
         self._said = ending.ended
         alive = not ending.ended and self._refused is None
         self._offer("terminate", alive and ending.sent is None)

@@ -21,13 +21,13 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 
 from ...background.latest_only_task import Newest
-from ...job.changed_settings import settings_text
-from ...job.job_fields import cached_models, model_names
+from ...job.changed_settings import changed_settings_text
+from ...job.copy_dialog import ShowTextScreen
+from ...job.form_fields import cached_models, model_names
+from ...job.form_inputs import ModelInput
 from ...job.job_form import JobForm
-from ...job.model_input import ModelInput
-from ...job.open_job import Opened, OpenJobScreen
-from ...job.save_job import ask_where_to_save
-from ...job.show_text import ShowTextScreen
+from ...job.open_dialog import OpenedJob, OpenJobScreen
+from ...job.save_dialog import open_save_dialog
 from ...widgets.keys_line import KeysLine
 from ..preflight.preflight_rows import PreflightMark
 from ..step.screen import StepScreen
@@ -90,7 +90,7 @@ class FitCheckScreen(Screen[None]):
         self._initial = initial or Job()
         self._pinned = pinned
         self._leave = leave
-        self._opened: Opened | None = None
+        self._opened: OpenedJob | None = None
         self._checks = checks_that_post(self._post, estimate, refine, vary or (lambda _: estimate))
         self._names = Newest("models in the cache")
         self._past = Past(self._initial)
@@ -244,7 +244,7 @@ class FitCheckScreen(Screen[None]):
         if job is None or (not job.model.id and job.model.config is None):
             self.notify(f"There is no job to save: {self._why_not()}", severity="warning", markup=False)
             return
-        ask_where_to_save(self, job, self._opened.source.file if self._opened else None)
+        open_save_dialog(self, job, self._opened.source.file if self._opened else None)
 
     def action_copy(self) -> None:
         """Copy what was changed, as vramtop's flags and as edits of the tool's own settings."""
@@ -254,7 +254,7 @@ class FitCheckScreen(Screen[None]):
             return
         opened = self._opened
         source, given = (opened.source, opened.given) if opened else (None, "")
-        text = settings_text(job, source, given, gpus=self.query_one(MachinePicker).elsewhere)
+        text = changed_settings_text(job, source, given, gpus=self.query_one(MachinePicker).elsewhere)
         self.app.copy_to_clipboard(text)
         self.app.push_screen(ShowTextScreen(text, "The changed settings"))
 
@@ -306,7 +306,7 @@ class FitCheckScreen(Screen[None]):
         else:
             (suggestions if suggestions.display else view).focus()
 
-    async def _take_opened(self, opened: Opened | None) -> None:
+    async def _take_opened(self, opened: OpenedJob | None) -> None:
         """Show what was read in a form of its own, with where each value comes from."""
         if opened is None:
             return

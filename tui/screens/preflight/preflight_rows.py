@@ -9,9 +9,9 @@ from vramtop.monitor.preflight.context.check import Check, Outcome
 
 from ...draw.labels import MUTED, shorten
 from ...draw.palette import CHECK_RUNNING, CHECK_UNKNOWN, CHECKS, Mark
-from ...draw.terminal import clean
-from ...reports.preflight_text import MARK_WIDTH, counted, mark_of, sum_line, wrapped
-from ...widgets.lines import Lines
+from ...draw.text_output import printable
+from ...reports.preflight_text import MARK_WIDTH, count_outcomes, outcome_lines, outcome_mark, summary_line
+from ...widgets.static_lines import StaticLines
 
 if TYPE_CHECKING:  # it brings all the checks, which a screen with nothing but the mark has no need of
     from ...background.preflight_run import Looked
@@ -39,13 +39,13 @@ def check_rows(looked: "Looked", *, width: int, now: float) -> list[Content]:
 def sum_row(looked: "Looked") -> Content:
     """The last line: what it comes to, or how far it has come."""
     if looked.problem is not None:
-        return Content.assemble(_painted(CHECKS["failure"], "nothing is checked: "), clean(looked.problem))
+        return Content.assemble(_painted(CHECKS["failure"], "nothing is checked: "), printable(looked.problem))
     if looked.done:
         outcomes = looked.worst_first
-        return _painted(mark_of(outcomes[0]) if outcomes else CHECKS["skipped"], sum_line(outcomes))
+        return _painted(outcome_mark(outcomes[0]) if outcomes else CHECKS["skipped"], summary_line(outcomes))
     if looked.context is None:
         return Content.styled("reading the machine", MUTED)
-    so_far = counted(tuple(looked.outcomes.values()), of=("failure", "warning"))
+    so_far = count_outcomes(tuple(looked.outcomes.values()), of=("failure", "warning"))
     words = f"{len(looked.outcomes)} of {len(looked.checks)} checks done"
     return Content.styled(f"{words}; so far {so_far}" if so_far else words, MUTED)
 
@@ -64,14 +64,18 @@ def mark_line(looked: "Looked | None", *, stale: bool = False, key: str = "F12")
         said: Content = _painted(CHECK_UNKNOWN, "? nothing is checked")
     else:
         outcomes = looked.worst_first
-        mark = mark_of(outcomes[0]) if outcomes else CHECKS["skipped"]
-        words = counted(outcomes, of=("failure", "warning")) or counted(outcomes, of=("pass",)) or "nothing to check"
+        mark = outcome_mark(outcomes[0]) if outcomes else CHECKS["skipped"]
+        words = (
+            count_outcomes(outcomes, of=("failure", "warning"))
+            or count_outcomes(outcomes, of=("pass",))
+            or "nothing to check"
+        )
         said = _painted(mark, f"{mark.letter} {words}")
     old = " (with other settings)" if stale else ""
     return Content.assemble(("preflight: ", MUTED), said, (f"{old} · {key}", MUTED))
 
 
-class PreflightMark(Lines):
+class PreflightMark(StaticLines):
     """Preflight in one line of another screen, which has a ``preflight`` action; a click is that action.
 
     Args:
@@ -106,8 +110,8 @@ class PreflightMark(Lines):
 
 
 def _row(outcome: Outcome, name_width: int, width: int) -> list[Content]:
-    mark, margin = mark_of(outcome), MARK_WIDTH + name_width + 4
-    found, advice = wrapped(outcome, max(20, width - margin), clean)
+    mark, margin = outcome_mark(outcome), MARK_WIDTH + name_width + 4
+    found, advice = outcome_lines(outcome, max(20, width - margin), printable)
     head = Content.assemble(_painted(mark, _head(mark)), f"  {outcome.name:<{name_width}}  ", found[0])
     if outcome.status == "skipped":
         head = Content.assemble(_painted(mark, _head(mark)), (f"  {outcome.name:<{name_width}}  {found[0]}", MUTED))

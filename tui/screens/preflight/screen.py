@@ -24,9 +24,9 @@ from vramtop.monitor.preflight.context.context import Context
 
 from ...background.latest_only_task import Newest
 from ...background.preflight_run import Looked, Subject, context_of, look
-from ...draw.terminal import clean
+from ...draw.text_output import printable
 from ...widgets.keys_line import KeysLine
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .preflight_rows import PreflightMark, check_rows, sum_row
 
 _TICK_SECONDS = 1.0
@@ -82,17 +82,17 @@ class PreflightScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """What is looked at, the checks, and what it comes to."""
-        yield Lines(id="title")
-        yield Lines(id="facts")
+        yield StaticLines(id="title")
+        yield StaticLines(id="facts")
         with VerticalScroll(id="checks", can_focus=True):
-            yield Lines(id="rows")
-        yield Lines(id="sum")
+            yield StaticLines(id="rows")
+        yield StaticLines(id="sum")
         yield KeysLine(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Begin."""
         self.query_one("#checks").focus()
-        self.query_one("#title", Lines).show(Content(f"Preflight: {clean(self._subject.job.label)}"))
+        self.query_one("#title", StaticLines).show(Content(f"Preflight: {printable(self._subject.job.label)}"))
         self.set_interval(_TICK_SECONDS, self._tick)
         self.action_again()
 
@@ -144,9 +144,9 @@ class PreflightScreen(Screen[None]):
             return
         width = self.size.width - 3  # a space on both sides, and the scrollbar
         rows = [] if looked.problem is not None else check_rows(looked, width=width, now=time.monotonic())
-        self.query_one("#facts", Lines).show(Content(_facts(looked)))
-        self.query_one("#rows", Lines).show(Content("\n").join(rows), layout=True)
-        self.query_one("#sum", Lines).show(sum_row(looked), layout=True)
+        self.query_one("#facts", StaticLines).show(Content(_facts(looked)))
+        self.query_one("#rows", StaticLines).show(Content("\n").join(rows), layout=True)
+        self.query_one("#sum", StaticLines).show(sum_row(looked), layout=True)
 
 
 def open_preflight(
@@ -195,4 +195,4 @@ def _facts(looked: Looked) -> str:
     where = "on this machine"
     if machine.elsewhere:
         where = f"on {len(machine.rooms)} × {machine.rooms[0].name} elsewhere" if machine.rooms else "elsewhere"
-    return clean(f"{where} · {python.path} ({python.origin})")
+    return printable(f"{where} · {python.path} ({python.origin})")

@@ -4,13 +4,13 @@ from vramtop.estimator.budget.budget import Budget
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.drawn_rows import DrawnRows
+from ...widgets.cell_rows import CellRows
 from .step_graph_rows import axis_rows, step_of, step_rows, top_bytes
 
 _AXIS_ROWS = 2
 
 
-class StepGraph(DrawnRows):
+class StepGraph(CellRows):
     """Draws a budget's step; a new budget or another size draws it anew.
 
     Args:

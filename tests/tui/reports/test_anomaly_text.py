@@ -14,8 +14,8 @@ import pytest
 from vramtop.monitor.anomalies.anomaly import Oddity
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
-from vramtop.tui.draw.terminal import Terminal
-from vramtop.tui.reports.anomaly_lines import odd_lines
+from vramtop.tui.draw.text_output import TextOutput
+from vramtop.tui.reports.anomaly_text import anomaly_lines
 
 Make = Callable[..., Any]
 ODD = Oddity(
@@ -31,7 +31,7 @@ ODD = Oddity(
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_an_oddity_is_wrapped_to_the_terminal_and_keeps_its_size_together(width: int) -> None:
-    lines = list(odd_lines([ODD], Terminal(colours="none", ascii_only=True, width=width)))
+    lines = list(anomaly_lines([ODD], TextOutput(colour_depth="none", ascii_only=True, width=width)))
     assert all(len(line) <= width and line.isascii() for line in lines)
     assert lines[0].startswith("     ! 2 data loader workers")
     assert sum(line.startswith("     ! ") for line in lines) == 1

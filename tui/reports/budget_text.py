@@ -1,16 +1,15 @@
 """Budgets and verdicts as text for a terminal: what ``estimate``, ``fit`` and ``attach`` print."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.budget.budget import Budget, LargeTensor
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.monitor.board.fit import Fit, GpuVerdict, Room
 
-from ..draw.bars import Part, bar, component_parts, mark_range
+from ..draw.bars import BarSegment, component_segments, draw_bar, mark_range
 from ..draw.palette import COMPONENTS, VERDICTS
-from ..draw.terminal import Terminal, table
-from .tensor_rows import tensor_rows
+from ..draw.text_output import TextOutput, format_table, printable
 
 _TENSORS = 6
 _METHODS = {
@@ -20,7 +19,7 @@ _METHODS = {
 }
 
 
-def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None = None) -> Iterator[str]:
+def budget_lines(budget: Budget, terminal: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
     """A budget: headline, bar, table by phase and component, assumptions and warnings.
 
     Args:
@@ -45,7 +44,7 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = terminal.width - 12
     cells = mark_range(
-        bar(component_parts(peak.components), scale_bytes=scale, width=width),
+        draw_bar(component_segments(peak.components), scale_bytes=scale, width=width),
         low_bytes=peak.low_bytes,
         high_bytes=peak.high_bytes,
         scale_bytes=scale,
@@ -66,7 +65,7 @@ def budget_lines(budget: Budget, terminal: Terminal, *, scale_bytes: int | None 
             yield from terminal.wrapped(f"{title}: {sentence}", further="  ")
 
 
-def fit_lines(found: Fit, budget: Budget, terminal: Terminal) -> Iterator[str]:
+def fit_lines(found: Fit, budget: Budget, terminal: TextOutput) -> Iterator[str]:
     """A verdict: in words, a bar per GPU, and the host."""
     mark = VERDICTS[found.verdict]
     yield terminal.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + terminal.text(f"  {found.sentence}")
@@ -77,7 +76,7 @@ def fit_lines(found: Fit, budget: Budget, terminal: Terminal) -> Iterator[str]:
         yield terminal.text(f"  host: {found.host.sentence}")
 
 
-def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) -> Iterator[str]:
+def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: TextOutput) -> Iterator[str]:
     room, mark = gpu.room, VERDICTS[gpu.verdict]
     chosen = "*" if room in found.placed else " "
     short = f", short of {format_gib(gpu.short_bytes)} GiB" if gpu.short_bytes else ""
@@ -91,10 +90,10 @@ def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: Terminal) 
         yield from terminal.wrapped(room.unread, indent="  ", further="  ")
     if room.total_bytes is None or room.free_bytes is None:
         return
-    held = Part(room.total_bytes - room.free_bytes, "#", "#788497")
-    committed = Part(room.committed_bytes, "c", "#788497")
-    parts = [held, committed, *component_parts(budget.peak.components)]
-    cells = bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".")
+    held = BarSegment(room.total_bytes - room.free_bytes, "#", "#788497")
+    committed = BarSegment(room.committed_bytes, "c", "#788497")
+    parts = [held, committed, *component_segments(budget.peak.components)]
+    cells = draw_bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".")
     taken = held.size_bytes + committed.size_bytes
     if taken + budget.peak.low_bytes < room.total_bytes:
         cells = mark_range(
@@ -136,17 +135,17 @@ def _model_words(budget: Budget) -> str:
     )
 
 
-def _tensor_table(budget: Budget, terminal: Terminal) -> Iterator[str]:
+def _tensor_table(budget: Budget, terminal: TextOutput) -> Iterator[str]:
     """The largest tensors at the peak, where a step was traced."""
     if not budget.largest:
         return
     yield f"largest at the peak ({budget.peak.phase}), GiB"
     rows = tensor_rows(budget.largest[:_TENSORS])
-    yield from (terminal.text(line[: terminal.width]) for line in table(rows, "<><<<"))
+    yield from (terminal.text(line[: terminal.width]) for line in format_table(rows, "<><<<"))
     yield ""
 
 
-def _phase_table(budget: Budget, terminal: Terminal) -> Iterator[str]:
+def _phase_table(budget: Budget, terminal: TextOutput) -> Iterator[str]:
     names = [name for name in COMPONENTS if any(getattr(phase.components, name) for phase in budget.phases)]
     head = ("GiB", *(phase.name for phase in budget.phases))
     rows = [head]
@@ -156,5 +155,19 @@ def _phase_table(budget: Budget, terminal: Terminal) -> Iterator[str]:
         rows.append((f"{mark.letter} {mark.word}", *figures))
     rows.append(("  allocated", *(format_gib(phase.allocated_bytes, digits=2) for phase in budget.phases)))
     rows.append(("  in all", *(format_gib(phase.components.total_bytes, digits=2) for phase in budget.phases)))
-    yield from (terminal.text(line) for line in table(rows, "<" + ">" * len(budget.phases)))
+    yield from (terminal.text(line) for line in format_table(rows, "<" + ">" * len(budget.phases)))
     yield ""
+
+
+def tensor_rows(tensors: Sequence[LargeTensor]) -> list[tuple[str, str, str, str, str]]:
+    """(letter, GiB, module, type, shape) of each."""
+    return [
+        (
+            COMPONENTS[tensor.component].letter,
+            format_gib(tensor.bytes, digits=2),
+            printable(tensor.module) or "(no module)",
+            tensor.dtype,
+            " x ".join(str(size) for size in tensor.shape) or "scalar",
+        )
+        for tensor in tensors
+    ]

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 
 from vramtop.monitor.anomalies.anomaly import Oddity
 
-from ..draw.terminal import Terminal
+from ..draw.text_output import TextOutput
 
-ODD_COLOUR = "#c96c04"
+ANOMALY_COLOUR = "#c96c04"
 
 
-def odd_lines(odd: Iterable[Oddity], terminal: Terminal, *, indent: str = "     ") -> Iterator[str]:
+def anomaly_lines(odd: Iterable[Oddity], terminal: TextOutput, *, indent: str = "     ") -> Iterator[str]:
     """Each oddity: its sentence with a mark, and below it what to do."""
     for oddity in odd:
         sentence = terminal.wrapped(f"! {oddity.sentence}", indent=indent, further=f"{indent}  ")
-        yield from (terminal.paint(line, ODD_COLOUR) for line in sentence)
+        yield from (terminal.paint(line, ANOMALY_COLOUR) for line in sentence)
         yield from terminal.wrapped(oddity.advice, indent=f"{indent}  ")

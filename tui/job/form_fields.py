@@ -12,7 +12,7 @@ from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel,
 from vramtop.estimator.job.job_file import with_changes
 from vramtop.estimator.model.find_config import built_in_models, hub_cache
 
-Kind = Literal["text", "number", "share", "choice", "flag", "words"]
+FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
 
 TUNING = "lora"
 """The field that says whether there are adapters; the fields of ``[lora]`` count only if it says so."""
@@ -43,7 +43,7 @@ class JobField:
     key: str
     """Dotted job key, such as ``training.micro_batch``; ``lora`` alone for the kind of fine-tuning."""
     label: str
-    kind: Kind
+    kind: FieldKind
     choices: tuple[str, ...] = ()
     """What can be chosen; for ``words``: the words that stand alone."""
     optional: bool = False

@@ -36,7 +36,7 @@ _FILES = (".toml", ".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSource:
+class LoadedJob:
     """A job, and what it was read from."""
 
     job: Job
@@ -90,13 +90,13 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag, dest=key, metavar="VALUE", help=f"{key}", default=None)
 
 
-def read_job(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
-    """The job that the arguments describe, and warnings about what was not understood; see ``read_source``."""
-    source = read_source(options, launch)
+def job_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[Job, tuple[str, ...]]:
+    """The job that the arguments describe, and warnings about what was not understood; see ``load_from_options``."""
+    source = load_from_options(options, launch)
     return source.job, source.notes
 
 
-def read_source(options: argparse.Namespace, launch: Sequence[str] | None) -> JobSource:
+def load_from_options(options: argparse.Namespace, launch: Sequence[str] | None) -> LoadedJob:
     """The job that the arguments describe, with where it was read from.
 
     Args:
@@ -117,7 +117,7 @@ def read_source(options: argparse.Namespace, launch: Sequence[str] | None) -> Jo
     if path.suffix in _FILES and not path.is_dir():
         return _complete(_from_file(path, changes), str(path), "with")
     try:
-        return JobSource(job=with_changes(_from_model(options.job, changes), changes, where="the command line"))
+        return LoadedJob(job=with_changes(_from_model(options.job, changes), changes, where="the command line"))
     except InputError as error:
         raise (_not_a_job(error) if path.is_file() else error) from None
 
@@ -128,7 +128,7 @@ def _not_a_job(error: InputError) -> InputError:
     )
 
 
-def open_source(text: str) -> JobSource:
+def load_from_text(text: str) -> LoadedJob:
     """What a person types or pastes: a job file, a tool's configuration, a launch line, a model; it may lack values.
 
     Args:
@@ -146,7 +146,7 @@ def open_source(text: str) -> JobSource:
         return _from_launch_line([text], {})
     if not alone:
         raise InputError("nothing is given: a job file, a tool's configuration, a launch line, or a model")
-    return JobSource(job=_from_model(alone, {}), origins={"model.id": "as you gave it"})
+    return LoadedJob(job=_from_model(alone, {}), origins={"model.id": "as you gave it"})
 
 
 def _given(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -155,15 +155,15 @@ def _given(options: argparse.Namespace) -> Mapping[str, Any]:
     return dict(parse_assignment(text) for text in assignments)
 
 
-def _from_file(path: Path, changes: Mapping[str, Any]) -> JobSource:
+def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".toml" and not _is_torchtitan(path):
         job = with_changes(load_job(path), changes, where="the command line")
-        return JobSource(job=job, file=path, origins=dict.fromkeys(written_keys(path), path.name))
+        return LoadedJob(job=job, file=path, origins=dict.fromkeys(written_keys(path), path.name))
     if _is_model_config(path):
         job = with_changes(_from_model(str(path.resolve()), changes), changes, where="the command line")
-        return JobSource(job=job, origins={"model.id": path.name})
+        return LoadedJob(job=job, origins={"model.id": path.name})
     from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 
     return _from_reading(read_config_file(path), changes, tool=tool_of_file(path), place=path.name)
@@ -196,14 +196,14 @@ def _is_model_config(path: Path) -> bool:
         return False
 
 
-def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> JobSource:
+def _from_launch_line(launch: Sequence[str], changes: Mapping[str, Any]) -> LoadedJob:
     from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
     return _from_reading(read_launch(launch), changes, tool=tool_of_line(launch), place="command line")
 
 
-def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: str | None, place: str) -> JobSource:
-    return JobSource(
+def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: str | None, place: str) -> LoadedJob:
+    return LoadedJob(
         job=reading.job(changes),
         notes=reading.warnings,
         reading=reading,
@@ -214,7 +214,7 @@ def _from_reading(reading: "JobReading", changes: Mapping[str, Any], *, tool: st
     )
 
 
-def _complete(source: JobSource, what: str, where: str) -> JobSource:
+def _complete(source: LoadedJob, what: str, where: str) -> LoadedJob:
     """The source with a note on what was guessed; a job that lacks a value that matters is refused."""
     if source.missing:
         first = source.missing[0]

@@ -2,7 +2,7 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.tui.job.job_argument import open_source
+from vramtop.tui.job.load_job import load_from_text
 
 LINE = (
     "torchrun --nproc_per_node 2 train.py --model_name_or_path meta-llama/Llama-3.1-8B "
@@ -19,14 +19,14 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_job_file_is_opened_with_what_it_sets(folder):
     (folder / "my job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 3\n')
-    found = open_source(f"'{folder / 'my job.toml'}'")
+    found = load_from_text(f"'{folder / 'my job.toml'}'")
     assert found.job == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=3))
     assert found.origins == {"model.id": "my job.toml", "training.micro_batch": "my job.toml"}
     assert found.file == folder / "my job.toml"
 
 
 def test_a_launch_line_is_read_with_the_flags_it_came_from():
-    found = open_source(f"$ {LINE}")
+    found = load_from_text(f"$ {LINE}")
     assert found.job.training.micro_batch == 4
     assert found.job.parallel.world_size == 2
     assert "--per_device_train_batch_size" in found.origins["training.micro_batch"]
@@ -35,13 +35,13 @@ def test_a_launch_line_is_read_with_the_flags_it_came_from():
 
 def test_what_a_configuration_does_not_say_is_missing_and_not_refused(folder):
     (folder / "sft.yaml").write_text("model_name_or_path: gpt2\noutput_dir: out\nper_device_train_batch_size: 2\n")
-    found = open_source("sft.yaml")
+    found = load_from_text("sft.yaml")
     assert found.job.model.id == "gpt2"
     assert set(found.missing) <= {"training.sequence_length"}
 
 
 def test_a_model_is_a_job_with_its_usual_task():
-    assert open_source("bert-base-uncased").job.model.task == "masked-lm"
+    assert load_from_text("bert-base-uncased").job.model.task == "masked-lm"
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_model_is_a_job_with_its_usual_task():
 )
 def test_what_cannot_be_opened_is_said_in_a_sentence(text, sentence):
     with pytest.raises(InputError, match=sentence):
-        open_source(text)
+        load_from_text(text)

@@ -20,14 +20,14 @@ _QUIET_SECONDS = 2.0
 """After this nothing that was typed is undecided any more, whatever ``ESCDELAY`` says."""
 
 
-class QuietInput(LinuxDriver):
+class BlockingInputDriver(LinuxDriver):
     """Textual's driver, whose input thread sleeps until there is input, or until it is to end."""
 
     def __init__(
         self, app: "App[Any]", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
-        self.exit_event = self._ending = _Ending()
+        self.exit_event = self._stop = _StopEvent()
 
     def run_input_thread(self) -> None:
         """Pass on what is typed until ``exit_event`` is set."""
@@ -35,9 +35,9 @@ class QuietInput(LinuxDriver):
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         poll = select.poll()
         poll.register(self.fileno, select.POLLIN)
-        poll.register(self._ending.reader, select.POLLIN)
+        poll.register(self._stop.reader, select.POLLIN)
         quiet = 0.0
-        while not self._ending.is_set():
+        while not self._stop.is_set():
             ready = [number for number, _ in poll.poll(None if quiet >= _QUIET_SECONDS else _LOOK_SECONDS * 1000)]
             if self.fileno in ready:
                 quiet = 0.0
@@ -55,7 +55,7 @@ class QuietInput(LinuxDriver):
                 pass
 
 
-class _Ending(threading.Event):
+class _StopEvent(threading.Event):
     """An event that can be waited for together with input."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _HUES = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
 _STEPS = 32
 
 
-def parse(colour: str) -> Rgb:
+def parse_hex(colour: str) -> Rgb:
     """Of ``#rrggbb``."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
@@ -76,7 +76,7 @@ def _mixed(colour: Rgb, end: Rgb, step: int) -> Rgb:
 
 
 @lru_cache(maxsize=1024)
-def of_16(colour: Rgb) -> int:
+def nearest_of_16(colour: Rgb) -> int:
     """The ground that comes nearest among the first 8 of 16 colours: by hue, or black or light grey."""
     high, low = max(colour), min(colour)
     if high - low < _GREY:
@@ -87,7 +87,7 @@ def of_16(colour: Rgb) -> int:
 
 
 @lru_cache(maxsize=1024)
-def text_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float = TEXT_CONTRAST) -> int:
+def readable_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float = TEXT_CONTRAST) -> int:
     """The text's number among 16 colours on one of them: of its hue where that reads, else black or white.
 
     Args:
@@ -96,7 +96,7 @@ def text_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float 
         colours: what the 16 look like.
         least: the contrast that it must have.
     """
-    number = of_16(colour)
+    number = nearest_of_16(colour)
     if number == 0:
         number = 7 if luminance(colour) > 0.05 and ground == 0 else 0
     wanted = (number, number + 8) if number else (0,)
@@ -106,27 +106,27 @@ def text_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float 
 
 
 @lru_cache(maxsize=1024)
-def of_256(colour: Rgb) -> int:
+def nearest_of_256(colour: Rgb) -> int:
     """The nearest of the 256 colours: of the cube, or of the greys."""
     levels = (0, 95, 135, 175, 215, 255)
     red, green, blue = (min(range(6), key=[abs(level - channel) for level in levels].__getitem__) for channel in colour)
     number = 16 + 36 * red + 6 * green + blue
     grey = 232 + min(23, max(0, round((sum(colour) / 3 - 8) / 10)))
-    return min((number, grey), key=lambda each: _distance(from_256(each), colour))
+    return min((number, grey), key=lambda each: _distance(rgb_of_256(each), colour))
 
 
 @lru_cache(maxsize=4096)
-def text_of_256(colour: Rgb, ground: Rgb, least: float) -> int:
+def readable_of_256(colour: Rgb, ground: Rgb, least: float) -> int:
     """The number of ``readable`` among 256: the nearest one may be too near to the ground."""
     wanted = least
-    while (number := of_256(readable(colour, ground, wanted))) and contrast(from_256(number), ground) < least:
+    while (number := nearest_of_256(readable(colour, ground, wanted))) and contrast(rgb_of_256(number), ground) < least:
         wanted += 0.2
         if wanted > 2 * least:
             break
     return number
 
 
-def from_256(number: int) -> Rgb:
+def rgb_of_256(number: int) -> Rgb:
     """What one of the 256 looks like; the first 16 as xterm has them."""
     if number < 16:
         return XTERM[number]

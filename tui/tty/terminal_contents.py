@@ -21,7 +21,7 @@ _Cell = tuple[str, Style | None]
 """A sign and its style; an empty sign is the right half of a wide one."""
 
 
-class ShownCells:
+class TerminalContents:
     """What was sent to a terminal, until that may have lost it."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class ShownCells:
 class _Changes(CompositorUpdate):
     """An update that is compared when it is sent: not all that are made are."""
 
-    def __init__(self, shown: ShownCells, update: ChopsUpdate | LayoutUpdate) -> None:
+    def __init__(self, shown: TerminalContents, update: ChopsUpdate | LayoutUpdate) -> None:
         self._shown = shown
         self._update = update
 

@@ -12,7 +12,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from vramtop.tui.tty.shown_cells import ShownCells
+from vramtop.tui.tty.terminal_contents import TerminalContents
 
 _WIDTH, _HEIGHT = 24, 4
 _CUTS = (0, 10, _WIDTH)
@@ -70,7 +70,7 @@ def chops(lines: list[dict[int, Strip | None]], spans: list[tuple[int, int, int]
 def test_terminal_shows_the_same_as_if_all_had_been_sent(seed: int):
     draw = random.Random(seed)  # noqa: S311 - nothing is secret here
     console = Console(force_terminal=True, color_system="truecolor")
-    shown, all_sent, changes_sent = ShownCells(), Screen(), Screen()
+    shown, all_sent, changes_sent = TerminalContents(), Screen(), Screen()
 
     def lay_out(cut: int) -> None:
         lines = [[strip_of(draw, cut), strip_of(draw, _WIDTH - cut)] for _ in range(_HEIGHT)]
@@ -94,7 +94,7 @@ def test_terminal_shows_the_same_as_if_all_had_been_sent(seed: int):
 
 def test_only_what_changed_is_written():
     console = Console(force_terminal=True, color_system="truecolor")
-    shown = ShownCells()
+    shown = TerminalContents()
     style = Style(color="#102030")
 
     def line(util: str) -> ChopsUpdate:
@@ -108,7 +108,7 @@ def test_only_what_changed_is_written():
 
 def test_what_is_laid_out_anew_is_compared_until_the_terminal_may_have_lost_it():
     console = Console(force_terminal=True, color_system="truecolor")
-    shown = ShownCells()
+    shown = TerminalContents()
     full = LayoutUpdate([[Strip([Segment("all")], 3)]], Region(0, 0, 3, 1))
     assert shown.send(full, console) == full.render_segments(console)
     assert shown.send(full, console) == ""
@@ -119,12 +119,12 @@ def test_what_is_laid_out_anew_is_compared_until_the_terminal_may_have_lost_it()
 def test_piece_behind_another_widget_is_not_sent():
     console = Console(force_terminal=True, color_system="truecolor")
     update = chops([{0: Strip([Segment("a" * 10)], 10), 10: Strip([Segment("b" * 14)], 14)}], [(0, 0, 10)])
-    assert "b" not in ShownCells().send(update, console)
+    assert "b" not in TerminalContents().send(update, console)
 
 
 def test_after_forgetting_all_is_sent_again():
     console = Console(force_terminal=True, color_system="truecolor")
-    shown = ShownCells()
+    shown = TerminalContents()
     update = chops([{0: Strip([Segment("a" * 24)], 24)}], [(0, 0, 24)], (0, 24))
     first = shown.send(update, console)
     assert shown.send(update, console) == ""

@@ -15,7 +15,7 @@ from textual.widgets import Input, Label, Static
 from vramtop.estimator.common.errors import VramtopError
 
 from ..background.latest_only_task import Newest
-from .job_argument import JobSource, open_source
+from .load_job import LoadedJob, load_from_text
 
 _HINT = (
     "a job file (.toml), a configuration of axolotl, LLaMA-Factory, torchtune, TRL, ... (.yaml, .json), a model, "
@@ -24,10 +24,10 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedJob:
     """A job that was read, and how the user named it."""
 
-    source: JobSource
+    source: LoadedJob
     given: str
 
 
@@ -35,12 +35,12 @@ class LaunchInput(Input):
     """Takes a pasted launch line of several lines as one."""
 
     def _on_paste(self, event: Paste) -> None:
-        self.replace(in_one_line(event.text), *self.selection)
+        self.replace(join_lines(event.text), *self.selection)
         event.stop()
         event.prevent_default()
 
 
-class OpenJobScreen(ModalScreen[Opened | None]):
+class OpenJobScreen(ModalScreen[OpenedJob | None]):
     """Asks for a job, and returns what was read; Escape: None.
 
     Args:
@@ -63,11 +63,11 @@ class OpenJobScreen(ModalScreen[Opened | None]):
         """It was read, or could not be."""
 
         text: str
-        answer: JobSource | str
+        answer: LoadedJob | str
 
     def __init__(self, text: str = "") -> None:
         super().__init__()
-        self._text = in_one_line(text)
+        self._text = join_lines(text)
         self._work = Newest("open a job")
 
     def compose(self) -> ComposeResult:
@@ -100,8 +100,8 @@ class OpenJobScreen(ModalScreen[Opened | None]):
     @on(Read)
     def read(self, event: Read) -> None:
         """Return it, or say in one sentence why that is not possible."""
-        if isinstance(event.answer, JobSource):
-            self.dismiss(Opened(source=event.answer, given=event.text.strip().removeprefix("$ ")))
+        if isinstance(event.answer, LoadedJob):
+            self.dismiss(OpenedJob(source=event.answer, given=event.text.strip().removeprefix("$ ")))
         else:
             self._fail(event.answer)
 
@@ -111,9 +111,9 @@ class OpenJobScreen(ModalScreen[Opened | None]):
 
     def _answer(self, text: str) -> None:
         """Runs on a thread of its own: disks may hang."""
-        answer: JobSource | str
+        answer: LoadedJob | str
         try:
-            answer = open_source(text)
+            answer = load_from_text(text)
         except VramtopError as error:
             answer = error.message
         if self.is_running:
@@ -125,6 +125,6 @@ class OpenJobScreen(ModalScreen[Opened | None]):
         failure.display = bool(sentence)
 
 
-def in_one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """A command of several lines, joined by backslashes or not, in one."""
     return " ".join(line.strip().removesuffix("\\").rstrip() for line in text.splitlines() if line.strip())

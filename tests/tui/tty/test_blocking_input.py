@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from textual.events import Key
 
-from vramtop.tui.tty.quiet_input import QuietInput, _Ending
+from vramtop.tui.tty.blocking_input import BlockingInputDriver, _StopEvent
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A driver that reads from a terminal; ``keys`` are those that came, ``waits`` how long it slept at most."""
     master, slave = os.openpty()
     os.set_blocking(slave, True)
-    driver: Any = object.__new__(QuietInput)
+    driver: Any = object.__new__(BlockingInputDriver)
     keys: list[str] = []
     waits: list[float | None] = []
     poll = select.poll
@@ -35,9 +35,9 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         return SimpleNamespace(register=real.register, poll=wait, unregister=real.unregister)
 
-    monkeypatch.setattr("vramtop.tui.tty.quiet_input.select.poll", watched)
-    monkeypatch.setattr("vramtop.tui.tty.quiet_input._QUIET_SECONDS", 0.3)
-    driver.__dict__.update(fileno=slave, _debug=False, exit_event=(ending := _Ending()), _ending=ending)
+    monkeypatch.setattr("vramtop.tui.tty.blocking_input.select.poll", watched)
+    monkeypatch.setattr("vramtop.tui.tty.blocking_input._QUIET_SECONDS", 0.3)
+    driver.__dict__.update(fileno=slave, _debug=False, exit_event=(ending := _StopEvent()), _stop=ending)
     driver.process_message = lambda event: keys.append(event.key) if isinstance(event, Key) else None
     thread = threading.Thread(target=driver.run_input_thread, daemon=True)
     tty.setraw(slave)

@@ -4,10 +4,10 @@ from textual.content import Content
 from textual.widgets import Static
 
 
-class Lines(Static):
+class StaticLines(Static):
     """A ``Static`` that compares before it updates: most lines stay the same from one second to the next."""
 
-    DEFAULT_CSS = "Lines { height: auto; text-wrap: nowrap; }"
+    DEFAULT_CSS = "StaticLines { height: auto; text-wrap: nowrap; }"
 
     _shown: Content | None = None
 

@@ -86,7 +86,7 @@ class SaveJobScreen(ModalScreen[Path | None]):
         failure.display = bool(sentence)
 
 
-def ask_where_to_save(opener: Screen[None], job: Job, file: Path | None) -> None:
+def open_save_dialog(opener: Screen[None], job: Job, file: Path | None) -> None:
     """Open the screen, and say where the job lies then.
 
     Args:

@@ -1,14 +1,19 @@
 """A widget that draws its rows itself, and repaints only when they have changed."""
 
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+
+from rich.segment import Segment
+from rich.style import Style
 from textual.events import Resize
 from textual.strip import Strip
 from textual.widget import Widget
 
 from ..draw.bars import Cell
-from .cells import cells_strip
 
 
-class DrawnRows(Widget):
+class CellRows(Widget):
     """Rows of cells, drawn anew for another size.
 
     Args:
@@ -46,3 +51,21 @@ class DrawnRows(Widget):
         if rows != self._rows:
             self._rows = rows
             self.refresh()
+
+
+def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:
+    """The cells as one line of a widget.
+
+    Args:
+        cells: from left to right.
+        ground: the widget's own style, under the cells' colours.
+    """
+    base = ground or Style.null()
+    runs = groupby(cells, key=lambda cell: (cell.colour, cell.ground))
+    segments = (Segment("".join(cell.char for cell in run), base + _style(*colours)) for colours, run in runs)
+    return Strip(segments, len(cells))
+
+
+@lru_cache(maxsize=64)
+def _style(colour: str | None, ground: str | None) -> Style:
+    return Style(color=colour, bgcolor=ground)
