@@ -18,7 +18,7 @@ from vramtop.monitor.sources.early_sampler import HeadStart
 from vramtop.monitor.sources.sampler import Sampler
 
 from ..draw.text_output import printable
-from ..screens.base import BoardApp, Feed, ShowsBoard
+from ..screens.base import BoardApp, FeedStatus, ShowsBoard
 from ..screens.dashboard.header_text import STALE_INTERVALS
 from ..screens.dashboard.screen import DashboardScreen
 from .app_messages import BoardUpdated, SourceFailed
@@ -132,11 +132,11 @@ class VramtopApp(BoardApp):
             self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> FeedStatus:
         """How the figures come in."""
         age = None if self._arrived is None else self._clock() - self._arrived
         stale = age is not None and age > STALE_INTERVALS * self._sampler.interval
-        return Feed(
+        return FeedStatus(
             interval=self._sampler.interval,
             age_seconds=age if stale else None,
             paused=self._sampler.paused,

@@ -19,7 +19,9 @@ _MOST_LINES = 4
 """Of a command line: the rest of the question must stay in sight at 80x24."""
 
 
-def question(row: ProcessRow, board: Board, ending: Ending, *, width: int, age: float | None = None) -> Content:
+def termination_details(
+    row: ProcessRow, board: Board, ending: Ending, *, width: int, age: float | None = None
+) -> Content:
     """Who the process is, what it holds, and what hangs on it.
 
     Args:
@@ -45,7 +47,7 @@ def question(row: ProcessRow, board: Board, ending: Ending, *, width: int, age: 
     return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
 
 
-def standing(ending: Ending, refused: str | None) -> Content:
+def termination_status(ending: Ending, refused: str | None) -> Content:
     """Where it stands: what a signal would do, how it goes, or what came of it.
 
     Args:
@@ -59,10 +61,10 @@ def standing(ending: Ending, refused: str | None) -> Content:
         return Content.styled(f"✗ {printable(refused)}", "$text-error")
     if ending.sent is None:
         return Content.styled("SIGTERM asks it to end. What it has not saved is lost.", MUTED)
-    return Content.styled(still_there(ending), "$text-warning" if ending.overdue else "")
+    return Content.styled(still_running_text(ending), "$text-warning" if ending.overdue else "")
 
 
-def still_there(ending: Ending) -> str:
+def still_running_text(ending: Ending) -> str:
     """A signal was sent, and the process is still there."""
     signal = ending.sent.name if ending.sent else "SIGTERM"
     held_up = {

@@ -22,14 +22,14 @@ _PROFILE_WIDTH = 12
 """As long as ``1c.7g.141gb``, and one more."""
 
 
-def names_width(gpus: Sequence[GpuRow]) -> int:
+def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
     """Cells for the names at the left: the indices, or where there are MIG devices also those and their profiles."""
     if not any(gpu.devices for gpu in gpus):
         return _INDEX_WIDTH
     return max(cell_len(_title(gpu.reading)) for gpu in gpus)
 
 
-def row_line(
+def gpu_row_line(
     gpu: GpuRow, width: int, *, chosen: bool, names: int = _INDEX_WIDTH, stale_seconds: float | None = None
 ) -> Content:
     """The GPU's line, exactly ``width`` cells.
@@ -37,7 +37,7 @@ def row_line(
     Args:
         gpu: what to show.
         width: cells.
-        names: cells for the name at its left, as ``names_width`` tells.
+        names: cells for the name at its left, as ``gpu_name_width`` tells.
         chosen: it is the one whose panel is open.
         stale_seconds: how old its figures are, where that is worth saying.
     """
@@ -78,8 +78,8 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
     return Content.styled(set_cell_size(shorten(f"n/a: {printable(reason)}", room), room + 1), MUTED)
 
 
-def row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
-    """The titles over the lines of ``row_line``."""
+def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
+    """The titles over the lines of ``gpu_row_line``."""
     right = [f"{'held/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
     if width >= 100:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
