@@ -91,7 +91,7 @@ def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> tuple[int,
 def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int]:
     """(weights, gradients, optimizer state)."""
     offload, split = job.parallel.cpu_offload, shards(job)
-    trained = [held for held in stage.held if held.trainable]
+    trained = [held for held in stage.parameters if held.trainable]
     elements, rules = sum(held.elements for held in trained), OPTIMIZERS[job.training.optimizer]
     fp32_embeddings = FRAMEWORKS[job.training.framework].fp32_embedding_states
     if rules.paged:  # managed memory, which the driver moves to the host
@@ -99,7 +99,7 @@ def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
     else:
         optimizer = sum(state_bytes(rules, held, widths, fp32_embeddings=fp32_embeddings) for held in trained)
     gradient = 4 if uses_zero(job) else widths.gradient if offload == "all" else 0
-    weights = sum(held.elements * weight_width(held, widths) for held in stage.held) if offload == "all" else 0
+    weights = sum(held.elements * weight_width(held, widths) for held in stage.parameters) if offload == "all" else 0
     return (
         round(weights / split.weights),
         round(gradient * elements / split.gradients) if offload != "none" else 0,
@@ -110,4 +110,4 @@ def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
 def _activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> int:
     """What would be saved on the GPU, were it not offloaded."""
     kept = with_changes(job, {"training.activation_offload": False})
-    return saved_activations(kept, arch, stage, widths).layers_bytes * stage.in_flight
+    return saved_activations(kept, arch, stage, widths).all_layers_bytes * stage.in_flight

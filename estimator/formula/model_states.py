@@ -9,7 +9,7 @@ from ..job.frameworks import FRAMEWORKS
 from ..job.job import Job
 from ..job.optimizers import EIGHT_BIT_WIDTH, OPTIMIZERS, Optimizer
 from ..job.strategies import STRATEGIES
-from ..model.rank_share import Held, Stage
+from ..model.rank_share import LocalParameters, Stage
 
 _ZERO_SUB_GROUP = 1_000_000_000
 """Elements that DeepSpeed's stage 3 steps at a time, by default (``sub_group_size``)."""
@@ -64,8 +64,8 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     split, gradients = shards(job), whole.gradients
     optimizer_step = _step_bytes(job, stage, widths, whole, split.optimizer)
     if job.training.optimizer_in_backward:
-        trained = (held for held in stage.held if held.trainable)
-        gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
+        trained = (held for held in stage.parameters if held.trainable)
+        gradients = max((h.largest_tensor * _gradient_width(h, widths) for h in trained), default=0) * 2
         split = replace(split, gradients=1)
     if uses_zero(job) and offload != "none" and split.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
@@ -80,15 +80,15 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
 
 @lru_cache(maxsize=256)
 def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, fp32_embeddings: bool, flat: bool) -> States:
-    trained = [held for held in stage.held if held.trainable]
+    trained = [held for held in stage.parameters if held.trainable]
     if flat:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
-        units = [held for held in stage.held if held.group.layered or held.trainable]
+        units = [held for held in stage.parameters if held.group.layered or held.trainable]
         unsharded = sum(h.elements * widths.compute for h in units)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
     return States(
-        weights=round(sum(_stored(h, widths) for h in stage.held)),
+        weights=round(sum(_stored(h, widths) for h in stage.parameters)),
         gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
         unsharded_gradients=unsharded,
         optimizer=round(sum(state_bytes(optimizer, h, widths, fp32_embeddings=fp32_embeddings) for h in trained)),
@@ -112,25 +112,25 @@ def accumulates_whole(job: Job) -> bool:
     )
 
 
-def _stored(held: Held, widths: Widths) -> float:
+def _stored(held: LocalParameters, widths: Widths) -> float:
     """Bytes of the weights as they are stored."""
     if held.quantized_bytes is not None:
         return held.quantized_bytes
     return held.elements * weight_width(held, widths)
 
 
-def weight_width(held: Held, widths: Widths) -> float:
+def weight_width(held: LocalParameters, widths: Widths) -> float:
     """Bytes per stored element."""
     if held.quantized and widths.quantized is not None:
         return widths.quantized
     return widths.adapter if held.adapter else widths.weight
 
 
-def _gradient_width(held: Held, widths: Widths) -> int:
+def _gradient_width(held: LocalParameters, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, fp32_embeddings: bool) -> float:
+def state_bytes(optimizer: Optimizer, held: LocalParameters, widths: Widths, *, fp32_embeddings: bool) -> float:
     """Optimizer state of one parameter group, unsharded.
 
     torch's optimizers keep states in the parameter's type; bitsandbytes' 8-bit ones one byte and a block constant,
@@ -143,7 +143,7 @@ def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, fp32_embedd
     return held.elements * master + _states(optimizer, held, width, fp32_embeddings)
 
 
-def _states(optimizer: Optimizer, held: Held, width: int, fp32_embeddings: bool) -> float:
+def _states(optimizer: Optimizer, held: LocalParameters, width: int, fp32_embeddings: bool) -> float:
     n, shape = held.elements, held.group.shape
     count = optimizer.states_of(block_matrix=held.group.is_block_matrix)
     if optimizer.factored:
@@ -164,7 +164,7 @@ def _step_bytes(job: Job, stage: Stage, widths: Widths, whole: States, split: in
     optimizer = OPTIMIZERS[job.training.optimizer]
     if optimizer.foreach_copies and not job.training.optimizer_in_backward:
         return round(whole.step / split)
-    largest = max((held.largest for held in stage.held if held.trainable), default=0)
+    largest = max((held.largest_tensor for held in stage.parameters if held.trainable), default=0)
     if job.training.optimizer_in_backward:
         return largest * 4
     tensors = optimizer.step_tensors + (optimizer.step_casts if widths.weight != 4 else 0)
