@@ -15,7 +15,7 @@ from ..job.job import Job
 from ..job.optimizers import OPTIMIZERS
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.lora import adapter_elements, adapters_of
+from ..model.lora import adapter_elements, adapter_groups
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
 from .activations.litgpt import head_passes
@@ -221,7 +221,7 @@ def _matrix_parameters(job: Job, inventory: Inventory) -> int | None:
     """Trained elements in matrices of blocks, where the optimizer steps those apart."""
     if job.training.mode == "inference" or OPTIMIZERS[job.training.optimizer].states_off_matrices is None:
         return None
-    groups = adapters_of(inventory, job) if job.lora else inventory.groups
+    groups = adapter_groups(inventory, job) if job.lora else inventory.groups
     return sum(group.elements for group in groups if group.is_block_matrix)
 
 
