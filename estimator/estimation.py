@@ -13,7 +13,7 @@ from .formula.host_memory import host_need
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import Job
 from .model.architecture import Architecture, read_architecture
-from .model.count_parameters import inventory_of
+from .model.count_parameters import count_parameters
 from .model.find_config import ResolvedModel, resolve_model
 from .model.parameters import Inventory
 from .trace.allocator_report import allocator_settings
@@ -119,7 +119,7 @@ def variants(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | N
     arch = _shape(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    return Variants(arch=arch, inventory=inventory_of(arch), gpu=card)
+    return Variants(arch=arch, inventory=count_parameters(arch), gpu=card)
 
 
 def _with_host(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
@@ -127,7 +127,7 @@ def _with_host(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
     if isinstance(arch, CannotTellError):
         return budget
     try:
-        return replace(budget, host=host_need(budget.job, arch, inventory_of(arch)))
+        return replace(budget, host=host_need(budget.job, arch, count_parameters(arch)))
     except InputError:  # the built model has what the shape does not show
         return budget
 
@@ -155,7 +155,7 @@ def _closed(
                 raise
     if isinstance(arch, CannotTellError):
         raise arch
-    return closed_form(job, arch, inventory_of(arch), gpu=gpu)
+    return closed_form(job, arch, count_parameters(arch), gpu=gpu)
 
 
 def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:

@@ -15,7 +15,7 @@ from ..job.version_rules import (
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
 from ..model.families import FAMILIES
-from ..model.lora import adapters_of
+from ..model.lora import adapter_groups
 from ..model.parameters import Inventory
 from .activations.attention import uses_eager_attention
 from .activations.logits_and_loss import compiles_loss
@@ -124,7 +124,7 @@ def _of_the_shape(job: Job, arch: Architecture, inventory: Inventory | None) -> 
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.lora and job.lora.quantization != "none" and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
-    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapters_of(inventory, job)):
+    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, made anew in every forward pass; the formula does "
             "not count those."

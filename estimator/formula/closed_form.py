@@ -14,7 +14,7 @@ from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.lora import adapter_parameters
+from ..model.lora import adapter_elements
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
 from .activations.litgpt import head_passes
@@ -98,7 +98,7 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
             gpu,
             setting=job.software.cublas_workspace,
             megatron=job.training.framework == "megatron",
-            grouped=any(held.group.role == "expert" for held in stage.held),
+            grouped=any(held.group.role == "expert" for held in stage.parameters),
         ),
         tied=tied,
         casts=_casts(job, stage, widths, layered=True, tied=tied),
@@ -116,10 +116,10 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
 
 @lru_cache(maxsize=256)
 def _cast_elements(stage: Stage, layered: bool, fused: bool, tied: bool) -> int:
-    head = stage.tokens if tied and stage.last else None
+    head = stage.token_embedding if tied and stage.last else None
     return sum(
         held.elements
-        for held in stage.held
+        for held in stage.parameters
         if held.group.layered == layered
         and not held.quantized
         and (held.group.linear or (fused and held.group.role == "expert") or held is head)
@@ -168,10 +168,12 @@ def _pools(rank: _Rank, phase: Phase) -> int:
     """What lies in FSDP2's pools and in blocks that do not fit, and is not allocated at the phase's peak."""
     gradients = max(0, rank.states.gradients - phase.components.gradients)
     at_the_loss = phase.components.logits > 0
-    passing = rank.saved.forward_bytes if at_the_loss else 0
+    passing = rank.saved.forward_temporary_bytes if at_the_loss else 0
     # what is reduced at once is larger than a block of the loss
-    apart = rank.loss.backward if not at_the_loss and 3 * rank.communication.block > rank.loss.backward else 0
-    return gradients + rank.communication.pool + rank.loss.low + passing + apart
+    apart = (
+        rank.loss.backward_bytes if not at_the_loss and 3 * rank.communication.block > rank.loss.backward_bytes else 0
+    )
+    return gradients + rank.communication.pool + rank.loss.low_precision_bytes + passing + apart
 
 
 def _whole_segments(size: int) -> int:
@@ -198,7 +200,7 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         0.15 * parts.temporary,
         0.5 * parts.communication,
         (slack + (0.08 if rank.job.training.framework == "transformers" else 0.02)) * phase.allocated_bytes,
-        rank.loss.eager,
+        rank.loss.eager_extra_bytes,
         300 * MIB,
     )
     below = (
@@ -216,4 +218,4 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return adapter_parameters(inventory, job) if job.lora else inventory.parameters
+    return adapter_elements(inventory, job) if job.lora else inventory.parameters

@@ -89,7 +89,7 @@ def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> tuple[int,
 def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int]:
     """(weights, gradients, optimizer state)."""
     offload, split = job.parallel.cpu_offload, shards(job)
-    trained = [held for held in stage.held if held.trainable]
+    trained = [held for held in stage.parameters if held.trainable]
     elements, trainer = sum(held.elements for held in trained), job.training.framework == "transformers"
     if job.training.optimizer.startswith("paged"):  # managed memory, which the driver moves to the host
         each = 2 * (1 + 4 / 256) if job.training.optimizer == "paged-adamw-8bit" else 2 * widths.state
@@ -97,7 +97,7 @@ def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
     else:
         optimizer = sum(state_bytes(job.training.optimizer, held, widths, trainer=trainer) for held in trained)
     gradient = 4 if uses_zero(job) else widths.gradient if offload == "all" else 0
-    weights = sum(held.elements * weight_width(held, widths) for held in stage.held) if offload == "all" else 0
+    weights = sum(held.elements * weight_width(held, widths) for held in stage.parameters) if offload == "all" else 0
     return (
         round(weights / split.weights),
         round(gradient * elements / split.gradients) if offload != "none" else 0,
@@ -108,4 +108,4 @@ def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
 def _activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> int:
     """What would be saved on the GPU, were it not offloaded."""
     kept = with_changes(job, {"training.activation_offload": False})
-    return saved_activations(kept, arch, stage, widths).layers_bytes * stage.in_flight
+    return saved_activations(kept, arch, stage, widths).all_layers_bytes * stage.in_flight

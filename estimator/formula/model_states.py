@@ -6,7 +6,7 @@ from math import prod
 
 from ..job.dtype_widths import Widths, uses_zero
 from ..job.job import Job, Optimizer
-from ..model.rank_share import Held, Stage
+from ..model.rank_share import LocalParameters, Stage
 
 _BLOCK = 256
 """Elements per 8-bit optimizer block, each with a 4-byte constant (bitsandbytes)."""
@@ -73,8 +73,8 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
     split, gradients = shards(job), whole.gradients
     optimizer_step = _step_bytes(job, stage, widths, whole, split.optimizer)
     if job.training.optimizer_in_backward:
-        trained = (held for held in stage.held if held.trainable)
-        gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
+        trained = (held for held in stage.parameters if held.trainable)
+        gradients = max((h.largest_tensor * _gradient_width(h, widths) for h in trained), default=0) * 2
         split = replace(split, gradients=1)
     if uses_zero(job) and offload != "none" and split.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
@@ -89,15 +89,15 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
 
 @lru_cache(maxsize=256)
 def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, trainer: bool, flat: bool) -> States:
-    trained = [held for held in stage.held if held.trainable]
+    trained = [held for held in stage.parameters if held.trainable]
     if flat:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
-        units = [held for held in stage.held if held.group.layered or held.trainable]
+        units = [held for held in stage.parameters if held.group.layered or held.trainable]
         unsharded = sum(h.elements * widths.compute for h in units)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
     return States(
-        weights=round(sum(_stored(h, widths) for h in stage.held)),
+        weights=round(sum(_stored(h, widths) for h in stage.parameters)),
         gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
         unsharded_gradients=unsharded,
         optimizer=round(sum(state_bytes(optimizer, h, widths, trainer=trainer) for h in trained)),
@@ -120,25 +120,25 @@ def accumulates_whole(job: Job) -> bool:
     )
 
 
-def _stored(held: Held, widths: Widths) -> float:
+def _stored(held: LocalParameters, widths: Widths) -> float:
     """Bytes of the weights as they are stored."""
     if held.quantized_bytes is not None:
         return held.quantized_bytes
     return held.elements * weight_width(held, widths)
 
 
-def weight_width(held: Held, widths: Widths) -> float:
+def weight_width(held: LocalParameters, widths: Widths) -> float:
     """Bytes per stored element."""
     if held.quantized and widths.quantized is not None:
         return widths.quantized
     return widths.adapter if held.adapter else widths.weight
 
 
-def _gradient_width(held: Held, widths: Widths) -> int:
+def _gradient_width(held: LocalParameters, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, trainer: bool) -> float:
+def state_bytes(optimizer: Optimizer, held: LocalParameters, widths: Widths, *, trainer: bool) -> float:
     """Optimizer state of one parameter group, unsharded.
 
     torch's optimizers keep states in the parameter's type; bitsandbytes' 8-bit ones one byte and a block constant,
@@ -151,7 +151,7 @@ def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, trainer: bo
     return held.elements * master + _moments(optimizer, held, width, trainer)
 
 
-def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> float:
+def _moments(optimizer: Optimizer, held: LocalParameters, width: int, trainer: bool) -> float:
     n, shape = held.elements, held.group.shape
     match optimizer:
         case "adamw" | "adamw-fused":
@@ -178,7 +178,7 @@ def _step_bytes(job: Job, stage: Stage, widths: Widths, whole: States, split: in
         return 4 * min(elements, _ZERO_SUB_GROUP) if job.parallel.strategy == "zero3" else 6 * elements
     if job.training.optimizer == "adamw" and not job.training.optimizer_in_backward:
         return round(whole.step / split)
-    largest = max((held.largest for held in stage.held if held.trainable), default=0)
+    largest = max((held.largest_tensor for held in stage.parameters if held.trainable), default=0)
     if job.training.optimizer_in_backward:
         return largest * 4
     match job.training.optimizer:

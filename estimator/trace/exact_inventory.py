@@ -13,7 +13,7 @@ from ..common.errors import CannotTellError
 from ..job.job import Lora, Task
 from ..model.architecture import complete_config
 from ..model.find_config import ResolvedModel
-from ..model.parameter_roles import Kind, NamedShape, assign_roles, classify
+from ..model.parameter_roles import NamedShape, ParameterKind, assign_roles, with_role
 from ..model.parameters import Buffer, Inventory, ParameterGroup
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
@@ -71,7 +71,7 @@ class Group(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     repeat: int
     dtype: str
-    kind: Kind
+    kind: ParameterKind
     quantized: bool
 
 
@@ -164,7 +164,7 @@ def inventory_from_answer(answer: Answer) -> Inventory:
 def _adapter(group: Adapter) -> ParameterGroup:
     """With the role of what it adapts."""
     base = group.name.partition(".lora_")[0]
-    role = classify(NamedShape(f"{base}.weight", group.shape, group.repeat, "linear")).role
+    role = with_role(NamedShape(f"{base}.weight", group.shape, group.repeat, "linear")).role
     return ParameterGroup(
         name=group.name.replace(".default", ""),
         shape=group.shape,

@@ -17,8 +17,8 @@ from vramtop.monitor.host.terminate import refusal
 from vramtop.monitor.sources.early_sampler import HeadStart
 from vramtop.monitor.sources.sampler import Sampler
 
-from ..draw.terminal import clean
-from ..screens.base import BoardApp, Feed, ShowsBoard
+from ..draw.text_output import printable
+from ..screens.base import BoardApp, FeedStatus, ShowsBoard
 from ..screens.dashboard.header_text import STALE_INTERVALS
 from ..screens.dashboard.screen import DashboardScreen
 from .app_messages import BoardUpdated, SourceFailed
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ..background.job_estimates import Estimate
     from ..background.recorder import Recorder
-    from ..draw.capabilities import Colours
+    from ..draw.capabilities import ColourDepth
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
@@ -86,7 +86,7 @@ class VramtopApp(BoardApp):
         *,
         interval: float = 1.0,
         ascii_only: bool = False,
-        colours: Colours = "true",
+        colours: ColourDepth = "true",
         banner: str | None = None,
         pid: int | None = None,
         estimate: Estimate | None = None,
@@ -132,11 +132,11 @@ class VramtopApp(BoardApp):
             self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> FeedStatus:
         """How the figures come in."""
         age = None if self._arrived is None else self._clock() - self._arrived
         stale = age is not None and age > STALE_INTERVALS * self._sampler.interval
-        return Feed(
+        return FeedStatus(
             interval=self._sampler.interval,
             age_seconds=age if stale else None,
             paused=self._sampler.paused,
@@ -235,7 +235,7 @@ class VramtopApp(BoardApp):
 
     def action_fit_check(self) -> None:
         """Open the fit check: on a job that waits, on the job that was looked at last, or on a new one."""
-        from ..widgets.choice import Menu
+        from ..widgets.choice import ChoiceMenu
 
         waiting, draft = self.watchlist.pending(), self._draft
         jobs: list[Job | None] = [*waiting, *([draft] if draft and draft not in waiting else []), None]
@@ -248,7 +248,7 @@ class VramtopApp(BoardApp):
             if at is not None:
                 self._open_fit_check(jobs[at])
 
-        self.push_screen(Menu([clean(name) for name in names], Offset(2, 2)), choose)
+        self.push_screen(ChoiceMenu([printable(name) for name in names], Offset(2, 2)), choose)
 
     def action_attach(self, pid: int | None = None) -> None:
         """Attach to a running process; where none is named, show the newest run, or ask where there is none."""
@@ -401,7 +401,7 @@ class VramtopApp(BoardApp):
     def _tick(self) -> None:
         if not self.is_running:  # the screens are being taken down
             return
-        self.mind_size()
+        self.check_size()
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vramtop.monitor.board.board import PendingRow
 
-from ..draw.terminal import clean
+from ..draw.text_output import printable
 
 Signal = Literal["none", "bell", "desktop"]
 
@@ -20,7 +20,7 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
     OSC 777 where VTE, urxvt or foot is known to listen, else OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal);
     inside tmux, which must allow it (``allow-passthrough``), and GNU screen wrapped for the terminal around them.
     """
-    words = clean(text).replace(";", ",")
+    words = printable(text).replace(";", ",")
     term = environ.get("TERM", "")
     listens_to_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
     sequence = f"\x1b]777;notify;vramtop;{words}\x07" if listens_to_777 else f"\x1b]9;{words}\x07"

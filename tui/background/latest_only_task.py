@@ -10,7 +10,7 @@ from vramtop.estimator.common.errors import CancelledError
 Task = Callable[[], None]
 
 
-class Newest:
+class LatestOnlyTask:
     """Runs tasks on a daemon thread of its own, so that a slow one holds up neither the screen nor quitting.
 
     A task that is submitted while another runs replaces the one that waits. Nothing runs until the first ``submit``,

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from vramtop.estimator.common.errors import InputError, VramtopError
 
-from ..draw.terminal import clean
-from .streams import finish, not_written, open_missing
+from ..draw.text_output import printable
+from .streams import flush_output, open_closed_streams, report_write_error
 
 _COMMANDS = {
     "estimate": "what a training job will take, by phase and component",
@@ -28,22 +28,22 @@ _WITH_VALUE = ("--replay", "--pid", "--job", "--interval", "--python", "--signal
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run vramtop; the exit code of the process."""
-    open_missing()
+    open_closed_streams()
     try:
-        return finish(_main(list(sys.argv[1:] if argv is None else argv)))
+        return flush_output(_main(list(sys.argv[1:] if argv is None else argv)))
     except SystemExit as end:  # of the parser, after help or a complaint
-        return finish(end.code if isinstance(end.code, int) else 0)
+        return flush_output(end.code if isinstance(end.code, int) else 0)
     except VramtopError as error:
-        print(f"vramtop: {clean(error.message)}", file=sys.stderr)
-        return finish(error.exit_code)
+        print(f"vramtop: {printable(error.message)}", file=sys.stderr)
+        return flush_output(error.exit_code)
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - whatever it is, a user gets a sentence
         if isinstance(error, OSError) and error.filename is None:  # a file has a name, a stream has none
-            return not_written(error)
-        from .crash_report import tell
+            return report_write_error(error)
+        from .crash_report import report_crash
 
-        return finish(tell(error))
+        return flush_output(report_crash(error))
 
 
 def _main(words: list[str]) -> int:
@@ -125,7 +125,7 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 
 def _estimate_arguments(parser: argparse.ArgumentParser) -> None:
-    from ..job.job_argument import add_job_arguments
+    from ..job.load_job import add_job_arguments
 
     add_job_arguments(parser)
     _machine_arguments(parser)

@@ -82,7 +82,7 @@ def blend(colour: str, ground: str, share: float) -> str:
     return "#" + "".join(f"{round(front * share + back * (1 - share)):02x}" for front, back in pairs)
 
 
-def rest_words(reading: GpuReading) -> str:
+def unattributed_label(reading: GpuReading) -> str:
     """What to call the memory that no process is known to hold; with unknown processes it is not theirs for sure."""
     unknown = any(process.used_bytes is None for process in reading.processes or ())
     return "n/a processes and unattributed" if unknown else "unattributed"

@@ -9,13 +9,13 @@ from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec
 from vramtop.estimator.job.job_file import differences, job_to_mapping
 from vramtop.estimator.job.job_file_edit import toml_value
 
-from .job_argument import JobSource, job_flags
+from .load_job import LoadedJob, job_flags
 
 _SWITCH = "model.trust_remote_code"
 _ACCUMULATION = "training.gradient_accumulation"
 
 
-def settings_text(job: Job, source: JobSource | None, given: str, *, gpus: int | None = None) -> str:
+def changed_settings_text(job: Job, source: LoadedJob | None, given: str, *, gpus: int | None = None) -> str:
     """The command that gives the same verdict, and below it the edits of the tool's own file or launch line.
 
     Args:
@@ -29,7 +29,7 @@ def settings_text(job: Job, source: JobSource | None, given: str, *, gpus: int |
     return f"{command}\n\n{edits}" if edits else command
 
 
-def _command(job: Job, source: JobSource | None, given: str, gpus: int | None) -> Iterator[str]:
+def _command(job: Job, source: LoadedJob | None, given: str, gpus: int | None) -> Iterator[str]:
     yield "vramtop fit"
     launched = source is not None and source.place == "command line"
     if source is None:
@@ -47,7 +47,7 @@ def _command(job: Job, source: JobSource | None, given: str, gpus: int | None) -
         yield f"-- {given}"
 
 
-def _changes(job: Job, source: JobSource) -> dict[str, Any]:
+def _changes(job: Job, source: LoadedJob) -> dict[str, Any]:
     """What differs from what was read, with what was missing there, and what would follow from what is changed."""
     changes = _said(differences(source.job, job), source.job)
     tables = job_to_mapping(job)
@@ -91,7 +91,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else toml_value(value)
 
 
-def _edit_lines(job: Job, source: JobSource | None) -> Iterator[str]:
+def _edit_lines(job: Job, source: LoadedJob | None) -> Iterator[str]:
     if source is None:
         return
     changes = _changes(job, source)

@@ -11,7 +11,7 @@ from vramtop.monitor.doctor.page import Page, PythonFacts
 from vramtop.monitor.doctor.system import SystemFacts
 
 from ..draw.palette import CHECKS, Mark
-from ..draw.terminal import Terminal
+from ..draw.text_output import TextOutput
 from ..tty.terminal_facts import TerminalFacts
 
 _LABEL = 10
@@ -25,7 +25,7 @@ _WITHOUT = ("name", "uuid")
 """Abilities that go without saying."""
 
 
-def page_lines(page: Page, shown: TerminalFacts, found: Sequence[Finding], terminal: Terminal) -> list[str]:
+def doctor_lines(page: Page, shown: TerminalFacts, found: Sequence[Finding], terminal: TextOutput) -> list[str]:
     """What is wrong, and then everything.
 
     Args:

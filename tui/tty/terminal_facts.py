@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from vramtop.monitor.doctor.findings import Finding
 from vramtop.monitor.doctor.system import SystemFacts
 
-from ..draw.capabilities import Colours, colours, is_dumb
-from ..draw.terminal import Terminal
+from ..draw.capabilities import ColourDepth, colour_depth, is_dumb_terminal
+from ..draw.text_output import TextOutput
 
 _LEAST_COLUMNS, _LEAST_LINES = 80, 24
 
@@ -24,7 +24,7 @@ class TerminalFacts:
     columns: int | None
     lines: int | None
     encoding: str
-    colours: Colours
+    colours: ColourDepth
     """What can be shown, by the environment."""
     dumb: bool
     """It cannot move a cursor, or nobody knows which it is."""
@@ -35,7 +35,7 @@ class TerminalFacts:
     term: str | None
 
 
-def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Terminal) -> TerminalFacts:
+def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: TextOutput) -> TerminalFacts:
     """Of the terminal that vramtop runs in."""
     columns = lines = None
     for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
@@ -48,8 +48,8 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Te
         columns=columns,
         lines=lines,
         encoding=sys.stdout.encoding or "ascii",
-        colours=colours(environ),
-        dumb=is_dumb(environ),
+        colours=colour_depth(environ),
+        dumb=is_dumb_terminal(environ),
         ascii_only=terminal.ascii_only,
         within=system.session,
         term=system.environment.get("TERM"),

@@ -9,29 +9,29 @@ from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.monitor.board.fit import Fit, GpuVerdict, Room
 
-from ..draw.bars import Cell, Part, bar, component_parts, mark_range
+from ..draw.bars import BarSegment, Cell, component_segments, draw_bar, mark_range
 from ..draw.gpu_bars import SLACK, bar_content
 from ..draw.labels import badge
 from ..draw.palette import COMPONENTS, VERDICTS
 
-METHOD_WORDS: Mapping[Method, str] = {
+METHOD_LABELS: Mapping[Method, str] = {
     "formula": "from the shape",
     "exact": "exact count",
     "traced": "traced step",
 }
-HELD = Part(0, "█", "#788497")
-COMMITTED = Part(0, "▒", "#788497")
+HELD = BarSegment(0, "█", "#788497")
+COMMITTED = BarSegment(0, "▒", "#788497")
 _EDGE = "│"
 _PHASE_HEADS = {"optimizer step": "optimizer"}
 _LABEL, _TAIL = 22, 20
 
 
-def deeper(new: Budget, old: Budget | None) -> bool:
+def is_better_estimate(new: Budget, old: Budget | None) -> bool:
     """Whether a budget is worth more than the one before: another job's is, a quick one after an exact one is not."""
     return old is None or old.job != new.job or new.method != "formula" or old.method == "formula"
 
 
-def headline(fit: Fit) -> Content:
+def verdict_line(fit: Fit) -> Content:
     """The verdict: its sign and word in colour, and the sentence."""
     return Content.assemble(badge(VERDICTS[fit.verdict], fit.verdict), f" {fit.sentence}")
 
@@ -43,7 +43,7 @@ def peak_line(budget: Budget) -> Content:
         "peak ",
         (f"{format_gib(peak.device_bytes)} GiB", "bold"),
         f" ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)}) in {peak.phase} · ",
-        (METHOD_WORDS[budget.method], "bold" if budget.method != "formula" else "dim"),
+        (METHOD_LABELS[budget.method], "bold" if budget.method != "formula" else "dim"),
     )
 
 
@@ -121,20 +121,20 @@ def gpu_legend() -> Content:
     return Content.styled(words, "dim")
 
 
-def budget_parts(budget: Budget) -> list[Part]:
+def budget_segments(budget: Budget) -> list[BarSegment]:
     """The peak by component, and the allocator's slack."""
     slack = budget.peak.device_bytes - budget.peak.components.total_bytes
-    return [*component_parts(budget.peak.components), Part(slack, SLACK.char, SLACK.colour)]
+    return [*component_segments(budget.peak.components), BarSegment(slack, SLACK.char, SLACK.colour)]
 
 
 def budget_bar(budget: Budget, *, scale_bytes: int, width: int) -> list[Cell]:
     """The peak by component with its range, on a scale."""
     peak = budget.peak
-    cells = bar(budget_parts(budget), scale_bytes=scale_bytes, width=width)
+    cells = draw_bar(budget_segments(budget), scale_bytes=scale_bytes, width=width)
     return mark_range(cells, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes, scale_bytes=scale_bytes)
 
 
-def short_name(name: str | None) -> str:
+def short_gpu_name(name: str | None) -> str:
     """A card's name without what all of them share."""
     return (name or "GPU").replace("NVIDIA ", "").replace("GeForce ", "")
 
@@ -152,7 +152,7 @@ def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> C
 def _card_words(room: Room) -> str:
     """``H100 80GB HBM3``, ``MIG 1g.10gb gi 3``, where there is no place for more ``1c.3g.40gb gi 3/1``."""
     if room.mig is None:
-        return short_name(room.name)
+        return short_gpu_name(room.name)
     part = f"/{room.mig.compute_instance}" if room.mig.compute_instance else ""
     words = f"{room.mig.profile or ''} gi {room.mig.gpu_instance}{part}".strip()
     return f"MIG {words}" if len(words) <= _LABEL - 9 else words
@@ -163,12 +163,12 @@ def _gpu_bar(gpu: GpuVerdict, budget: Budget, width: int, *, placed: bool) -> li
     if room.total_bytes is None or room.free_bytes is None:
         return [Cell("?") for _ in range(width)]
     held = room.total_bytes - room.free_bytes
-    taken: Sequence[Part] = (
-        Part(held, HELD.char, HELD.colour),
-        Part(room.committed_bytes, COMMITTED.char, COMMITTED.colour),
+    taken: Sequence[BarSegment] = (
+        BarSegment(held, HELD.char, HELD.colour),
+        BarSegment(room.committed_bytes, COMMITTED.char, COMMITTED.colour),
     )
-    job = budget_parts(budget) if placed else []
-    cells = bar([*taken, *job], scale_bytes=room.total_bytes, width=width)
+    job = budget_segments(budget) if placed else []
+    cells = draw_bar([*taken, *job], scale_bytes=room.total_bytes, width=width)
     if not placed:
         return cells
     before = held + room.committed_bytes

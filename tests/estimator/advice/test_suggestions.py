@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.advice.suggestions import Suggestion, Verdict, confirm, corrected, moved, suggest
-from vramtop.estimator.advice.training_changes import changes_of
+from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, shifted, suggest
+from vramtop.estimator.advice.training_changes import candidate_changes
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
@@ -104,18 +104,20 @@ def test_the_smallest_step_that_is_enough_is_taken(quick: Variants) -> None:
 
 
 def test_smaller_micro_batches_keep_the_global_batch() -> None:
-    batches = [c for c in changes_of(JOB) if c.kind == "micro-batch"]
+    batches = [c for c in candidate_changes(JOB) if c.kind == "micro-batch"]
     assert [with_changes(JOB, c.changes).global_batch for c in batches] == [JOB.global_batch] * 2
 
 
 def test_it_is_spread_over_as_many_gpus_as_there_are() -> None:
     def ranks(gpus: int) -> list[int]:
-        found = [c for c in changes_of(JOB, gpus=gpus) if c.kind == "sharding"]
+        found = [c for c in candidate_changes(JOB, gpus=gpus) if c.kind == "sharding"]
         return [with_changes(JOB, c.changes).parallel.world_size for c in found]
 
     assert [ranks(gpus) for gpus in (1, 2, 6, 8)] == [[], [2], [2, 4], [2, 4, 8]]
     accumulating = with_changes(JOB, {"training.gradient_accumulation": 4})
-    kept = [with_changes(accumulating, c.changes) for c in changes_of(accumulating, gpus=4) if c.kind == "sharding"]
+    kept = [
+        with_changes(accumulating, c.changes) for c in candidate_changes(accumulating, gpus=4) if c.kind == "sharding"
+    ]
     assert {job.global_batch for job in kept} == {accumulating.global_batch}
 
 
@@ -128,15 +130,15 @@ def test_what_is_already_so_is_not_offered() -> None:
         lora=Lora(quantization="nf4"),
         parallel=Parallel(strategy="fsdp2", data_shard=2),
     )
-    assert {c.kind for c in changes_of(job)} == {"activation offload", "cpu offload", "loading"}
+    assert {c.kind for c in candidate_changes(job)} == {"activation offload", "cpu offload", "loading"}
     once = with_changes(job, {"parallel.load_on_rank_zero": True, "parallel.cpu_offload": "all"})
-    assert {c.kind for c in changes_of(once)} == {"activation offload"}
+    assert {c.kind for c in candidate_changes(once)} == {"activation offload"}
 
 
 def test_every_change_has_a_cost_and_a_source() -> None:
     for job in (JOB, SHARDED, with_changes(JOB, {"training.mode": "inference", "training.precision": "fp32"})):
-        assert changes_of(job, gpus=16)
-        for change in changes_of(job, gpus=16):
+        assert candidate_changes(job, gpus=16)
+        for change in candidate_changes(job, gpus=16):
             assert change.source
             assert change.cost >= 0
             assert with_changes(job, change.changes) != job
@@ -150,10 +152,10 @@ def test_nothing_is_enough(quick: Variants) -> None:
 
 
 def test_a_surer_budget_moves_all_figures(quick: Variants) -> None:
-    surer = replace(moved(quick(JOB), 3 * GIB), method="traced")
+    surer = replace(shifted(quick(JOB), 3 * GIB), method="traced")
     full = with_changes(JOB, {"training.activation_checkpointing": "full"})
-    assert corrected(JOB, surer, quick)(full).peak.device_bytes == quick(full).peak.device_bytes + 3 * GIB
-    assert corrected(JOB, quick(JOB), quick)(full) == quick(full)
+    assert calibrated(JOB, surer, quick)(full).peak.device_bytes == quick(full).peak.device_bytes + 3 * GIB
+    assert calibrated(JOB, quick(JOB), quick)(full) == quick(full)
 
 
 def test_confirmed_figures_replace_the_quick_ones(quick: Variants) -> None:
@@ -163,7 +165,7 @@ def test_confirmed_figures_replace_the_quick_ones(quick: Variants) -> None:
     told: list[str] = []
 
     def surer(job: Job) -> Budget:
-        return replace(moved(quick(job), GIB // 2), method="traced")
+        return replace(shifted(quick(job), GIB // 2), method="traced")
 
     checked = confirm(found, surer, judge, enough=1, progress=told.append)
     assert [s.confirmed for s in checked].count(True) == 1
@@ -178,7 +180,7 @@ def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Vari
     first = found[0].budget.job
 
     def larger(job: Job) -> Budget:
-        return moved(quick(job), 100 * GIB if job == first else 0)
+        return shifted(quick(job), 100 * GIB if job == first else 0)
 
     checked = confirm(found, larger, judge)
     assert found[0].changes not in [s.changes for s in checked]
@@ -199,7 +201,7 @@ def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Vari
 
 def test_the_smallest_raise_of_vllms_share_is_taken() -> None:
     tables = {"training.mode": "inference", "inference.engine": "vllm", "inference.gpu_memory_utilization": 0.3}
-    shares = [c for c in changes_of(with_changes(JOB, tables)) if c.kind == "utilization"]
+    shares = [c for c in candidate_changes(with_changes(JOB, tables)) if c.kind == "utilization"]
     raises = [c.changes["inference.gpu_memory_utilization"] for c in shares]
     assert raises == sorted(raises)
     assert 0.3 not in raises

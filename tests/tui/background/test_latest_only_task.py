@@ -4,12 +4,12 @@ import pytest
 
 from vramtop.estimator.common.cancellation import current
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
-from vramtop.tui.background.latest_only_task import Newest
+from vramtop.tui.background.latest_only_task import LatestOnlyTask
 
 
 @pytest.fixture
-def newest() -> Newest:
-    return Newest("test")
+def newest() -> LatestOnlyTask:
+    return LatestOnlyTask("test")
 
 
 def test_a_task_runs_on_another_thread(newest):

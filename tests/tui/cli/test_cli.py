@@ -18,7 +18,7 @@ from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.attach import attach
 from vramtop.monitor.attach.saved_answers import Answers, run_key
 from vramtop.monitor.sources.demo import demo_path
-from vramtop.tui.job.job_argument import job_flags
+from vramtop.tui.job.load_job import job_flags
 
 JOB = """
 name = "check"
@@ -412,7 +412,7 @@ def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
     """A flag that is not given changes nothing: the job's own defaults stand in one place."""
     import argparse
 
-    from vramtop.tui.job.job_argument import add_job_arguments
+    from vramtop.tui.job.load_job import add_job_arguments
 
     parser = argparse.ArgumentParser()
     add_job_arguments(parser)

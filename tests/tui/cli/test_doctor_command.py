@@ -17,8 +17,8 @@ from vramtop.monitor.doctor.findings import findings
 from vramtop.monitor.doctor.page import Page, PythonFacts
 from vramtop.monitor.doctor.system import system_facts
 from vramtop.tui.cli.main import main
-from vramtop.tui.draw.terminal import Terminal
-from vramtop.tui.reports.doctor_text import page_lines
+from vramtop.tui.draw.text_output import TextOutput
+from vramtop.tui.reports.doctor_text import doctor_lines
 from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_findings
 
 SECRETS = ("zaphod", "moonshot", "hunter2")
@@ -110,10 +110,10 @@ def page() -> Page:
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_what_is_wrong_stands_first(page, ascii_only):
-    terminal = Terminal(colours="none", ascii_only=ascii_only, width=80)
+    terminal = TextOutput(colour_depth="none", ascii_only=ascii_only, width=80)
     shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
     found = (*findings(page), *terminal_findings(shown))
-    lines = page_lines(page, shown, found, terminal)
+    lines = doctor_lines(page, shown, found, terminal)
     assert max(map(cell_len, lines)) <= 80
     text = "\n".join(lines)
     assert text.isascii() or not ascii_only
@@ -139,7 +139,7 @@ def test_a_machine_without_faults_says_so(page):
         system=replace(page.system, environment={}, own_pid_namespace=False, wsl=False),
         pythons=(replace(page.pythons[0], torch="2.9", transformers="5.1"),),
     )
-    terminal = Terminal(colours="none", ascii_only=False, width=80)
+    terminal = TextOutput(colour_depth="none", ascii_only=False, width=80)
     shown = replace(terminal_facts({"TERM": "xterm"}, fine.system, terminal), columns=80, lines=24)
     assert (*findings(fine), *terminal_findings(shown)) == ()
-    assert "✓ nothing that is wrong was found" in page_lines(fine, shown, (), terminal)
+    assert "✓ nothing that is wrong was found" in doctor_lines(fine, shown, (), terminal)

@@ -15,7 +15,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.fit import rooms_of
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservations
-from vramtop.tui.cli.commands.wait import Wait, become, program_to_start, wait
+from vramtop.tui.cli.commands.wait import Wait, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
 
 
@@ -53,7 +53,9 @@ def asked(
 
 def test_it_waits_until_it_fits_and_says_each_reason_once(asked: Callable[..., Wait], tmp_path: Path) -> None:
     clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
-    found = wait(asked(10, 10, 41, 70), reservations=promises, say=said.append, sleep=clock.sleep, clock=clock)
+    found = wait_until_it_fits(
+        asked(10, 10, 41, 70), reservations=promises, say=said.append, sleep=clock.sleep, clock=clock
+    )
     assert (found.verdict, clock.time) == ("fits", 6.0)
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
     assert "short of 30" in said[0]
@@ -70,14 +72,16 @@ def make_need(found: object) -> int:
 
 def test_a_program_to_become_keeps_the_promise_as_long_as_it_lives(asked: Callable[..., Wait], tmp_path: Path) -> None:
     promises = Reservations(tmp_path / "promises")
-    wait(asked(70, program=("true",)), reservations=promises)
+    wait_until_it_fits(asked(70, program=("true",)), reservations=promises)
     (promise,) = promises.promises()
     assert (promise.pid, promise.until) == (os.getpid(), None)
 
 
 def test_it_gives_up_in_time_with_the_last_verdict(asked: Callable[..., Wait], tmp_path: Path) -> None:
     clock, promises = Clock(), Reservations(tmp_path / "promises")
-    found = wait(asked(10, timeout=5), reservations=promises, say=lambda _: None, sleep=clock.sleep, clock=clock)
+    found = wait_until_it_fits(
+        asked(10, timeout=5), reservations=promises, say=lambda _: None, sleep=clock.sleep, clock=clock
+    )
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
     assert promises.promises() == ()
 
@@ -91,7 +95,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.fit import rooms_of
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
-from vramtop.tui.cli.commands.wait import Wait, wait
+from vramtop.tui.cli.commands.wait import Wait, wait_until_it_fits
 
 budget = estimate(Job(model=ModelSpec(id="gpt2")))
 free = budget.peak.high_bytes * 3 // 2
@@ -100,7 +104,7 @@ snapshot = Snapshot(time=time.time(), source=Source(kind="nvml"), gpus=(gpu,))
 promises = Reservations(Path(sys.argv[1]))
 rooms = lambda now: rooms_of(now, promises.committed(now))
 asked = Wait(budget=budget, read=lambda: snapshot, rooms=rooms, interval=0.05, timeout=2.0, program=("x",))
-found = wait(asked, reservations=promises, say=lambda _: None)
+found = wait_until_it_fits(asked, reservations=promises, say=lambda _: None)
 print(found.verdict, flush=True)
 sys.stdin.readline()
 """
@@ -174,8 +178,8 @@ def test_room_on_a_mig_device_is_promised_and_named_to_the_program(
     snapshot = make_snapshot([make_mig_gpu(0, free=(39, 10)), make_mig_gpu(1, free=(10, 19))])
     budget = estimate(Job(model=ModelSpec(id="gpt2")))
     wish = replace(asked(70, program=("true",)), budget=budget, read=lambda: snapshot)
-    found = wait(wish, reservations=promises)
-    become(wish.program, found)
+    found = wait_until_it_fits(wish, reservations=promises)
+    exec_program(wish.program, found)
     assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"
     (promise,) = promises.promises()
     assert promise.gpus == {"MIG-0-3-0": budget.peak.device_bytes}

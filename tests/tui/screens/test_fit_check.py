@@ -13,10 +13,10 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import load_job
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.job.copy_dialog import ShowTextScreen
 from vramtop.tui.job.job_form import FieldRow
-from vramtop.tui.job.open_job import OpenJobScreen
-from vramtop.tui.job.save_job import SaveJobScreen
-from vramtop.tui.job.show_text import ShowTextScreen
+from vramtop.tui.job.open_dialog import OpenJobScreen
+from vramtop.tui.job.save_dialog import SaveJobScreen
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.fit.suggestions import Suggestions
 from vramtop.tui.screens.fit.verdict import VerdictView

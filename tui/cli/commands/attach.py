@@ -27,9 +27,9 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 from ...draw.palette import STATUSES
-from ...draw.terminal import Terminal, look, table
-from ...reports.anomaly_lines import ODD_COLOUR
-from ...reports.budget_report import budget_lines
+from ...draw.text_output import TextOutput, detect_output, format_table
+from ...reports.anomaly_text import ANOMALY_COLOUR
+from ...reports.budget_text import budget_lines
 from ..json_text import json_text
 from ..progress import Progress
 from .estimate import method
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         if missing:
             print(f"vramtop: {_asks(missing)}", file=sys.stderr)
     else:
-        print("\n".join(_lines(found, look(ascii_only=options.ascii))))
+        print("\n".join(_lines(found, detect_output(ascii_only=options.ascii))))
     return 0 if budget else 3
 
 
@@ -209,7 +209,7 @@ def _divergence(
     return why(budget, comparison, held[1] if held else None, quick, assumed=assumed)
 
 
-def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
+def _lines(run: _Run, terminal: TextOutput) -> Iterator[str]:
     attachment, budget, comparison = run.attachment, run.budget, run.comparison
     how = f" through {attachment.launcher}" if attachment.launcher else ""
     inside = f"; in {', '.join(attachment.inside)}" if attachment.inside else ""
@@ -219,7 +219,7 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     yield from (terminal.text(line) for line in _rank_lines(run))
     yield ""
     rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
-    yield from (terminal.text(line) for line in table(rows, "<<<"))
+    yield from (terminal.text(line) for line in format_table(rows, "<<<"))
     for key in run.missing:
         yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#c96c04")
     for warning in attachment.warnings:
@@ -227,7 +227,7 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     for sentence in run.faults:
         yield from terminal.wrapped(f"warning: {sentence}", indent="", further="  ")
     for oddity in run.odd:
-        yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ODD_COLOUR)
+        yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ANOMALY_COLOUR)
     if budget and comparison:
         mark = STATUSES[comparison.status]
         yield ""
@@ -257,7 +257,7 @@ def _rank_lines(run: _Run) -> list[str]:
         size = format_gib(used)
         number = "-" if rank.rank is None else str(rank.rank)
         rows.append((number, str(rank.pid), gpu, size, f"{seat.origin}{f': {seat.note}' if seat.note else ''}"))
-    return table(rows, ">>>><")
+    return format_table(rows, ">>>><")
 
 
 def _short(value: Any) -> str:

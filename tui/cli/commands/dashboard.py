@@ -18,9 +18,9 @@ from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.storage.settings import Settings
 
-from ...draw.capabilities import COLOUR_SYSTEMS, colours, is_dumb
-from ...draw.terminal import clean, look
-from ..crash_report import sentence
+from ...draw.capabilities import TEXTUAL_COLOUR_SYSTEMS, colour_depth, is_dumb_terminal
+from ...draw.text_output import detect_output, printable
+from ..crash_report import crash_sentence
 
 if TYPE_CHECKING:
     import argparse
@@ -39,11 +39,11 @@ def run(options: argparse.Namespace) -> int:
     source, banner = _source(options)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
-    if is_dumb():
+    if is_dumb_terminal():
         return _only_once(options)
-    shown = look(ascii_only=options.ascii)
-    many = colours()
-    os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
+    shown = detect_output(ascii_only=options.ascii)
+    many = colour_depth()
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         from vramtop.estimator.estimation import estimate  # not before there is a job: it takes a fifth of the start
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if banner is None:  # from here on: a job of the command line waits as long as the dashboard is open
         watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
 
-    threading.excepthook = lambda failed: kept.say(sentence(failed.exc_value or failed.exc_type()))
+    threading.excepthook = lambda failed: kept.say(crash_sentence(failed.exc_value or failed.exc_type()))
     head_start = HeadStart(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
     from ...app.app import VramtopApp
 
@@ -95,15 +95,15 @@ def run(options: argparse.Namespace) -> int:
     )
     kept.say = settings.say = app.say
     app.run(mouse=not options.no_mouse)
-    if app.own_fault is not None:
-        raise app.own_fault
+    if app.crash is not None:
+        raise app.crash
     return app.return_code or 0
 
 
 def _only_once(options: argparse.Namespace) -> int:
     """One reading, and why there is no dashboard."""
     name = os.environ.get("TERM", "")
-    why = f"a terminal of type {clean(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
+    why = f"a terminal of type {printable(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
     if options.demo or options.replay:
         raise InputError(f"{why}, so no recording can be played on it")
     print(f"vramtop: {why}: one reading instead of the dashboard", file=sys.stderr)

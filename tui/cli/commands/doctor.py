@@ -12,8 +12,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.doctor.findings import Finding, findings
 from vramtop.monitor.doctor.page import Page, examine
 
-from ...draw.terminal import look
-from ...reports.doctor_text import page_lines
+from ...draw.text_output import detect_output
+from ...reports.doctor_text import doctor_lines
 from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_findings
 from ..json_text import json_text
 from ..progress import Progress
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """
     if launch is not None:
         raise InputError("doctor looks at this machine; it takes no launch line")
-    terminal = look(ascii_only=options.ascii)
+    terminal = detect_output(ascii_only=options.ascii)
     with Progress(quiet=options.json) as progress:
         progress("asking the driver and the Pythons")
         page = examine(os.environ, python=options.python)
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.json:
         print(json_text(_to_json(page, shown, found)))
     else:
-        print("\n".join(page_lines(page, shown, found, replace(terminal, width=min(terminal.width, _WIDTH)))))
+        print("\n".join(doctor_lines(page, shown, found, replace(terminal, width=min(terminal.width, _WIDTH)))))
     sys.stdout.flush()
     return _CANNOT_TELL if page.driver.problem or page.driver.hangs else 0
 

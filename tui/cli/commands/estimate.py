@@ -8,16 +8,16 @@ from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
 from vramtop.estimator.job.job import Job
 
-from ...draw.terminal import look
-from ...job.job_argument import read_job
-from ...reports.budget_report import budget_lines
+from ...draw.text_output import detect_output
+from ...job.load_job import job_from_options
+from ...reports.budget_text import budget_lines
 from ..json_text import json_text
 from ..progress import Progress
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print the budget; exit code 0."""
-    job, notes = read_job(options, launch)
+    job, notes = job_from_options(options, launch)
     gpu, memory = elsewhere(options, job)
     with Progress(quiet=options.json) as progress:
         budget = estimate(
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     if options.json:
         print(json_text(budget.to_json() | ({"notes": list(notes)} if notes else {})))
         return 0
-    terminal = look(ascii_only=options.ascii)
+    terminal = detect_output(ascii_only=options.ascii)
     scale = memory if memory and memory > budget.peak.device_bytes else None
     print("\n".join(budget_lines(budget, terminal, scale_bytes=scale)))
     for note in notes:

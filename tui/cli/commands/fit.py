@@ -21,14 +21,14 @@ from vramtop.monitor.snapshot.snapshot import Place, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.reservations import Reservations
 
-from ...draw.terminal import look
-from ...job.job_argument import JobSource, read_source
-from ...reports.budget_report import budget_lines, fit_lines
+from ...draw.text_output import detect_output
+from ...job.load_job import LoadedJob, load_from_options
+from ...reports.budget_text import budget_lines, fit_lines
 from ..json_text import json_text
 from ..progress import Progress
 from .estimate import elsewhere, method
 from .fit_advice import Advice, Machine, advice_json, advice_lines, advise
-from .wait import Wait, become, program_to_start, wait
+from .wait import Wait, exec_program, program_to_start, wait_until_it_fits
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 Chosen = Sequence[int | str] | None
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     asked = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
     if asked:
         raise InputError(f"--{asked[0]} goes with --wait")
-    given = read_source(options, launch)
+    given = load_from_options(options, launch)
     job = given.job
     gpu, memory = elsewhere(options, job)
     here = not memory
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
     """Wait, and then start the program, or print the verdict."""
-    given = read_source(options, launch)
+    given = load_from_options(options, launch)
     job = given.job
     if elsewhere(options, job)[1]:
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
@@ -84,9 +84,9 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
             program=program,
             judge=lambda budget, rooms: _judge(rooms, _host_room(options, here=True), here=True)(budget),
         )
-        found = wait(asked)
+        found = wait_until_it_fits(asked)
     if program and found.verdict == "fits":
-        become(program, found)
+        exec_program(program, found)
     rooms = [each.room for each in found.gpus]
     judge = _judge(rooms, _host_room(options, here=True), here=True)
     return _answer(options, given, asked.budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
@@ -106,7 +106,7 @@ def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
 
 
 def _answer(
-    options: argparse.Namespace, source: JobSource, budget: Budget, judge: Callable[[Budget], Fit], machine: Machine
+    options: argparse.Namespace, source: LoadedJob, budget: Budget, judge: Callable[[Budget], Fit], machine: Machine
 ) -> int:
     found = judge(budget)
     source = replace(source, notes=(*source.notes, *_naming(found)))
@@ -123,7 +123,7 @@ def _answer(
     if options.json:
         print(json_text(_to_json(found, budget, advice, source)))
     else:
-        terminal = look(ascii_only=options.ascii)
+        terminal = detect_output(ascii_only=options.ascii)
         print("\n".join([*fit_lines(found, budget, terminal), *advice_lines(advice, source, terminal)]))
         print()
         print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale([each.room for each in found.gpus], budget))))
@@ -142,7 +142,7 @@ def _naming(found: Fit) -> tuple[str, ...]:
     return (f"{said} CUDA_VISIBLE_DEVICES={names}.",)
 
 
-def _to_json(found: Fit, budget: Budget, advice: Advice, source: JobSource) -> dict[str, object]:
+def _to_json(found: Fit, budget: Budget, advice: Advice, source: LoadedJob) -> dict[str, object]:
     verdict = {"budget": budget.to_json(), **found.to_json(), "sentence": found.sentence}
     return verdict | advice_json(advice, source) | ({"notes": list(source.notes)} if source.notes else {})
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.advice.config_edits import Edit, flag_edits, tool_edits
-from vramtop.estimator.advice.largest_batch import Largest, largest
-from vramtop.estimator.advice.suggestions import Suggestion, Verdict, confirm, corrected, suggest
+from vramtop.estimator.advice.largest_batch import LargestFitting, find_largest
+from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, suggest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import format_gib
@@ -18,8 +18,8 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff
 
 from ...draw.palette import VERDICTS
-from ...draw.terminal import Terminal
-from ...job.job_argument import JobSource, job_flags
+from ...draw.text_output import TextOutput
+from ...job.load_job import LoadedJob, job_flags
 
 _SHOWN = 6
 
@@ -29,7 +29,7 @@ class Advice:
     """What to change, best first, and the largest that fits."""
 
     suggestions: tuple[Suggestion, ...] = ()
-    largest: Largest | None = None
+    largest: LargestFitting | None = None
     """None: the quick estimate has no rule for the model."""
 
 
@@ -68,8 +68,8 @@ def advise(
         quick = variants(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
-    surer = corrected(job, budget, quick)
-    grown = largest(
+    surer = calibrated(job, budget, quick)
+    grown = find_largest(
         job,
         lambda changed: judge(surer(changed)) == "fits",
         max_positions=quick.max_positions,
@@ -91,14 +91,14 @@ def advise(
     return Advice(suggestions=found, largest=grown)
 
 
-def edits_of(source: JobSource, suggestion: Suggestion) -> tuple[Edit, ...]:
+def edits_of(source: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:
     """The suggestion as edits of what the user wrote."""
     if source.reading is not None:
         return tool_edits(source.reading, source.job, suggestion.changes, tool=source.tool, place=source.place)
     return flag_edits(source.job, suggestion.changes, {key: flag for flag, key in job_flags().items()})
 
 
-def diff_of(source: JobSource, suggestion: Suggestion) -> str | None:
+def diff_of(source: LoadedJob, suggestion: Suggestion) -> str | None:
     """The suggestion as a unified diff of the user's job file; None where there is none, or it cannot be edited."""
     if source.file is None:
         return None
@@ -107,7 +107,7 @@ def diff_of(source: JobSource, suggestion: Suggestion) -> str | None:
     return None if after is None else unified_diff(before, after, name=str(source.file))
 
 
-def advice_json(advice: Advice, source: JobSource) -> dict[str, Any]:
+def advice_json(advice: Advice, source: LoadedJob) -> dict[str, Any]:
     """The contract's ``suggestions`` and ``largest``."""
     return {
         "suggestions": [_suggestion_json(s, source) for s in advice.suggestions],
@@ -115,7 +115,7 @@ def advice_json(advice: Advice, source: JobSource) -> dict[str, Any]:
     }
 
 
-def _suggestion_json(suggestion: Suggestion, source: JobSource) -> dict[str, Any]:
+def _suggestion_json(suggestion: Suggestion, source: LoadedJob) -> dict[str, Any]:
     peak, diff = suggestion.budget.peak, diff_of(source, suggestion)
     return {
         "changes": suggestion.changes,
@@ -134,7 +134,7 @@ def _suggestion_json(suggestion: Suggestion, source: JobSource) -> dict[str, Any
     }
 
 
-def advice_lines(advice: Advice, source: JobSource, terminal: Terminal) -> Iterator[str]:
+def advice_lines(advice: Advice, source: LoadedJob, terminal: TextOutput) -> Iterator[str]:
     """Suggestions with their edits, then the largest that fits."""
     if advice.suggestions:
         yield ""
@@ -158,7 +158,7 @@ _HEADINGS: dict[Verdict, str] = {
 }
 
 
-def _suggestion_lines(suggestion: Suggestion, source: JobSource, terminal: Terminal) -> Iterator[str]:
+def _suggestion_lines(suggestion: Suggestion, source: LoadedJob, terminal: TextOutput) -> Iterator[str]:
     mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
     need = f"{format_gib(peak.device_bytes):>6} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
     traced = ", traced" if suggestion.confirmed else ""
@@ -168,7 +168,7 @@ def _suggestion_lines(suggestion: Suggestion, source: JobSource, terminal: Termi
     yield from terminal.wrapped(words, indent=6 * " ")
 
 
-def _largest_words(grown: Largest, job: Job) -> str:
+def _largest_words(grown: LargestFitting, job: Job) -> str:
     training = job.training
     limit = ", the model's limit" if grown.at_model_limit else ""
     length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"

@@ -15,9 +15,9 @@ from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
 from vramtop.monitor.snapshot.snapshot import GpuProcess, Snapshot, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-from ...draw.palette import STATUSES, VERDICTS, rest_words
-from ...draw.terminal import Terminal, cut, look, table
-from ...reports.anomaly_lines import odd_lines
+from ...draw.palette import STATUSES, VERDICTS, unattributed_label
+from ...draw.text_output import TextOutput, detect_output, format_table, truncate
+from ...reports.anomaly_text import anomaly_lines
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
         print(json.dumps(board_json(board), indent=2))
     else:
-        print("\n".join(_lines(board, look(ascii_only=options.ascii))))
+        print("\n".join(_lines(board, detect_output(ascii_only=options.ascii))))
     return 0
 
 
@@ -160,7 +160,7 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
     }
 
 
-def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
+def _lines(board: Board, terminal: TextOutput) -> Iterator[str]:
     source = board.snapshot.source
     count = len(board.gpus)
     facts = [source.host or os.uname().nodename]
@@ -170,7 +170,9 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
     coming = iter(_aligned([_gpu_cells(row) for row in board.shown], "<<>>>>>", terminal))
     for gpu in board.gpus:
         yield from islice(coming, 1 + len(gpu.devices))
-        yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
+        yield from anomaly_lines(
+            [oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal
+        )
     yield ""
     yield from _process_lines(board, terminal)
     for row in board.pending:
@@ -185,22 +187,22 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
         yield from (terminal.text(f"GPU {label}: {message}") for message, label in places.items())
 
 
-def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
+def _process_lines(board: Board, terminal: TextOutput) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     for gpu in board.gpus:
         rows += [_process_cells(row) for row in gpu.rows]
         for each in (gpu, *gpu.devices):
             if each.rest_bytes:
                 where, size = f"GPU {each.reading.label}", f"{format_gib(each.rest_bytes)} GiB"
-                rows.append(("", "", where, size, "", "", rest_words(each.reading)))
+                rows.append(("", "", where, size, "", "", unattributed_label(each.reading)))
     for line in _aligned(rows, "<<<>><<", terminal):
-        yield line if terminal.endless else cut(line, terminal.width)
+        yield line if terminal.unlimited_width else truncate(line, terminal.width)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], align: str, terminal: Terminal) -> list[str]:
+def _aligned(rows: Sequence[tuple[str, ...]], align: str, terminal: TextOutput) -> list[str]:
     """Lines that say what each figure is, for who hears them one by one; below each other for who sees them."""
     told = [place for place in range(len(align)) if any(row[place] for row in rows)]
-    return table([[terminal.text(row[at]) for at in told] for row in rows], "".join(align[at] for at in told))
+    return format_table([[terminal.text(row[at]) for at in told] for row in rows], "".join(align[at] for at in told))
 
 
 def _command(process: GpuProcess) -> str:

@@ -18,8 +18,8 @@ from vramtop.monitor.preflight.prepare import BUDGET_SECONDS, prepare, refuse_no
 from vramtop.monitor.preflight.run import CHECKS, exit_code
 from vramtop.monitor.preflight.run import run as run_checks
 
-from ...draw.terminal import look
-from ...job.job_argument import read_job
+from ...draw.text_output import detect_output
+from ...job.load_job import job_from_options
 from ...reports.preflight_text import preflight_lines
 from ..json_text import json_text
 from ..progress import Progress
@@ -31,13 +31,13 @@ _RESULTS = {0: "pass", 1: "failure", 3: "unknown"}
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what each check says; 0: nothing fails, 1: something does, 3: whether the job may start cannot be told."""
-    job, notes = read_job(options, launch)
+    job, notes = job_from_options(options, launch)
     context = _context(options, job, launch)
     outcomes = _outcomes(context, options)
     if options.json:
         print(json_text(_to_json(context, outcomes, notes)))
     else:
-        terminal = look(ascii_only=options.ascii)
+        terminal = detect_output(ascii_only=options.ascii)
         print("\n".join(preflight_lines(job.label, outcomes, terminal)))
         for note in notes:
             print(terminal.text(f"note: {note}"))

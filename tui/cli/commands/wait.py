@@ -15,7 +15,7 @@ from vramtop.monitor.board.runs import start_time_of
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
-from ...draw.terminal import clean
+from ...draw.text_output import printable
 
 START_SECONDS = 120.0
 """For so long a promise holds for whoever waited and starts the job itself."""
@@ -60,7 +60,7 @@ def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) 
     return program
 
 
-def wait(
+def wait_until_it_fits(
     asked: Wait,
     *,
     reservations: Reservations | None = None,
@@ -87,11 +87,11 @@ def wait(
             return found
         if found.sentence != told:
             told = found.sentence
-            say(f"waiting: {clean(told)}")
+            say(f"waiting: {printable(told)}")
         sleep(asked.interval if end is None else max(0.0, min(asked.interval, end - clock())))
 
 
-def become(program: Sequence[str], found: Fit) -> None:
+def exec_program(program: Sequence[str], found: Fit) -> None:
     """Run the command in this process's place, on the GPUs that it was promised.
 
     Raises:

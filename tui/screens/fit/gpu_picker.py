@@ -19,7 +19,7 @@ from vramtop.monitor.snapshot.snapshot import Place
 _HERE = ""
 
 
-class MachinePicker(Horizontal):
+class GpuPicker(Horizontal):
     """A choice of cards and their number; posts ``Picked`` when another one is made.
 
     Args:
@@ -28,10 +28,10 @@ class MachinePicker(Horizontal):
     """
 
     DEFAULT_CSS = """
-    MachinePicker { width: 1fr; height: 1; }
-    MachinePicker Label { padding: 0 1; }
-    MachinePicker Select { width: 30; }
-    MachinePicker Input { width: 18; }
+    GpuPicker { width: 1fr; height: 1; }
+    GpuPicker Label { padding: 0 1; }
+    GpuPicker Select { width: 30; }
+    GpuPicker Input { width: 18; }
     """
 
     @dataclass
