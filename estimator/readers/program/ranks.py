@@ -37,7 +37,7 @@ def read_world_size(
         accelerate: settings by accelerate's names, the launcher's own among them.
         environ: of the worker, or of the launch line; empty where it is hidden.
         started: the worker runs already, apart from its launcher: what it was not given, it has not.
-        workers: ranks that the program has started itself.
+        self_started_ranks: ranks that the program has started itself.
     """
     if self_started_ranks is not None:
         origin = f"{self_started_ranks} processes that it started hold GPU memory"

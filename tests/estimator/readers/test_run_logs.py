@@ -23,9 +23,8 @@ def read(tmp_path: Path) -> Read:
     """Reads the command line of a process with the pid 4321, started a minute ago."""
 
     def read_line(line: str, **more: Any) -> JobReading:
-        started = time.time() - 60
-        known = {"environ": {}, "cwd": tmp_path, "pid": PID, "started_at": started, "versions": {"transformers": "5.2.0"}}
-        return read_launch(shlex.split(line), **{**known, **more})
+        known = {"environ": {}, "cwd": tmp_path, "pid": PID, "started_at": time.time() - 60}
+        return read_launch(shlex.split(line), **{**known, "versions": {"transformers": "5.2.0"}, **more})
 
     return read_line
 
@@ -77,8 +76,8 @@ def test_a_file_that_is_being_written_says_nothing_yet(read: Read, tmp_path: Pat
 def test_wandbs_log_tells_the_arguments_of_its_process(read: Read, tmp_path: Path, pid: int, batch: int) -> None:
     log = tmp_path / "wandb" / "run-1" / "logs" / "debug.log"
     log.parent.mkdir(parents=True)
-    logged = {**ARGUMENTS, "attention": None, "rope": (1, 2)}
-    log.write_text(f"2026 INFO    MainThread:{pid} [wandb_run.py:_config_callback():1] config_cb None None {logged!r}\n")
+    table = {**ARGUMENTS, "attention": None, "rope": (1, 2)}
+    log.write_text(f"2026 INFO    MainThread:{pid} [wandb_run.py:_config_callback():1] config_cb None None {table!r}\n")
     assert read("python train.py --output_dir out").value("training.micro_batch") == batch
 
 
