@@ -13,7 +13,7 @@ from ..snapshot.snapshot import Snapshot
 _MOST_PROCESSES = 20_000
 
 
-def trusted(snapshot: Snapshot) -> Snapshot:
+def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
     """The snapshot without jobs that have code run: an estimate of them would import what the recording names.
 
     Raises:

@@ -73,14 +73,14 @@ def test_any_probe_is_read(data: bytes, value: object) -> None:
 def test_an_absurd_promise_is_none(tmp_path: Path, absurd: dict[str, object]) -> None:
     promise = {"pid": os.getpid(), "start_time": 1.0, "job": "x", "gpus": {"u": 5}, **absurd}
     (tmp_path / f"{promise['pid']}-1000.json").write_text(json.dumps(promise))
-    assert Reservations(folder=tmp_path, is_running=lambda key: True).promises() == ()
+    assert Reservations(folder=tmp_path, is_running=lambda key: True).active() == ()
 
 
 def test_a_folder_full_of_promises_is_not_read_to_its_end(tmp_path: Path) -> None:
     for number in range(1_500):
         promise = {"pid": number + 1, "start_time": 1.0, "job": "x", "gpus": {"u": 5}}
         (tmp_path / f"{number + 1}-1000.json").write_text(json.dumps(promise))
-    held = Reservations(folder=tmp_path, is_running=lambda key: True).promises()
+    held = Reservations(folder=tmp_path, is_running=lambda key: True).active()
     assert len(held) <= 1_000
 
 
