@@ -17,7 +17,7 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.program.launchers import Launch
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
-from vramtop.estimator.readers.source.filesystem_view import followed
+from vramtop.estimator.readers.source.filesystem_view import follow_links
 
 from ..host.container_info import container_info
 from ..host.interpreter import find_interpreter, installed_versions
@@ -141,10 +141,10 @@ def attach(pid: int, *, start_time: float | None = None, on_gpu: Collection[int]
         root=root,
         versions=versions,
         launcher=run.launcher.argv if run.launcher else None,
-        told=settings_from_probe(sample),
+        reported=settings_from_probe(sample),
         pid=own_pid(run.reporting_process.pid),
-        started=program.start_time,
-        workers=len(run.ranks) if run.self_started else None,
+        started_at=program.start_time,
+        self_started_ranks=len(run.ranks) if run.self_started else None,
     )
     reading = _with_model(reading, environ)
     still_there(pid, run.requested.start_time)
@@ -209,7 +209,7 @@ def own_pid(pid: int) -> int:
 
 def _launcher_name(launch: Launch) -> str:
     """``torchrun``, ``accelerate``, ...; a tool that starts its own workers by its own name."""
-    return next((name for name in launch.launchers if name != "tool"), launch.program or launch.launchers[0])
+    return next((name for name in launch.launchers if name != "tool"), launch.program_name or launch.launchers[0])
 
 
 def _is_ours(pid: int) -> bool:
@@ -252,7 +252,7 @@ def _reachable(environ: Mapping[str, str], root: Path | None) -> dict[str, str]:
     if root is None:
         return dict(environ)
     named = {name: value for name, value in environ.items() if name in _HF and value.startswith("/")}
-    folders = {name: str(followed(root, f"{root}{value}")) for name, value in named.items()}
+    folders = {name: str(follow_links(root, f"{root}{value}")) for name, value in named.items()}
     return {**environ, **folders}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path, PurePath
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.readers.program.launchers import Launch, parse_launch, starts_at
-from vramtop.estimator.readers.tools.registry import tool_of
+from vramtop.estimator.readers.program.launchers import Launch, find_program_index, parse_launch
+from vramtop.estimator.readers.tools.registry import find_tool_by_launch
 
 _OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
 _MAX_SHOWN_CHARACTERS = 120
@@ -56,7 +56,7 @@ class ProcessInfo:
     def runs_program(self) -> bool:
         """Whether it runs a Python program itself, rather than launching one."""
         launch = self.launch
-        return launch.program is not None and not (launch.only_starts or self.is_helper or self._is_shell)
+        return launch.program_name is not None and not (launch.only_launches or self.is_helper or self._is_shell)
 
     @property
     def _is_shell(self) -> bool:
@@ -243,18 +243,18 @@ def _program_of(asked: ProcessInfo) -> ProcessInfo | None:
 def _started_by(seen: ProcessInfo) -> ProcessInfo | None:
     """The program that a launcher, a shell or a wrapper (``timeout 1h python train.py``) started and waits for."""
     tool = bool(seen.launch.launchers)
-    if seen.runs_program and starts_at(seen.argv) == 0 and not tool:
+    if seen.runs_program and find_program_index(seen.argv) == 0 and not tool:
         return None  # it is the program; its children are its helpers
     children = _outermost([child for child in _descendants(seen) if child.runs_program and child.argv != seen.argv])
     if tool:  # it may train itself, with loggers for children
-        own = tool_of(seen.launch)
-        children = [child for child in children if tool_of(child.launch) is own] if own else children
+        own = find_tool_by_launch(seen.launch)
+        children = [child for child in children if find_tool_by_launch(child.launch) is own] if own else children
     elif seen.runs_program:
-        children = [child for child in children if child.launch.program == seen.launch.program]
+        children = [child for child in children if child.launch.program_name == seen.launch.program_name]
     numbered = [child for child in children if child.is_rank]
     different = {child.argv: child for child in reversed(children)}
     if len(different) > 1 and not numbered and not seen.launch.launchers:
-        named = ", ".join(f"{child.pid} ({child.launch.program})" for child in reversed(different.values()))
+        named = ", ".join(f"{child.pid} ({child.launch.program_name})" for child in reversed(different.values()))
         raise CannotTellError(f"Process {seen.pid} has started several programs: {named}; give the pid of one of them.")
     chosen = sorted(numbered or children[:1], key=_rank_key)
     return chosen[0] if chosen else None
@@ -280,8 +280,12 @@ def _launcher_of(program: ProcessInfo) -> ProcessInfo | None:
     mine = program.launch
     for parent in _ancestors(program):
         launch = parent.launch
-        same_tool = "tool" in launch.launchers and tool_of(launch) is tool_of(mine) and parent.argv != program.argv
-        same = mine.program == launch.program or mine.trl_command == (launch.trl_command or "") or same_tool
+        same_tool = (
+            "tool" in launch.launchers
+            and find_tool_by_launch(launch) is find_tool_by_launch(mine)
+            and parent.argv != program.argv
+        )
+        same = mine.program_name == launch.program_name or mine.trl_command == (launch.trl_command or "") or same_tool
         if launch.launchers and same:
             return parent
     return None

@@ -172,10 +172,10 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
 def _is_torchtitan(path: Path) -> bool:
     """Its TOML has tables that no job file has."""
     from vramtop.estimator.readers.source.data_files import read_table
-    from vramtop.estimator.readers.tools.registry import tool_that_wrote
+    from vramtop.estimator.readers.tools.registry import find_tool_by_config
 
     try:
-        return tool_that_wrote(read_table(path)) is not None
+        return find_tool_by_config(read_table(path)) is not None
     except InputError:  # said where it is read as a job file
         return False
 
