@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from vramtop.estimator.budget.budget import Budget, RankNeed
+from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import format_gib
 
 from ..host.host_memory import HostRam, HostVerdict, host_verdict
@@ -306,7 +306,7 @@ def _closed(gpu: GpuReading) -> str | None:
     return None
 
 
-def _place(needs: Sequence[RankNeed], rooms: Sequence[Room]) -> dict[int, GpuVerdict]:
+def _place(needs: Sequence[RankPeak], rooms: Sequence[Room]) -> dict[int, GpuVerdict]:
     """A GPU for each rank, as far as there are any; those of unknown room only where the others do not do."""
     by_need = sorted(range(len(needs)), key=lambda rank: -needs[rank].device_bytes)
     known = sorted((r for r in rooms if r.available_bytes is not None), key=lambda r: -(r.available_bytes or 0))
@@ -321,7 +321,7 @@ def _place(needs: Sequence[RankNeed], rooms: Sequence[Room]) -> dict[int, GpuVer
     return first
 
 
-def _judge(need: RankNeed, room: Room) -> GpuVerdict:
+def _judge(need: RankPeak, room: Room) -> GpuVerdict:
     available = room.available_bytes
     if available is None:
         return GpuVerdict(room=room, verdict="unknown", need_bytes=need.device_bytes)
@@ -331,7 +331,7 @@ def _judge(need: RankNeed, room: Room) -> GpuVerdict:
     return GpuVerdict(room=room, verdict="fits" if fits else "tight", need_bytes=need.device_bytes)
 
 
-def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuVerdict], rooms: Sequence[Room]) -> str:
+def _sentence(verdict: Verdict, needs: Sequence[RankPeak], chosen: Sequence[GpuVerdict], rooms: Sequence[Room]) -> str:
     ranks, sizes = len(needs), sorted({need.device_bytes for need in needs})
     need = (
         f"{format_gib(sizes[-1])} GiB" if len(sizes) == 1 else f"{format_gib(sizes[0])} to {format_gib(sizes[-1])} GiB"
