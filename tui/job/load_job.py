@@ -10,8 +10,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expanded, is_file, is_folder
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file import job_keys, load_job, names_code, parse_assignment, with_changes, written_keys
-from vramtop.estimator.model.architecture import usual_task
 from vramtop.estimator.model.find_config import read_config, resolve_model
+from vramtop.estimator.model.read_architecture import usual_task
 
 if TYPE_CHECKING:
     from vramtop.estimator.readers.source.evidence import JobReading
