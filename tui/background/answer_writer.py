@@ -7,10 +7,10 @@ from typing import Any
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.monitor.attach.saved_answers import Answers
 
-from .latest_only_task import Newest
+from .latest_only_task import LatestOnlyTask
 
 
-class Given:
+class AnswerWriter:
     """Gathers the answers for one run at a time.
 
     Args:
@@ -21,7 +21,7 @@ class Given:
     def __init__(self, answers: Answers, say: Callable[[str], None]) -> None:
         self._answers = answers
         self._say = say
-        self._work = Newest("answers")
+        self._work = LatestOnlyTask("answers")
         self._todo: deque[Callable[[], str | None]] = deque()
         self._run: str | None = None
         self._values: dict[str, Any] = {}

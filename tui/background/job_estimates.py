@@ -8,7 +8,7 @@ from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.attach import Attachment
 
-from .latest_only_task import Newest
+from .latest_only_task import LatestOnlyTask
 
 _Take = Callable[[int, "Budget | str"], None]
 _GiveUp = Callable[[int, str], None]
@@ -34,7 +34,7 @@ class Estimates:
     def __init__(self, quick: Estimate, deep: Estimate | None, *, take: _Take, give_up: _GiveUp) -> None:
         self._quick, self._deep = quick, deep
         self._take, self._give_up = take, give_up
-        self._work, self._slow = Newest("estimate"), Newest("estimate, refined")
+        self._work, self._slow = LatestOnlyTask("estimate"), LatestOnlyTask("estimate, refined")
         self.asked = 0
         """Number of the newest question."""
         self.given_up = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.cancellation import current
+from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
@@ -23,7 +23,7 @@ from vramtop.monitor.preflight.run import CHECKS, run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class PreflightRequest:
     """A job, and where it is to run."""
 
     job: Job
@@ -40,7 +40,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class PreflightProgress:
     """How far preflight has come."""
 
     checks: tuple[Check, ...]
@@ -65,7 +65,7 @@ class Looked:
         return tuple(sorted((self.outcomes[c.name] for c in self.checks if c.name in self.outcomes), key=_urgency))
 
 
-def context_of(subject: Subject) -> Context:
+def read_context(subject: PreflightRequest) -> Context:
     """What the checks look at: the driver is asked here, which may take its time.
 
     Raises:
@@ -88,7 +88,9 @@ def context_of(subject: Subject) -> Context:
     return replace(context, budget=lambda: known)
 
 
-def look(gather: Callable[[], Context], told: Callable[[Looked], None], checks: Sequence[Check] | None = None) -> None:
+def run_preflight(
+    gather: Callable[[], Context], told: Callable[[PreflightProgress], None], checks: Sequence[Check] | None = None
+) -> None:
     """Make the checks, and tell after each one how far it has come; what is given up (``Cancel``) tells nothing more.
 
     Args:
@@ -97,9 +99,9 @@ def look(gather: Callable[[], Context], told: Callable[[Looked], None], checks: 
         checks: all when left out.
     """
     checks = tuple(kind() for kind in CHECKS) if checks is None else tuple(checks)
-    now, cancel = Looked(checks=checks, outcomes={}), current()
+    now, cancel = PreflightProgress(checks=checks, outcomes={}), current_token()
 
-    def tell(looked: Looked) -> None:
+    def tell(looked: PreflightProgress) -> None:
         nonlocal now
         if cancel.cancelled:
             raise CancelledError("given up")
@@ -117,7 +119,7 @@ def look(gather: Callable[[], Context], told: Callable[[Looked], None], checks: 
         tell(replace(now, problem=error.message))
 
 
-def _machine(subject: Subject) -> Machine:
+def _machine(subject: PreflightRequest) -> Machine:
     target = subject.job.target.gpu
     if subject.rooms:
         return described_machine(subject.rooms, find_gpu(target) if target else None)

@@ -8,7 +8,7 @@ from vramtop.monitor.attach.attach import Attachment
 from vramtop.monitor.attach.saved_answers import Answers, recalled
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from .latest_only_task import Newest
+from .latest_only_task import LatestOnlyTask
 
 
 class Attach(Protocol):
@@ -41,7 +41,7 @@ class RunReader:
         self._answers = answers
         self._known = known
         self._take = take
-        self._work = Newest("attach")
+        self._work = LatestOnlyTask("attach")
 
     def read(
         self, pid: int, start_time: float | None, *, on_gpu: Collection[int] | None = None, recall: bool = True

@@ -8,7 +8,7 @@ from vramtop.estimator.estimation import MethodChoice
 from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.fit import Room
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.host.host_memory import HostRam
 from vramtop.monitor.snapshot.snapshot import Snapshot
 
 
@@ -41,9 +41,9 @@ def described_rooms(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[Roo
     )
 
 
-def described_host(options: argparse.Namespace) -> HostRoom | None:
+def described_host(options: argparse.Namespace) -> HostRam | None:
     """Return the RAM that ``--host-memory`` names; None if it does not."""
-    return HostRoom(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
+    return HostRam(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
 
 
 def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:

@@ -14,7 +14,7 @@ from textual.widgets import Input, Label, Static
 
 from vramtop.estimator.common.errors import VramtopError
 
-from ..background.latest_only_task import Newest
+from ..background.latest_only_task import LatestOnlyTask
 from .load_job import LoadedJob, load_from_text
 
 _HINT = (
@@ -68,7 +68,7 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
     def __init__(self, text: str = "") -> None:
         super().__init__()
         self._text = join_lines(text)
-        self._work = Newest("open a job")
+        self._work = LatestOnlyTask("open a job")
 
     def compose(self) -> ComposeResult:
         """A field, and what can be typed into it."""

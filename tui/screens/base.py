@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class FeedStatus:
     """How readings arrive."""
 
     interval: float
@@ -48,7 +48,7 @@ class BoardApp(TerminalApp):
 
     @property
     @abstractmethod
-    def feed(self) -> Feed:
+    def feed(self) -> FeedStatus:
         """How readings arrive."""
 
     @property

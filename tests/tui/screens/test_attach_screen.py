@@ -21,8 +21,8 @@ from vramtop.monitor.attach.saved_answers import Answers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
-from vramtop.tui.screens.attach.memory_graph import MemoryGraph
 from vramtop.tui.screens.attach.rank_table import RankTable
+from vramtop.tui.screens.attach.run_graph import RunGraph
 from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.step.screen import StepScreen
 
@@ -399,7 +399,7 @@ async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchli
         await pilot.press(*"512")
         await until(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
         assert "no memory on a GPU yet" in text_of(screen, "#bars")
-        assert not screen.query_one(MemoryGraph).display
+        assert not screen.query_one(RunGraph).display
 
 
 async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
 
-from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -27,7 +27,7 @@ from vramtop.monitor.preflight.facts.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
 from vramtop.monitor.preflight.run import CHECKS
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.background.preflight_run import Looked, Subject, context_of
+from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
@@ -61,10 +61,10 @@ class Says(Check):
         go: threading.Event | None = None,
     ) -> None:
         self.name, self.status, self.found, self.advice, self.go = name, status, found, advice, go  # type: ignore[misc]
-        self.scopes: list[Cancel] = []
+        self.scopes: list[CancelToken] = []
 
     def look(self, context: Context) -> Outcome:
-        self.scopes.append(current())
+        self.scopes.append(current_token())
         if self.go is not None:
             self.go.wait(60)
         return self._says(self.status, self.found, self.advice)
@@ -82,8 +82,8 @@ class Host(App[None]):
 
 
 @pytest.fixture
-def gather(tmp_path: Path) -> Callable[[Subject], Context]:
-    def gather(subject: Subject) -> Context:
+def gather(tmp_path: Path) -> Callable[[PreflightRequest], Context]:
+    def gather(subject: PreflightRequest) -> Context:
         machine = described_machine(ROOMS, find_gpu("h100-80gb"))
         python = JobPython(path=Path("/opt/env/bin/python"), origin="--python")
         return prepare(subject.job, machine, python, environ={}, folder=tmp_path)
@@ -92,9 +92,9 @@ def gather(tmp_path: Path) -> Callable[[Subject], Context]:
 
 
 @pytest.fixture
-def make_screen(gather: Callable[[Subject], Context]) -> Callable[..., PreflightScreen]:
+def make_screen(gather: Callable[[PreflightRequest], Context]) -> Callable[..., PreflightScreen]:
     def make(*checks: Check, **more: Any) -> PreflightScreen:
-        return PreflightScreen(Subject(job=JOB), gather=gather, checks=checks, **more)
+        return PreflightScreen(PreflightRequest(job=JOB), gather=gather, checks=checks, **more)
 
     return make
 
@@ -133,7 +133,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(make_screen, size):
     go = threading.Event()
-    told: list[Looked] = []
+    told: list[PreflightProgress] = []
     slow = Says("Slow", "failure", found="it is not there", advice="put it there", go=go)
     screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), told=told.append)
     async with Host(screen).run_test(size=size) as pilot:
@@ -189,10 +189,10 @@ async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(ma
 
 
 async def test_settings_that_make_no_sense_are_said_in_one_sentence():
-    def refuse(_: Subject) -> Context:
+    def refuse(_: PreflightRequest) -> Context:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
-    screen = PreflightScreen(Subject(job=JOB), gather=refuse, checks=[Says("First")])
+    screen = PreflightScreen(PreflightRequest(job=JOB), gather=refuse, checks=[Says("First")])
     async with Host(screen).run_test() as pilot:
         await until(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
@@ -214,7 +214,7 @@ async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
 async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_words(no_network):
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
-    screen = PreflightScreen(Subject(job=job, rooms=ROOMS))
+    screen = PreflightScreen(PreflightRequest(job=job, rooms=ROOMS))
     async with Host(screen).run_test(size=(120, 50)) as pilot:
         await until(pilot, lambda: screen.looked is not None and screen.looked.done)
         await pilot.pause()
@@ -315,27 +315,27 @@ def test_what_running_jobs_will_still_take_is_not_free(
     monkeypatch.setattr("vramtop.tui.background.preflight_run.this_machine", lambda: here)
     board = replace(Watchlist(estimate=make_budget).update(snapshot), committed={0: 60 * GIB})
     job = Job(name="here", model=JOB.model)
-    assert [room.available_bytes for room in context_of(Subject(job=job)).machine.rooms] == [78.5 * GIB] * 2
-    machine = context_of(Subject(job=job, board=board)).machine
+    assert [room.available_bytes for room in read_context(PreflightRequest(job=job)).machine.rooms] == [78.5 * GIB] * 2
+    machine = read_context(PreflightRequest(job=job, board=board)).machine
     assert [room.available_bytes for room in machine.rooms] == [18.5 * GIB, 78.5 * GIB]
     elsewhere = replace(snapshot, source=replace(snapshot.source, kind="recording"))
     recorded = replace(board, snapshot=elsewhere)
-    assert context_of(Subject(job=job, board=recorded)).machine == here
+    assert read_context(PreflightRequest(job=job, board=recorded)).machine == here
 
 
 def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_budget):
     traced = replace(make_budget(JOB), method="traced")
-    assert context_of(Subject(job=JOB, rooms=ROOMS, budget=traced)).budget() is traced
+    assert read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=traced)).budget() is traced
     other = replace(traced, job=Job(name="other"))
-    context = context_of(Subject(job=JOB, rooms=ROOMS, budget=other))
-    cancel = Cancel()
+    context = read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=other))
+    cancel = CancelToken()
     cancel.cancel()
     with cancel.scope(), pytest.raises(CancelledError):
         context.budget()
 
 
-def looked(*checks: Says) -> Looked:
-    return Looked(
+def looked(*checks: Says) -> PreflightProgress:
+    return PreflightProgress(
         checks=checks,
         outcomes={check.name: check._says(check.status, check.found, check.advice) for check in checks},
     )

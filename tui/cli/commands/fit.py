@@ -15,8 +15,8 @@ from vramtop.monitor.attach.attach import Attachment
 from vramtop.monitor.attach.gpu_assignment import DeviceChoice, nvml_mig_parent, visible_gpus, visible_mig_devices
 from vramtop.monitor.attach.starting_jobs import by_place, growing_jobs
 from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, rooms_of, with_host
-from vramtop.monitor.host.host_memory import HostRoom, host_room
-from vramtop.monitor.snapshot.snapshot import Place, Snapshot
+from vramtop.monitor.host.host_memory import HostRam, available_host_memory
+from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.reservations import Reservations
 
@@ -165,7 +165,7 @@ def _to_json(verdict: Fit, budget: Budget, advice: Advice, loaded: LoadedJob) ->
     return found | advice_json(advice, loaded) | ({"notes": list(loaded.notes)} if loaded.notes else {})
 
 
-def _judge(rooms: Sequence[Room], host: HostRoom | None, *, here: bool) -> Judge:
+def _judge(rooms: Sequence[Room], host: HostRam | None, *, here: bool) -> Judge:
     """Return a function that judges whether a budget fits these GPUs, and their host if its RAM is known."""
 
     def judge(budget: Budget) -> Fit:
@@ -178,9 +178,9 @@ def _judge(rooms: Sequence[Room], host: HostRoom | None, *, here: bool) -> Judge
     return judge
 
 
-def _host(options: argparse.Namespace, *, here: bool) -> HostRoom | None:
+def _host(options: argparse.Namespace, *, here: bool) -> HostRam | None:
     """Return the RAM of ``--host-memory``, otherwise of this machine if its GPUs are meant; None: unknown."""
-    return described_host(options) or (host_room() if here else None)
+    return described_host(options) or (available_host_memory() if here else None)
 
 
 @contextlib.contextmanager
@@ -204,11 +204,11 @@ def _read_gpus(source: NvmlSource) -> Snapshot:
     return snapshot
 
 
-def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dict[Place, int], tuple[str, ...]]:
+def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dict[DeviceIndex, int], tuple[str, ...]]:
     """Return free memory that is reserved, or that jobs which have just started will take; and notes about these."""
     reservations = Reservations()
     committed = reservations.committed(snapshot)
-    reserved_pids = reservations.families(snapshot)
+    reserved_pids = reservations.reserved_pids(snapshot)
     gpus = {room.index for room in rooms_of(snapshot, {}, selection)}
     growing = growing_jobs(snapshot, _estimate_attached, only=gpus, apart_from=reserved_pids)
     for place, size in by_place(growing).items():

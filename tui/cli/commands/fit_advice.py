@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.advice.config_edits import Edit, flag_edits, tool_edits
-from vramtop.estimator.advice.largest_batch import Largest, largest
-from vramtop.estimator.advice.suggestions import Suggestion, Verdict, confirm, corrected, suggest
+from vramtop.estimator.advice.largest_batch import LargestFitting, find_largest
+from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, suggest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.estimation import MethodChoice, estimate, variants
+from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff
@@ -38,7 +38,7 @@ class Advice:
 
     suggestions: tuple[Suggestion, ...] = ()
     """The best first; empty for a job that fits."""
-    largest: Largest | None = None
+    largest: LargestFitting | None = None
     """The largest batch and sequence that fit; None: the closed form does not know the model."""
 
 
@@ -74,11 +74,11 @@ def advise(
         progress: called with what is being done.
     """
     try:
-        quick = variants(job, gpu=machine.gpu)
+        quick = quick_estimator(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
-    scaled = corrected(job, budget, quick)
-    grown = largest(
+    scaled = calibrated(job, budget, quick)
+    grown = find_largest(
         job,
         lambda changed: judge(scaled(changed)) == "fits",
         max_positions=quick.max_positions,
@@ -169,7 +169,7 @@ def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOut
     yield from output.wrapped(edits, indent=6 * " ")
 
 
-def _largest_line(grown: Largest, job: Job) -> str:
+def _largest_line(grown: LargestFitting, job: Job) -> str:
     training = job.training
     limit = ", the model's limit" if grown.at_model_limit else ""
     length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"

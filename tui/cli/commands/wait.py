@@ -96,11 +96,11 @@ def wait_until_it_fits(
     deadline = None if request.timeout is None else clock() + request.timeout
     reported: str | None = None
     while True:
-        with reservations.exclusive():
+        with reservations.locked():
             snapshot = request.read()
             verdict = request.judge(request.budget, request.rooms(snapshot))
             if verdict.verdict == "fits":
-                reservations.promise(_reservation(request, verdict))
+                reservations.add(_reservation(request, verdict))
                 return verdict
         if deadline is not None and clock() >= deadline:
             return verdict

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.divergence_status import Status
     from vramtop.monitor.board.fit import Verdict
 
-    from ..base import Feed
+    from ..base import FeedStatus
 
 STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""
@@ -47,7 +47,7 @@ _TURNED_SECONDS = 60.0
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
-def header_line(board: Board | None, feed: Feed, width: int) -> Content:
+def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
     """The machine at the left, the figures' pace and time at the right."""
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
     right: list[Content | str] = []
@@ -72,7 +72,7 @@ def header_line(board: Board | None, feed: Feed, width: int) -> Content:
     return left_and_right(join_to_width(left, max(0, width - 3 - shown.cell_length)), shown, width)
 
 
-def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
+def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
     """A line for each thing that sets this view apart or is wrong with it; usually none."""
     lines = []
     banner = feed.banner

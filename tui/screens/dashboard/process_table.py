@@ -18,7 +18,7 @@ from vramtop.monitor.board.board import Board, ProcessRow
 
 from ...draw.cell_text import CellText
 from ...widgets.table_cell import table_cell
-from .table_rows import (
+from .process_rows import (
     SORT_KEYS,
     Column,
     ColumnName,

@@ -14,12 +14,12 @@ from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import Room, rooms_of
-from vramtop.monitor.snapshot.snapshot import Place
+from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
 _HERE = ""
 
 
-class MachinePicker(Horizontal):
+class GpuPicker(Horizontal):
     """A choice of cards and their number; posts ``Picked`` when another one is made.
 
     Args:
@@ -28,10 +28,10 @@ class MachinePicker(Horizontal):
     """
 
     DEFAULT_CSS = """
-    MachinePicker { width: 1fr; height: 1; }
-    MachinePicker Label { padding: 0 1; }
-    MachinePicker Select { width: 30; }
-    MachinePicker Input { width: 18; }
+    GpuPicker { width: 1fr; height: 1; }
+    GpuPicker Label { padding: 0 1; }
+    GpuPicker Select { width: 30; }
+    GpuPicker Input { width: 18; }
     """
 
     @dataclass
@@ -122,7 +122,7 @@ def _card_name(written: str | None) -> str:
         return _HERE
 
 
-def _committed(board: Board, pinned: Job | None) -> dict[Place, int]:
+def _committed(board: Board, pinned: Job | None) -> dict[DeviceIndex, int]:
     """What is spoken for, and what jobs that wait and fit were given before this one."""
     committed = dict(board.committed)
     for row in board.pending:

@@ -25,8 +25,8 @@ from ...widgets.budget_view import (
     verdict_line,
 )
 from ...widgets.static_lines import StaticLines
+from .capacity import Capacity
 from .fit_estimates import Advice
-from .fit_judge import Judge
 from .suggestions import Suggestions
 from .what_if_plot import WhatIfPlot
 
@@ -62,7 +62,7 @@ class VerdictView(VerticalScroll):
         """What was said last about settings that make no sense."""
         self._before: Budget | None = None
         """The quick estimate that a deeper one has replaced."""
-        self._judge = Judge()
+        self._judge = Capacity()
         self._waiting = False
         self._notes: tuple[str, ...] = ()
 
@@ -117,7 +117,7 @@ class VerdictView(VerticalScroll):
         self.query_one(Suggestions).offer((), two_lines=False)
         self.add_class("-doubtful")
 
-    def judge(self, judge: Judge) -> None:
+    def judge(self, judge: Capacity) -> None:
         """Hold the budget against these GPUs."""
         self._judge = judge
         self._draw()

@@ -15,7 +15,7 @@ from ...draw.labels import badge
 from ...draw.palette import VERDICTS
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
-from .sweep import AXES, Axis, Sweep, in_words
+from .sweep import AXES, Axis, Sweep, point_words
 from .what_if_plot import WhatIfPlot
 
 
@@ -135,7 +135,7 @@ def facts(swept: Sweep, value: int) -> list[Content]:
     lines = []
     point = swept.at(value)
     if point is not None:
-        lines.append(Content.assemble(badge(VERDICTS[point.verdict], point.verdict), f" {in_words(swept, point)}"))
+        lines.append(Content.assemble(badge(VERDICTS[point.verdict], point.verdict), f" {point_words(swept, point)}"))
     largest, tight = swept.largest, swept.largest_tight
     name = AXES[swept.axis]
     if largest is not None:

@@ -14,10 +14,10 @@ from ...reports.preflight_text import MARK_WIDTH, count_outcomes, outcome_lines,
 from ...widgets.static_lines import StaticLines
 
 if TYPE_CHECKING:  # it brings all the checks, which a screen with nothing but the mark has no need of
-    from ...background.preflight_run import Looked
+    from ...background.preflight_run import PreflightProgress
 
 
-def check_rows(looked: "Looked", *, width: int, now: float) -> list[Content]:
+def check_rows(looked: "PreflightProgress", *, width: int, now: float) -> list[Content]:
     """A row for each check: in their order while some still run, failures first once all are in.
 
     Args:
@@ -36,7 +36,7 @@ def check_rows(looked: "Looked", *, width: int, now: float) -> list[Content]:
     return rows
 
 
-def sum_row(looked: "Looked") -> Content:
+def sum_row(looked: "PreflightProgress") -> Content:
     """The last line: what it comes to, or how far it has come."""
     if looked.problem is not None:
         return Content.assemble(_painted(CHECKS["failure"], "nothing is checked: "), printable(looked.problem))
@@ -50,7 +50,7 @@ def sum_row(looked: "Looked") -> Content:
     return Content.styled(f"{words}; so far {so_far}" if so_far else words, MUTED)
 
 
-def mark_line(looked: "Looked | None", *, stale: bool = False, key: str = "F12") -> Content:
+def mark_line(looked: "PreflightProgress | None", *, stale: bool = False, key: str = "F12") -> Content:
     """Preflight in a few words, and the key that shows more: ``preflight: ✗ 2 failures, 1 warning · F12``.
 
     Args:
@@ -88,14 +88,14 @@ class PreflightMark(StaticLines):
     def __init__(self, *, key: str = "F12", id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self._key = key
-        self._looked: Looked | None = None
+        self._looked: PreflightProgress | None = None
         self._of: Job | None = None
 
     def on_mount(self) -> None:
         """Nobody has asked for it yet."""
         self.show_job(None)
 
-    def take(self, looked: "Looked", job: Job) -> None:
+    def take(self, looked: "PreflightProgress", job: Job) -> None:
         """This was found for the job."""
         self._looked, self._of = looked, job
         self.show_job(job)
@@ -119,7 +119,7 @@ def _row(outcome: Outcome, name_width: int, width: int) -> list[Content]:
     return [head, *rest, *(Content.styled(" " * margin + line, "italic") for line in advice)]
 
 
-def _waiting(check: Check, looked: "Looked", name_width: int, width: int, now: float) -> Content:
+def _waiting(check: Check, looked: "PreflightProgress", name_width: int, width: int, now: float) -> Content:
     """A check that still runs: for what it waits, and for how long it may."""
     waits = "for the machine to be read"
     if looked.context is not None:

@@ -22,8 +22,8 @@ from vramtop.monitor.board.fit import Room
 from vramtop.monitor.preflight.context.check import Check
 from vramtop.monitor.preflight.context.context import Context
 
-from ...background.latest_only_task import Newest
-from ...background.preflight_run import Looked, Subject, context_of, look
+from ...background.latest_only_task import LatestOnlyTask
+from ...background.preflight_run import PreflightProgress, PreflightRequest, read_context, run_preflight
 from ...draw.text_output import printable
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
@@ -59,14 +59,14 @@ class PreflightScreen(Screen[None]):
         """It has come further."""
 
         asked: int
-        looked: Looked
+        looked: PreflightProgress
 
     def __init__(
         self,
-        subject: Subject,
+        subject: PreflightRequest,
         *,
-        told: Callable[[Looked], None] = lambda _: None,
-        gather: Callable[[Subject], Context] = context_of,
+        told: Callable[[PreflightProgress], None] = lambda _: None,
+        gather: Callable[[PreflightRequest], Context] = read_context,
         checks: Sequence[Check] | None = None,
     ) -> None:
         super().__init__()
@@ -74,10 +74,10 @@ class PreflightScreen(Screen[None]):
         self._told = told
         self._gather = gather
         self._checks = checks
-        self.looked: Looked | None = None
+        self.looked: PreflightProgress | None = None
         """How far it has come."""
         self._asked = 0
-        self._work = Newest("preflight")
+        self._work = LatestOnlyTask("preflight")
         self._gone = threading.Event()
 
     def compose(self) -> ComposeResult:
@@ -112,15 +112,15 @@ class PreflightScreen(Screen[None]):
     def action_again(self) -> None:
         """Make all checks anew; what still runs is given up."""
         self._work.interrupt()
-        self._work = Newest("preflight")  # one that hangs holds nobody up
+        self._work = LatestOnlyTask("preflight")  # one that hangs holds nobody up
         self._asked += 1
         asked, subject = self._asked, self._subject
 
-        def told(looked: Looked) -> None:
+        def told(looked: PreflightProgress) -> None:
             if not self._gone.is_set():
                 self.post_message(self.Told(asked, looked))
 
-        self._work.submit(lambda: look(lambda: self._gather(subject), told, self._checks))
+        self._work.submit(lambda: run_preflight(lambda: self._gather(subject), told, self._checks))
         self.query_one("#checks").scroll_home(animate=False)
 
     @on(Told)
@@ -170,7 +170,7 @@ def open_preflight(
         opener.notify("There is no job to look at yet: choose a model, and correct what is marked.", severity="warning")
         return
     app, marks = opener.app, opener.query(PreflightMark)
-    subject = Subject(
+    subject = PreflightRequest(
         job=job,
         rooms=rooms if job.target.gpu else (),
         board=getattr(app, "board", None),
@@ -179,14 +179,14 @@ def open_preflight(
         python=getattr(app, "python", None),
     )
 
-    def told(looked: Looked) -> None:
+    def told(looked: PreflightProgress) -> None:
         for mark in marks:
             mark.take(looked, job)
 
     app.push_screen(PreflightScreen(subject, told=told))
 
 
-def _facts(looked: Looked) -> str:
+def _facts(looked: PreflightProgress) -> str:
     """Where the job is to run, and under which Python."""
     context = looked.context
     if context is None:

@@ -18,14 +18,14 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.common.sizes import format_gib
 
-from ...background.latest_only_task import Newest
+from ...background.latest_only_task import LatestOnlyTask
 from ...draw.text_output import printable
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.legend import legend_line
 from ...widgets.static_lines import StaticLines
 from .step_graph import StepGraph
-from .step_graph_rows import CARD, RESERVED, top_bytes
+from .step_graph_rows import CARD, RESERVED, step_top_bytes
 from .tensor_table import tensor_lines
 
 _UNTRACED = "The step was not traced: "
@@ -83,7 +83,7 @@ class StepScreen(Screen[None]):
         self._refine = refine if budget.timeline is None else None
         self._state: str | None = WAITING if waiting or self._refine else None
         self._ascii_only = ascii_only
-        self._work = Newest("step")
+        self._work = LatestOnlyTask("step")
         self._gone = threading.Event()
 
     def compose(self) -> ComposeResult:
@@ -174,7 +174,7 @@ class StepScreen(Screen[None]):
             device = format_gib(max(budget.timeline.reserved_bytes) + budget.timeline.outside_bytes)
             words.append(f"{RESERVED} {cache}, to {device} GiB")
         if self._card_bytes is not None:
-            above = " (above)" if self._card_bytes > top_bytes(budget, self._card_bytes) else ""
+            above = " (above)" if self._card_bytes > step_top_bytes(budget, self._card_bytes) else ""
             words.append(f"{CARD} card {format_gib(self._card_bytes)}{above}")
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")

@@ -22,14 +22,14 @@ _PROFILE_WIDTH = 12
 """As long as ``1c.7g.141gb``, and one more."""
 
 
-def names_width(gpus: Sequence[GpuRow]) -> int:
+def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
     """Cells for the names at the left: the indices, or where there are MIG devices also those and their profiles."""
     if not any(gpu.devices for gpu in gpus):
         return _INDEX_WIDTH
     return max(cell_len(_title(gpu.reading)) for gpu in gpus)
 
 
-def row_line(
+def gpu_row_line(
     gpu: GpuRow, width: int, *, chosen: bool, names: int = _INDEX_WIDTH, stale_seconds: float | None = None
 ) -> Content:
     """The GPU's line, exactly ``width`` cells.
@@ -37,7 +37,7 @@ def row_line(
     Args:
         gpu: what to show.
         width: cells.
-        names: cells for the name at its left, as ``names_width`` tells.
+        names: cells for the name at its left, as ``gpu_name_width`` tells.
         chosen: it is the one whose panel is open.
         stale_seconds: how old its figures are, where that is worth saying.
     """
@@ -67,8 +67,8 @@ def _title(reading: GpuReading) -> str:
 def _drawn(gpu: GpuRow, room: int) -> Content:
     """The bar and its end, or why there is none."""
     reading = gpu.reading
-    if isinstance(reading, MigDevice) and reading.shares:
-        of = reading.shares
+    if isinstance(reading, MigDevice) and reading.shares_memory_of:
+        of = reading.shares_memory_of
         said = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
         words = next((words for words in said if cell_len(words) <= room), said[-1])
         return Content.styled(set_cell_size(words, room + 1), MUTED)
@@ -78,8 +78,8 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
     return Content.styled(set_cell_size(shorten(f"n/a: {printable(reason)}", room), room + 1), MUTED)
 
 
-def row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
-    """The titles over the lines of ``row_line``."""
+def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
+    """The titles over the lines of ``gpu_row_line``."""
     right = [f"{'held/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
     if width >= 100:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
@@ -108,7 +108,7 @@ def _free(gpu: GpuRow) -> Content:
 
 def _is_shared(gpu: GpuRow) -> bool:
     """Its memory stands in the line of another MIG device."""
-    return isinstance(gpu.reading, MigDevice) and gpu.reading.shares is not None
+    return isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of is not None
 
 
 def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:

@@ -13,8 +13,8 @@ from vramtop.monitor.board.board import ProcessRow
 from ...draw.labels import format_duration
 from ...draw.memory_graph import Readings
 from ...widgets.static_lines import StaticLines
-from .memory_graph import MemoryGraph
-from .run_text import bars_content, budget_content, facts_content, legend_content, nothing_content, picture_of
+from .rank_text import bars_content, budget_content, facts_content, legend_content, nothing_content, run_graph_data
+from .run_graph import RunGraph
 
 SPANS: tuple[float | None, ...] = (60.0, 300.0, 900.0, 3600.0, None)
 """Seconds that the graph can show; None: the whole run."""
@@ -23,15 +23,15 @@ _MARGIN = 1.02
 """Left of the begin of a run, so that its mark is seen."""
 
 
-class RunView(VerticalScroll):
+class RankView(VerticalScroll):
     """One process, its memory over time, and what there is to say about it."""
 
     DEFAULT_CSS = """
-    RunView { padding: 0 1; scrollbar-size-vertical: 1; }
-    RunView StaticLines { text-wrap: wrap; }
-    RunView #why { margin: 1 0 0 0; }
-    RunView #budget, RunView #facts { margin: 1 0 0 0; }
-    RunView MemoryGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
+    RankView { padding: 0 1; scrollbar-size-vertical: 1; }
+    RankView StaticLines { text-wrap: wrap; }
+    RankView #why { margin: 1 0 0 0; }
+    RankView #budget, RankView #facts { margin: 1 0 0 0; }
+    RankView RunGraph { height: 45%; min-height: 9; max-height: 24; margin: 1 0 0 0; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
@@ -44,7 +44,7 @@ class RunView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """From what is looked at first to what is looked up."""
         yield StaticLines(id="bars")
-        yield MemoryGraph(id="over-time", ascii_only=bool(getattr(self.app, "ascii_only", False)))
+        yield RunGraph(id="over-time", ascii_only=bool(getattr(self.app, "ascii_only", False)))
         yield StaticLines(id="legend")
         yield StaticLines(id="why")
         yield StaticLines(id="budget")
@@ -59,12 +59,12 @@ class RunView(VerticalScroll):
             now: the snapshot's time.
         """
         self._again = partial(self.show, row, history=history, now=now)
-        graph, end = self.query_one(MemoryGraph), now if row.ended_at is None else row.ended_at
+        graph, end = self.query_one(RunGraph), now if row.ended_at is None else row.ended_at
         graph.display = True
         begin = _begin(row, history, end)
         self._suits = _suiting(end - begin, ended=row.ended_at is not None)
         span, words = self._span_of(max(1.0, (end - begin) * _MARGIN))
-        picture = picture_of(row, history, span_seconds=span, now=end)
+        picture = run_graph_data(row, history, span_seconds=span, now=end)
         graph.show(picture, end="now" if row.ended_at is None else "end")
         self._write("bars", bars_content(row, self._width, now=now))
         self._write("legend", legend_content(row, picture, words))
@@ -74,7 +74,7 @@ class RunView(VerticalScroll):
     def show_nothing(self, sentence: str, budget: Budget | None) -> None:
         """Show a budget alone, and why the run is seen on no GPU."""
         self._again = partial(self.show_nothing, sentence, budget)
-        self.query_one(MemoryGraph).display = False
+        self.query_one(RunGraph).display = False
         self._write("bars", nothing_content(sentence, budget, self._width))
         self._write("budget", budget_content(budget) if budget else Content())
         for name in ("legend", "why", "facts"):

@@ -11,13 +11,13 @@ from vramtop.monitor.snapshot.snapshot import ProcessKey
 from ...draw.labels import MUTED, badge, format_duration, gpu_labels, process_name, shorten, signed_gib, worst_row
 from ...draw.palette import STATUSES
 from ...draw.text_output import printable
-from .missing_reason import NOT_YET
-from .run_text import time_words
+from .missing_reason import NOT_ON_GPU_YET
+from .rank_text import time_words
 
 _NAME = 28
 
 
-def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) -> Content:
+def run_tabs(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) -> Content:
     """The runs that are followed, in one line, the shown one marked; those that do not fit are counted."""
     if not runs:
         return Content("Attach: what does a running job take?")
@@ -36,7 +36,7 @@ def runs_content(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int
     return line.truncate(width)
 
 
-def run_content(attachment: Attachment, rows: Sequence[ProcessRow], absent: str) -> Content:
+def run_header(attachment: Attachment, rows: Sequence[ProcessRow], absent: str) -> Content:
     """The run in one line, its command in another.
 
     Args:
@@ -59,7 +59,7 @@ def run_content(attachment: Attachment, rows: Sequence[ProcessRow], absent: str)
     return _head([fact for fact in facts if fact], rows, attachment.command)
 
 
-def process_content(rows: Sequence[ProcessRow]) -> Content:
+def process_header(rows: Sequence[ProcessRow]) -> Content:
     """The same of a process that was not read."""
     first = rows[0].process
     gpus = gpu_labels(rows)
@@ -79,7 +79,9 @@ def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
         return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
     if row is None or row.comparison is None:
-        return Content.assemble(words, Content.styled(" no budget" if run.problem else f" {NOT_YET.words}", MUTED))
+        return Content.assemble(
+            words, Content.styled(" no budget" if run.problem else f" {NOT_ON_GPU_YET.words}", MUTED)
+        )
     return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
 
 

@@ -7,7 +7,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.reports.divergence_text import divergence_content
-from vramtop.tui.screens.attach.attach_text import runs_content
+from vramtop.tui.screens.attach.run_summary import run_tabs
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def runs_of(make_budget, make_snapshot, make_gpu, make_process):
 
 
 def test_without_runs_the_line_says_what_the_screen_is_for(runs_of):
-    assert "what does a running job take" in runs_content((), (), 80).plain
+    assert "what does a running job take" in run_tabs((), (), 80).plain
 
 
 def test_a_single_run_is_named_and_several_have_numbers_and_statuses(runs_of):
-    assert runs_content(runs_of(1), ((1, 1_000.0),), 80).plain == "run-number-0"
-    line = runs_content(runs_of(2), ((2, 1_000.0),), 80).plain
+    assert run_tabs(runs_of(1), ((1, 1_000.0),), 80).plain == "run-number-0"
+    line = run_tabs(runs_of(2), ((2, 1_000.0),), 80).plain
     assert "1 run-number-0  ✓ on budget" in line
     assert "2 run-number-1" in line
 
@@ -39,7 +39,7 @@ def test_a_single_run_is_named_and_several_have_numbers_and_statuses(runs_of):
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 @pytest.mark.parametrize("shown", [1, 5, 9])
 def test_many_runs_never_take_more_than_the_line_and_the_shown_one_is_in_it(runs_of, width, shown):
-    line = runs_content(runs_of(9), ((shown, 1_000.0),), width)
+    line = run_tabs(runs_of(9), ((shown, 1_000.0),), width)
     assert line.cell_length <= width
     assert width < 40 or f"{shown} run-number-{shown - 1}" in line.plain
 
@@ -48,7 +48,7 @@ def test_a_run_without_a_name_is_known_by_its_program_and_model(make_budget, mak
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
     watchlist.watch(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs
-    assert runs_content(runs, ((4711, 1_000.0),), 80).plain == "train.py Llama-3.1-8B"
+    assert run_tabs(runs, ((4711, 1_000.0),), 80).plain == "train.py Llama-3.1-8B"
 
 
 def test_an_explanation_is_said_once():

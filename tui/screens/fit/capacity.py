@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from vramtop.estimator.advice.suggestions import Suggestion
 from vramtop.estimator.budget.budget import Budget
 from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, with_host
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.host.host_memory import HostRam
 
-from .sweep import Limits
+from .sweep import GpuLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
+class Capacity:
     """Says whether budgets fit."""
 
     rooms: tuple[Room, ...] = ()
-    host: HostRoom | None = None
+    host: HostRam | None = None
 
     def fit(self, budget: Budget) -> Fit:
         """Where the job would go, and whether that is enough."""
@@ -29,17 +29,17 @@ class Judge:
         """In one word."""
         return self.fit(budget).verdict
 
-    def limits(self, budget: Budget) -> Limits:
+    def limits(self, budget: Budget) -> GpuLimits:
         """What the GPU gives that would be the fullest with the job on it."""
         found = self.fit(budget)
         chosen = [gpu for gpu in found.gpus if gpu.room in found.placed]
         room = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
         if room is None:
-            return Limits()
-        return Limits(available_bytes=room.room.available_bytes, card_bytes=room.room.total_bytes)
+            return GpuLimits()
+        return GpuLimits(available_bytes=room.room.available_bytes, card_bytes=room.room.total_bytes)
 
 
-def told(suggestions: Iterable[Suggestion], budget: Budget, judge: Judge) -> list[object]:
+def capacity_fingerprint(suggestions: Iterable[Suggestion], budget: Budget, judge: Capacity) -> list[object]:
     """What of a verdict and of suggestions other GPUs would change; cheap enough to be looked at every second."""
     limits = judge.limits(budget)
     can = None if limits.available_bytes is None else limits.available_bytes >> 27  # by steps of 128 MiB

@@ -18,7 +18,7 @@ from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES
 from ...draw.text_output import printable
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from .run_graph import BOUND, CARD, EXPECTED, Line, Mark, Picture, ceiling_bytes
+from .run_graph_rows import BOUND, CARD, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
 
 PHASES: dict[RunPhase, tuple[str, str]] = {
     "started": ("S", "start"),
@@ -38,16 +38,16 @@ def colour_of(row: ProcessRow) -> str:
     return STATUSES[row.comparison.status].colour if row.comparison else NO_JOB
 
 
-def picture_of(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> Picture:
+def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> RunGraphData:
     """The process's memory over time in front of its budget."""
     budget, card = row.budget, row.gpu.total_bytes
     most = max((size for _, size in history if size is not None), default=None)
-    top = ceiling_bytes(card, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
-    lines = [Line(card, CARD, _ALARM)] if card is not None and card <= top else []
+    top = graph_top_bytes(card, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
+    lines = [LevelLine(card, CARD, _ALARM)] if card is not None and card <= top else []
     if budget is not None:
-        lines += [Line(budget.peak.low_bytes, BOUND), Line(budget.peak.high_bytes, BOUND)]
-        lines.append(Line(budget.steady_device_bytes, EXPECTED))
-    return Picture(
+        lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
+        lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))
+    return RunGraphData(
         history=history,
         top_bytes=top,
         span_seconds=span_seconds,
@@ -55,12 +55,12 @@ def picture_of(row: ProcessRow, history: Readings, *, span_seconds: float, now: 
         layers=budget.peak.components if budget else None,
         slack_bytes=budget.peak.device_bytes - budget.peak.components.total_bytes if budget else 0,
         lines=tuple(lines),
-        marks=tuple(Mark(mark.time, PHASES[mark.phase][0]) for mark in row.marks),
+        marks=tuple(TimeMark(mark.time, PHASES[mark.phase][0]) for mark in row.marks),
         colour=colour_of(row),
     )
 
 
-def legend_content(row: ProcessRow, picture: Picture, span_words_: str) -> Content:
+def legend_content(row: ProcessRow, picture: RunGraphData, span_words_: str) -> Content:
     """What the graph shows, its lines, and those of its marks that can be seen."""
     words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_words_}"]
     if row.budget:

@@ -7,9 +7,9 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
-from vramtop.tui.screens.fit.fit_judge import Judge
-from vramtop.tui.screens.fit.gpu_picker import MachinePicker
-from vramtop.tui.screens.fit.sweep import Limits
+from vramtop.tui.screens.fit.capacity import Capacity
+from vramtop.tui.screens.fit.gpu_picker import GpuPicker
+from vramtop.tui.screens.fit.sweep import GpuLimits
 
 FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
 
@@ -22,12 +22,12 @@ def test_mig_devices_are_held_against_the_job_less_what_those_before_it_take(
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
     watchlist.pend(FIRST)
     watchlist.pend(SECOND)
-    picker = MachinePicker()
+    picker = GpuPicker()
     picker.show_board(watchlist.update(make_snapshot([make_mig_gpu(0, free=(30, 19))])))
     # the first takes of the larger instance, which then has 14 GiB left, the second of the other one
     assert [room.available_bytes for room in picker.rooms(1, pinned=FIRST)] == [30 * GIB, 30 * GIB, 19 * GIB]
     assert [room.available_bytes for room in picker.rooms(1, pinned=SECOND)] == [14 * GIB, 14 * GIB, 19 * GIB]
     assert [room.available_bytes for room in picker.rooms(1)] == [14 * GIB, 14 * GIB, 3 * GIB]
-    judge = Judge(rooms=picker.rooms(1, pinned=SECOND))
+    judge = Capacity(rooms=picker.rooms(1, pinned=SECOND))
     assert judge.fit(make_budget(device=16, high=17)).devices == ("MIG-0-9-0",)
-    assert judge.limits(make_budget(device=16, high=17)) == Limits(available_bytes=19 * GIB, card_bytes=20 * GIB)
+    assert judge.limits(make_budget(device=16, high=17)) == GpuLimits(available_bytes=19 * GIB, card_bytes=20 * GIB)

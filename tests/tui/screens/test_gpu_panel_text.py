@@ -12,10 +12,10 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.gpu_bars import held_cells
 from vramtop.tui.draw.palette import unattributed_label
-from vramtop.tui.screens.base import Feed
+from vramtop.tui.screens.base import FeedStatus
+from vramtop.tui.screens.dashboard.gpu_panel_text import PanelShape, panel_lines
+from vramtop.tui.screens.dashboard.gpu_row_text import gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
-from vramtop.tui.screens.dashboard.panel_text import PanelShape, panel_lines
-from vramtop.tui.screens.dashboard.row_text import row_line, row_titles
 
 SHAPE = PanelShape(width=120, graph_height=3)
 
@@ -44,8 +44,8 @@ def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, wi
     row = make_row(gpu, need=need)
     lines = drawn(row, PanelShape(width=width, graph_height=2), history=[(1_990.0, 30 * GIB), (1_999.0, None)])
     assert [cell_len(line) for line in lines] == [width] * 6
-    assert cell_len(row_line(row, width, chosen=True).plain) == width
-    assert cell_len(row_titles(width).plain) == width
+    assert cell_len(gpu_row_line(row, width, chosen=True).plain) == width
+    assert cell_len(gpu_row_titles(width).plain) == width
 
 
 def test_budget_beyond_the_card_ends_in_an_arrow(make_row, make_gpu, make_process):
@@ -101,7 +101,7 @@ def test_summary_gives_way_but_keeps_the_word_for_the_next_job(
 @pytest.mark.parametrize("width", [30, 60, 78, 118])
 def test_header_keeps_its_width_and_says_how_old_the_figures_are(make_snapshot, make_gpu, width: int):
     board = Watchlist(estimate=lambda job: None).update(make_snapshot([make_gpu(0)]))  # type: ignore[arg-type,return-value]
-    line = header_line(board, Feed(interval=1.0, age_seconds=75.0), width).plain
+    line = header_line(board, FeedStatus(interval=1.0, age_seconds=75.0), width).plain
     assert cell_len(line) == width
     assert "! figures are 1 min old" in line or width < 40
 
@@ -155,7 +155,7 @@ def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(mak
 def test_a_gpu_that_does_not_answer_has_a_word_for_it_in_its_line(make_row, make_gpu, code: str, word: str):
     nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
     gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
-    line = row_line(make_row(replace(gpu, processes=None)), 80, chosen=False).plain
+    line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, chosen=False).plain
     assert word in line
     assert "n/a: it is gone" in line
     assert "idle" not in line
