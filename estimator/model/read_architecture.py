@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from ..common.errors import CannotTellError, InputError
-from ..job.config_fields import Fields, MissingFieldError
+from ..job.config_fields import ConfigFields, MissingFieldError
 from ..job.job import Task
 from .architecture import Architecture
 from .architecture_parts import read_parts
@@ -34,7 +34,7 @@ _STAND_INS: Mapping[Task, Task | None] = MappingProxyType(
 )
 """Heads that are counted as another one; None: as the family's usual head."""
 _TWO_STACKS = {"decoder_layers", "num_decoder_layers", "d_kv"}
-"""Fields that only models with an encoder and a decoder have."""
+"""ConfigFields that only models with an encoder and a decoder have."""
 
 
 def read_architecture(
@@ -58,7 +58,7 @@ def read_architecture(
     if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
         raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
     try:
-        parts = read_parts(Fields(config, where, family.absent), family, served)
+        parts = read_parts(ConfigFields(config, where, family.absent), family, served)
     except MissingFieldError as error:
         if name in FAMILIES:
             raise

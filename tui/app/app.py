@@ -13,8 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Offset
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.host.terminate import refusal
-from vramtop.monitor.sources.early_sampler import HeadStart
+from vramtop.monitor.host.terminate import refusal_reason
+from vramtop.monitor.sources.early_sampler import EarlySampler
 from vramtop.monitor.sources.sampler import Sampler
 
 from ..draw.text_output import printable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.estimation import Variants
+    from vramtop.estimator.estimation import QuickEstimator
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.attach.attach import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
@@ -81,7 +81,7 @@ class VramtopApp(BoardApp):
 
     def __init__(
         self,
-        source: SnapshotSource | HeadStart,
+        source: SnapshotSource | EarlySampler,
         watchlist: Watchlist,
         *,
         interval: float = 1.0,
@@ -125,8 +125,8 @@ class VramtopApp(BoardApp):
         """The job that was looked at last in the fit check."""
         self._attached: dict[ProcessKey, Attachment] = {}
         """What was read of processes that are followed: of one that has ended nothing more can be read."""
-        self._head_start = source if isinstance(source, HeadStart) else None
-        if isinstance(source, HeadStart):
+        self._head_start = source if isinstance(source, EarlySampler) else None
+        if isinstance(source, EarlySampler):
             self._sampler = source.sampler
         else:
             self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
@@ -150,7 +150,7 @@ class VramtopApp(BoardApp):
         """Why no process can be ended from here, in one sentence; None: they can."""
         if self._read_only:
             return "vramtop was started with --read-only: it ends no process."
-        return refusal(self.board.snapshot.source) if self.board else "No process has been read yet."
+        return refusal_reason(self.board.snapshot.source) if self.board else "No process has been read yet."
 
     def get_default_screen(self) -> Screen[None]:
         """The dashboard."""
@@ -312,11 +312,11 @@ class VramtopApp(BoardApp):
         )
         self._open(screen)
 
-    def _vary(self, job: Job) -> Variants:
+    def _vary(self, job: Job) -> QuickEstimator:
         """Quick estimates for searches, meant for the same card as all others."""
-        from vramtop.estimator.estimation import variants
+        from vramtop.estimator.estimation import quick_estimator
 
-        return variants(job, gpu=None if job.target.gpu else self.watchlist.card)
+        return quick_estimator(job, gpu=None if job.target.gpu else self.watchlist.card)
 
     def _keep_draft(self, job: Job) -> None:
         """What is typed is not lost by Escape."""
@@ -353,9 +353,9 @@ class VramtopApp(BoardApp):
             self._opening = True
             self.run_worker(show(), name="open screen")
 
-    def _catch_up(self, head_start: HeadStart) -> None:
+    def _catch_up(self, head_start: EarlySampler) -> None:
         """Take over from who began to read before there was an app; what is known already is drawn at once."""
-        newest = head_start.take_over(self._take_in, self._say_failed)
+        newest = head_start.subscribe(self._take_in, self._say_failed)
         if isinstance(newest, VramtopError):
             self._failure = newest.message
         elif newest is not None:

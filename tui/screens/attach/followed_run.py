@@ -172,7 +172,7 @@ class FollowedRun(Vertical):
         if row is None:
             view.show_nothing(absent.sentence, budget)
             return
-        view.show(row, history=self._history.life(row.key), now=now)
+        view.show(row, history=self._history.lifetime(row.key), now=now)
         self._ask_why(row)
 
     def _ask_why(self, row: ProcessRow) -> None:

@@ -67,8 +67,8 @@ def _title(reading: GpuReading) -> str:
 def _drawn(gpu: GpuRow, room: int) -> Content:
     """The bar and its end, or why there is none."""
     reading = gpu.reading
-    if isinstance(reading, MigDevice) and reading.shares:
-        of = reading.shares
+    if isinstance(reading, MigDevice) and reading.shares_memory_of:
+        of = reading.shares_memory_of
         said = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
         words = next((words for words in said if cell_len(words) <= room), said[-1])
         return Content.styled(set_cell_size(words, room + 1), MUTED)
@@ -108,7 +108,7 @@ def _free(gpu: GpuRow) -> Content:
 
 def _is_shared(gpu: GpuRow) -> bool:
     """Its memory stands in the line of another MIG device."""
-    return isinstance(gpu.reading, MigDevice) and gpu.reading.shares is not None
+    return isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of is not None
 
 
 def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:

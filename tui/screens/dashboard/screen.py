@@ -380,4 +380,4 @@ class DashboardScreen(Screen[None]):
         if not reading.read_at or (reading.used_bytes is None and not reading.mig):  # its figures are n/a, not old
             return None
         age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
-        return age if reading.is_old or age > STALE_INTERVALS * feed.interval else None
+        return age if reading.is_stale or age > STALE_INTERVALS * feed.interval else None

@@ -11,7 +11,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Button
 
 from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.host.terminate import Ending, NotEndedError
+from vramtop.monitor.host.terminate import NotTerminatedError, ProcessTermination
 
 from ...widgets.static_lines import StaticLines
 from .terminate_text import still_running_text, termination_details, termination_status
@@ -62,7 +62,7 @@ class TerminateScreen(ModalScreen[bool]):
     TerminateScreen Button { margin: 0 2 0 0; }
     """
 
-    def __init__(self, row: ProcessRow, ending: Ending, board: Board) -> None:
+    def __init__(self, row: ProcessRow, ending: ProcessTermination, board: Board) -> None:
         super().__init__()
         self._row = row
         self._ending = ending
@@ -131,7 +131,7 @@ class TerminateScreen(ModalScreen[bool]):
     def _send(self, *, force: bool) -> None:
         try:
             self._ending.send(force=force)
-        except NotEndedError as error:
+        except NotTerminatedError as error:
             self._refused = error.message
         self._look()
 
@@ -179,7 +179,7 @@ class Terminations:
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
-        self._left: dict[ProcessKey, Ending] = {}
+        self._left: dict[ProcessKey, ProcessTermination] = {}
         self._said: set[ProcessKey] = set()
         self._timer: Timer | None = None
 
@@ -187,8 +187,8 @@ class Terminations:
         """Open the question about a process; where it is none that may be ended, say why."""
         key = row.process.key
         try:
-            ending = self._left.pop(key, None) or Ending(row.process)
-        except NotEndedError as error:
+            ending = self._left.pop(key, None) or ProcessTermination(row.process)
+        except NotTerminatedError as error:
             self._screen.notify(error.message, severity="warning", markup=False)
             return
         self._said.discard(key)
@@ -196,7 +196,7 @@ class Terminations:
             TerminateScreen(row, ending, board), lambda said: self._keep(ending, said=bool(said))
         )
 
-    def _keep(self, ending: Ending, *, said: bool) -> None:
+    def _keep(self, ending: ProcessTermination, *, said: bool) -> None:
         if ending.sent is None or said:
             ending.close()
             return

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.host.terminate import PATIENCE_SECONDS, Ending
+from vramtop.monitor.host.terminate import GRACE_SECONDS, ProcessTermination
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
 from ...draw.labels import MUTED, SEPARATOR, format_duration, process_name
@@ -20,7 +20,7 @@ _MOST_LINES = 4
 
 
 def termination_details(
-    row: ProcessRow, board: Board, ending: Ending, *, width: int, age: float | None = None
+    row: ProcessRow, board: Board, ending: ProcessTermination, *, width: int, age: float | None = None
 ) -> Content:
     """Who the process is, what it holds, and what hangs on it.
 
@@ -35,19 +35,23 @@ def termination_details(
     user = printable(process.user or "n/a")
     entries = [
         ("pid", str(process.pid), ""),
-        ("user", f"{user}{SEPARATOR}not you" if ending.foreign else user, "bold" if ending.foreign else ""),
+        (
+            "user",
+            f"{user}{SEPARATOR}not you" if ending.is_other_users else user,
+            "bold" if ending.is_other_users else "",
+        ),
         ("command", printable(process.command or process.name or "n/a"), ""),
         ("holds", _held(row, board) + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
         ("started", _started(process), ""),
         ("job", _job(process, board), ""),
     ]
     entries += [("", words, "$text-warning") for words in _kin(process, board)]
-    if ending.doubt:
-        entries.append(("!", ending.doubt, "$text-warning"))
+    if ending.uncertainty:
+        entries.append(("!", ending.uncertainty, "$text-warning"))
     return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
 
 
-def termination_status(ending: Ending, refused: str | None) -> Content:
+def termination_status(ending: ProcessTermination, refused: str | None) -> Content:
     """Where it stands: what a signal would do, how it goes, or what came of it.
 
     Args:
@@ -64,16 +68,16 @@ def termination_status(ending: Ending, refused: str | None) -> Content:
     return Content.styled(still_running_text(ending), "$text-warning" if ending.overdue else "")
 
 
-def still_running_text(ending: Ending) -> str:
+def still_running_text(ending: ProcessTermination) -> str:
     """A signal was sent, and the process is still there."""
     signal = ending.sent.name if ending.sent else "SIGTERM"
     held_up = {
         None: "",
         "stopped": " It is stopped, as by Ctrl-Z, and takes SIGTERM only when it goes on.",
         "in the kernel": " It waits inside the kernel, often for the GPU's driver, and ends when that returns.",
-    }[ending.hindrance]
+    }[ending.blocker]
     if not ending.overdue:
-        left = f" SIGKILL is offered in {PATIENCE_SECONDS - ending.seconds:.0f} s." if signal == "SIGTERM" else ""
+        left = f" SIGKILL is offered in {GRACE_SECONDS - ending.seconds:.0f} s." if signal == "SIGTERM" else ""
         return f"… {signal} was sent {ending.seconds:.0f} s ago; it has not ended yet.{left}{held_up}"
     advice = " SIGKILL ends it at once: nothing is saved, and nobody is told." if signal == "SIGTERM" else ""
     return f"! Still there {format_duration(ending.seconds)} after {signal}.{advice}{held_up}"

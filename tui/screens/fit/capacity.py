@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from vramtop.estimator.advice.suggestions import Suggestion
 from vramtop.estimator.budget.budget import Budget
 from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, with_host
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.host.host_memory import HostRam
 
 from .sweep import GpuLimits
 
@@ -16,7 +16,7 @@ class Capacity:
     """Says whether budgets fit."""
 
     rooms: tuple[Room, ...] = ()
-    host: HostRoom | None = None
+    host: HostRam | None = None
 
     def fit(self, budget: Budget) -> Fit:
         """Where the job would go, and whether that is enough."""

@@ -14,7 +14,7 @@ from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.fit import Room, rooms_of
-from vramtop.monitor.snapshot.snapshot import Place
+from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
 _HERE = ""
 
@@ -122,7 +122,7 @@ def _card_name(written: str | None) -> str:
         return _HERE
 
 
-def _committed(board: Board, pinned: Job | None) -> dict[Place, int]:
+def _committed(board: Board, pinned: Job | None) -> dict[DeviceIndex, int]:
     """What is spoken for, and what jobs that wait and fit were given before this one."""
     committed = dict(board.committed)
     for row in board.pending:

@@ -44,7 +44,7 @@ from .what_if_screen import WhatIfScreen
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from vramtop.monitor.host.host_memory import HostRoom
+    from vramtop.monitor.host.host_memory import HostRam
 
     from .sweep import Axis
 
@@ -96,7 +96,7 @@ class FitCheckScreen(Screen[None]):
         self._past = UndoHistory(self._initial)
         self._edited = "model.id"
         self._judge = Capacity()
-        self._host: HostRoom | None = None
+        self._host: HostRam | None = None
         self._step: StepScreen | None = None
         self._what_if: WhatIfScreen | None = None
         self._due: list[Timer] = []
