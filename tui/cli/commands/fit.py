@@ -12,10 +12,17 @@ from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attach import Attachment
-from vramtop.monitor.attach.gpu_assignment import DeviceChoice, nvml_mig_parent, visible_gpus, visible_mig_devices
-from vramtop.monitor.attach.starting_jobs import by_place, growing_jobs
-from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, rooms_of, with_host
+from vramtop.monitor.attach.gpu_assignment import GpuEnvironment, nvml_mig_parent, visible_gpus, visible_mig_devices
+from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.starting_jobs import find_starting_processes, remaining_bytes_by_place
+from vramtop.monitor.board.fit_check import (
+    DeviceCapacity,
+    FitResult,
+    Verdict,
+    check_fit,
+    device_capacities,
+    with_host_memory,
+)
 from vramtop.monitor.host.host_memory import HostRam, available_host_memory
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -56,7 +63,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             snapshot = _read_here(source)
         chosen, seen = _chosen(options.gpu, snapshot)
         committed, growing = _committed(snapshot, chosen)
-        rooms = rooms_of(snapshot, committed, chosen)
+        rooms = device_capacities(snapshot, committed, chosen)
         given = replace(given, notes=(*given.notes, *seen, *growing))
         gpu, memory = _card(rooms)
     budget = _estimate(options, job, gpu, memory)
@@ -74,11 +81,11 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         snapshot = _read_here(source)
         chosen, seen = _chosen(options.gpu, snapshot)
         given = replace(given, notes=(*given.notes, *seen))
-        gpu, memory = _card(rooms_of(snapshot, {}, chosen))
+        gpu, memory = _card(device_capacities(snapshot, {}, chosen))
         asked = Wait(
             budget=_estimate(options, job, gpu, memory),
             read=lambda: _read_here(source),
-            rooms=lambda now: rooms_of(now, _committed(now, chosen)[0], chosen),
+            rooms=lambda now: device_capacities(now, _committed(now, chosen)[0], chosen),
             interval=options.interval,
             timeout=options.timeout,
             program=program,
@@ -87,7 +94,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         found = wait_until_it_fits(asked)
     if program and found.verdict == "fits":
         exec_program(program, found)
-    rooms = [each.room for each in found.gpus]
+    rooms = [each.device for each in found.gpus]
     judge = _judge(rooms, _host_room(options, here=True), here=True)
     return _answer(options, given, asked.budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
 
@@ -99,14 +106,18 @@ def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: in
         )
 
 
-def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
+def _card(rooms: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
     """The catalogue's entry and the size of the GPUs that are considered."""
-    gpu = next((room.card for room in rooms if room.name), None)
+    gpu = next((room.gpu_type for room in rooms if room.name), None)
     return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
 
 
 def _answer(
-    options: argparse.Namespace, source: LoadedJob, budget: Budget, judge: Callable[[Budget], Fit], machine: Machine
+    options: argparse.Namespace,
+    source: LoadedJob,
+    budget: Budget,
+    judge: Callable[[Budget], FitResult],
+    machine: Machine,
 ) -> int:
     found = judge(budget)
     source = replace(source, notes=(*source.notes, *_naming(found)))
@@ -126,36 +137,38 @@ def _answer(
         terminal = detect_output(ascii_only=options.ascii)
         print("\n".join([*fit_lines(found, budget, terminal), *advice_lines(advice, source, terminal)]))
         print()
-        print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale([each.room for each in found.gpus], budget))))
+        print(
+            "\n".join(budget_lines(budget, terminal, scale_bytes=_scale([each.device for each in found.gpus], budget)))
+        )
         for note in source.notes:
             print(terminal.text(f"note: {note}"))
     return EXIT_CODES[found.verdict]
 
 
-def _naming(found: Fit) -> tuple[str, ...]:
+def _naming(found: FitResult) -> tuple[str, ...]:
     """How to name the GPU to CUDA where some are in MIG mode."""
-    names = ",".join(found.devices)
-    clear = not any(gpu.room.mig for gpu in found.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
+    names = ",".join(found.cuda_devices)
+    clear = not any(gpu.device.mig for gpu in found.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
     if clear or found.verdict not in ("fits", "tight"):
         return ()
     said = "CUDA shows a program one MIG device only, and no GPU beside it: start this one with"
     return (f"{said} CUDA_VISIBLE_DEVICES={names}.",)
 
 
-def _to_json(found: Fit, budget: Budget, advice: Advice, source: LoadedJob) -> dict[str, object]:
+def _to_json(found: FitResult, budget: Budget, advice: Advice, source: LoadedJob) -> dict[str, object]:
     verdict = {"budget": budget.to_json(), **found.to_json(), "sentence": found.sentence}
     return verdict | advice_json(advice, source) | ({"notes": list(source.notes)} if source.notes else {})
 
 
-def _judge(rooms: Sequence[Room], host: HostRam | None, *, here: bool) -> Callable[[Budget], Fit]:
+def _judge(rooms: Sequence[DeviceCapacity], host: HostRam | None, *, here: bool) -> Callable[[Budget], FitResult]:
     """Whether a budget fits these GPUs, and their host where its RAM is known."""
 
-    def judge(budget: Budget) -> Fit:
-        found = fit(budget, rooms)
+    def judge(budget: Budget) -> FitResult:
+        found = check_fit(budget, rooms)
         if host is None:
             return found
         ranks = min(len(budget.ranks), len(rooms)) if here else min(len(budget.ranks), _GPUS_PER_MACHINE)
-        return with_host(found, budget, host, ranks=max(1, ranks))
+        return with_host_memory(found, budget, host, ranks=max(1, ranks))
 
     return judge
 
@@ -193,15 +206,15 @@ def _committed(snapshot: Snapshot, chosen: Chosen) -> tuple[dict[DeviceIndex, in
     reservations = Reservations()
     committed = reservations.committed(snapshot)
     promised = reservations.reserved_pids(snapshot)
-    gpus = {room.index for room in rooms_of(snapshot, {}, chosen)}
-    growing = growing_jobs(snapshot, _quick, only=gpus, apart_from=promised)
-    for place, size in by_place(growing).items():
+    gpus = {room.index for room in device_capacities(snapshot, {}, chosen)}
+    growing = find_starting_processes(snapshot, _quick, only=gpus, exclude_pids=promised)
+    for place, size in remaining_bytes_by_place(growing).items():
         committed[place] = committed.get(place, 0) + size
     return committed, tuple(each.sentence for each in growing)
 
 
 def _quick(attachment: Attachment) -> Budget:
-    return estimate(attachment.reading.job(), environ=attachment.environ_hf)
+    return estimate(attachment.reading.job(), environ=attachment.estimate_environ)
 
 
 def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Chosen, tuple[str, ...]]:
@@ -227,27 +240,28 @@ def named_gpus(text: str, snapshot: Snapshot) -> list[int]:
 
 
 def _visible(snapshot: Snapshot) -> tuple[Chosen, tuple[str, ...]]:
-    choice = DeviceChoice.of(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
-    if choice.visible is None:
+    choice = GpuEnvironment.from_environ(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
+    if choice.cuda_visible_devices is None:
         return None, ()
     slices = visible_mig_devices(choice, snapshot.gpus)
     if slices:
-        return slices, (f"Only {', '.join(slices)}: CUDA_VISIBLE_DEVICES is {choice.visible!r}.",)
+        return slices, (f"Only {', '.join(slices)}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}.",)
     indices, doubt = visible_gpus(choice, snapshot.gpus)
     if not indices:
         raise InputError(
-            f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here; unset it, or give --gpu INDEX"
+            f"CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}, which names no GPU here; "
+            "unset it, or give --gpu INDEX"
         )
-    said = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.visible!r}."
+    said = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}."
     return indices, (said, f"They may be others: {doubt}.") if doubt else (said,)
 
 
-def rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:
+def rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[DeviceCapacity, ...]:
     """So many empty cards of a kind, or of a size, that are not in this machine."""
     reserved = gpu.reserved_bytes or 0 if gpu and memory == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
     return tuple(
-        Room(
+        DeviceCapacity(
             index=index,
             uuid=None,
             name=name,
@@ -259,6 +273,6 @@ def rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...
     )
 
 
-def _scale(rooms: Sequence[Room], budget: Budget) -> int | None:
+def _scale(rooms: Sequence[DeviceCapacity], budget: Budget) -> int | None:
     total = max((room.total_bytes or 0 for room in rooms), default=0)
     return total if total > budget.peak.device_bytes else None

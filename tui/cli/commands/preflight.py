@@ -9,14 +9,13 @@ from pathlib import Path
 from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.host.host_memory import HostRam
-from vramtop.monitor.preflight.context.check import Outcome
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import job_python
-from vramtop.monitor.preflight.facts.launch import job_environ
-from vramtop.monitor.preflight.facts.machine import DRIVER_SECONDS, Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import BUDGET_SECONDS, prepare, refuse_nonsense
-from vramtop.monitor.preflight.run import CHECKS, exit_code
-from vramtop.monitor.preflight.run import run as run_checks
+from vramtop.monitor.preflight.context.check import CheckResult
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
+from vramtop.monitor.preflight.facts.launch_environment import job_environment
+from vramtop.monitor.preflight.facts.machine import DRIVER_TIMEOUT_SECONDS, Machine, described_machine, this_machine
+from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job
+from vramtop.monitor.preflight.run_checks import CHECKS, exit_code, run_checks
 
 from ...draw.text_output import detect_output
 from ...job.load_job import job_from_options
@@ -44,19 +43,21 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return exit_code(outcomes)
 
 
-def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> Context:
+def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> CheckContext:
     context = prepare(
         job,
         _machine(options, job),
-        job_python(options.python, launch, job_environ(os.environ, launch)),
+        find_job_interpreter(options.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
         folder=Path.cwd(),
         launch=launch,
         method=options.method,
         worker_python=options.python,
-        seconds=min(BUDGET_SECONDS, (options.timeout or BUDGET_SECONDS) * 0.75),  # else the check itself is given up
+        seconds=min(
+            ESTIMATE_TIMEOUT_SECONDS, (options.timeout or ESTIMATE_TIMEOUT_SECONDS) * 0.75
+        ),  # else the check itself is given up
     )
-    refuse_nonsense(context)
+    validate_job(context)
     return context
 
 
@@ -65,7 +66,7 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
     if memory:
         rooms = rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
         return described_machine(rooms, gpu, _host(options))
-    seconds = min(DRIVER_SECONDS, options.timeout or DRIVER_SECONDS)
+    seconds = min(DRIVER_TIMEOUT_SECONDS, options.timeout or DRIVER_TIMEOUT_SECONDS)
     machine = this_machine(lambda found: named_gpus(options.gpu, found) if options.gpu else None, seconds=seconds)
     return replace(machine, host=_host(options) or machine.host)
 
@@ -74,24 +75,24 @@ def _host(options: argparse.Namespace) -> HostRam | None:
     return HostRam(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
 
 
-def _outcomes(context: Context, options: argparse.Namespace) -> tuple[Outcome, ...]:
+def _outcomes(context: CheckContext, options: argparse.Namespace) -> tuple[CheckResult, ...]:
     """What the checks say; while they run, a terminal shows which are still at it."""
     names = [check.name for check in CHECKS]
     with Progress(quiet=options.json) as progress:
 
-        def told(outcome: Outcome) -> None:
+        def told(outcome: CheckResult) -> None:
             names.remove(outcome.name)
             progress(f"checking: {', '.join(names)}")
 
         return run_checks(context, seconds=options.timeout, told=told)
 
 
-def _to_json(context: Context, outcomes: Sequence[Outcome], notes: Sequence[str]) -> dict[str, object]:
+def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> dict[str, object]:
     return {
         "schema": 1,
         "job": context.job.label,
         "result": _RESULTS[exit_code(outcomes)],
-        "python": {"path": str(context.python.path), "origin": context.python.origin},
+        "python": {"path": str(context.interpreter.path), "origin": context.interpreter.origin},
         "checks": [outcome.to_json() for outcome in outcomes],
         "notes": list(notes),
     }

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.board.fit import Fit, Room, fit
-from vramtop.monitor.board.runs import start_time_of
+from vramtop.monitor.board.fit_check import DeviceCapacity, FitResult, check_fit
+from vramtop.monitor.board.run_tracker import start_time_of
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
@@ -32,16 +32,16 @@ class Wait:
         interval: seconds between two looks.
         timeout: seconds after which to give up; None: never.
         program: the command to become; empty: say so and end.
-        judge: whether a budget fits these rooms; ``fit`` itself looks at the GPUs alone.
+        judge: whether a budget fits these rooms; ``check_fit`` itself looks at the GPUs alone.
     """
 
     budget: Budget
     read: Callable[[], Snapshot]
-    rooms: Callable[[Snapshot], Sequence[Room]]
+    rooms: Callable[[Snapshot], Sequence[DeviceCapacity]]
     interval: float
     timeout: float | None
     program: Sequence[str]
-    judge: Callable[[Budget, Sequence[Room]], Fit] = fit
+    judge: Callable[[Budget, Sequence[DeviceCapacity]], FitResult] = check_fit
 
 
 def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def wait_until_it_fits(
     say: Callable[[str], None] = lambda sentence: print(sentence, file=sys.stderr, flush=True),
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Fit:
+) -> FitResult:
     """Look again and again until the job fits, and promise it the room; gives the last verdict.
 
     Raises:
@@ -91,13 +91,13 @@ def wait_until_it_fits(
         sleep(asked.interval if end is None else max(0.0, min(asked.interval, end - clock())))
 
 
-def exec_program(program: Sequence[str], found: Fit) -> None:
+def exec_program(program: Sequence[str], found: FitResult) -> None:
     """Run the command in this process's place, on the GPUs that it was promised.
 
     Raises:
         InputError: it cannot be started.
     """
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(found.devices)}
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(found.cuda_devices)}
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -106,7 +106,7 @@ def exec_program(program: Sequence[str], found: Fit) -> None:
         raise InputError(f"--exec {program[0]}: it cannot be started: {error.strerror}") from None
 
 
-def _promise(asked: Wait, found: Fit) -> Reservation:
+def _promise(asked: Wait, found: FitResult) -> Reservation:
     """For the command that this process becomes; else for whoever waited for this process to end."""
     pid = os.getpid() if asked.program else os.getppid()
     started = start_time_of(pid)
@@ -116,6 +116,6 @@ def _promise(asked: Wait, found: Fit) -> Reservation:
         pid=pid,
         start_time=started,
         job=asked.budget.job.label,
-        gpus={room.device: size for room, size in found.taken},
+        gpus={room.cuda_device: size for room, size in found.bytes_by_device},
         until=None if asked.program else time.time() + START_SECONDS,
     )
