@@ -92,7 +92,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankNeed:
+class RankPeak:
     """What one rank takes at its peak, as NVML counts the process."""
 
     device_bytes: int
@@ -177,7 +177,7 @@ class Budget:
     """The largest tensors at the peak, where a step was traced."""
     timeline: Timeline | None = None
     """How memory goes over a step, where one was traced; a closed form knows only its phases."""
-    stages: tuple[RankNeed, ...] = ()
+    stages: tuple[RankPeak, ...] = ()
     """A rank of each pipeline stage, in their order; empty: all ranks take the same."""
 
     host: "HostNeed | None" = None
@@ -190,10 +190,10 @@ class Budget:
     """What vLLM takes, and what it leaves for its cache; None: it does not run the job."""
 
     @property
-    def ranks(self) -> tuple[RankNeed, ...]:
+    def ranks(self) -> tuple[RankPeak, ...]:
         """What each rank takes, those of the first pipeline stage first, as torchtitan and Megatron-LM number them."""
         peak = self.peak
-        whole = RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+        whole = RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
         stages = self.stages or (whole,)
         return tuple(stage for stage in stages for _ in range(self.job.parallel.world_size // len(stages)))
 

@@ -7,7 +7,7 @@ moment, the peak the fullest phase.
 from functools import lru_cache
 from math import hypot
 
-from ..budget.budget import Budget, Method, ModelFacts, Peak, Phase, RankNeed
+from ..budget.budget import Budget, Method, ModelFacts, Peak, Phase, RankPeak
 from ..common.sizes import MIB
 from ..job.dtype_widths import Widths, read_widths
 from ..job.gpu_catalogue import Gpu
@@ -80,8 +80,8 @@ def closed_form(
     )
 
 
-def _need(peak: Peak) -> RankNeed:
-    return RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+def _need(peak: Peak) -> RankPeak:
+    return RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
 
 
 def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu | None, *, tied: bool) -> _Rank:

@@ -27,7 +27,7 @@ else:  # the tables' rows are the values that a job file may give
     OptimizerName = Literal[tuple(OPTIMIZERS)]
     PrecisionName = Literal[tuple(PRECISIONS)]
     StrategyName = Literal[tuple(STRATEGIES)]
-Doubt = Literal["no", "less", "more", "either"]
+UncertaintyDirection = Literal["no", "less", "more", "either"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 Task = Literal[
     "causal-lm",
@@ -220,17 +220,17 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; the card's default when left out."""
 
 
-class Unsure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a setting may change that is not understood, by the components of a budget.
 
     The range of an estimate allows for none of it (``less``), for twice as much (``more``), or for both.
     """
 
-    weights: Doubt = "no"
-    gradients: Doubt = "no"
-    optimizer: Doubt = "no"
-    activations: Doubt = "no"
-    logits: Doubt = "no"
+    weights: UncertaintyDirection = "no"
+    gradients: UncertaintyDirection = "no"
+    optimizer: UncertaintyDirection = "no"
+    activations: UncertaintyDirection = "no"
+    logits: UncertaintyDirection = "no"
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -273,7 +273,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
-    unsure: Unsure = field(default_factory=Unsure)
+    unsure: Uncertainties = field(default_factory=Uncertainties)
     run: Run = field(default_factory=Run)
 
     @property

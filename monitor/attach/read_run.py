@@ -12,7 +12,7 @@ from typing import Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import ModelSpec
-from vramtop.estimator.job.job_file import names_code
+from vramtop.estimator.job.job_file import names_user_code
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.program.launchers import Launch
@@ -186,7 +186,7 @@ def _with_model(reading: JobReading, environ: Mapping[str, str]) -> JobReading:
     if found is None or reading.value("model.config") is not None:
         return reading
     name = str(found.value)
-    if names_code(name):
+    if names_user_code(name):
         return _ask_for_model(reading, f"{name!r} is no model's name, and code that a process names is not run.")
     try:
         model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from vramtop.estimator.budget.budget import Budget, RankNeed
+from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import format_gib
 
 from ..host.host_memory import HostRam, HostVerdict, host_verdict
@@ -309,7 +309,7 @@ def _closed(gpu: GpuReading) -> str | None:
     return None
 
 
-def _place(needs: Sequence[RankNeed], rooms: Sequence[DeviceCapacity]) -> dict[int, DeviceVerdict]:
+def _place(needs: Sequence[RankPeak], rooms: Sequence[DeviceCapacity]) -> dict[int, DeviceVerdict]:
     """A GPU for each rank, as far as there are any; those of unknown room only where the others do not do."""
     by_need = sorted(range(len(needs)), key=lambda rank: -needs[rank].device_bytes)
     known = sorted((r for r in rooms if r.available_bytes is not None), key=lambda r: -(r.available_bytes or 0))
@@ -324,7 +324,7 @@ def _place(needs: Sequence[RankNeed], rooms: Sequence[DeviceCapacity]) -> dict[i
     return first
 
 
-def _judge(need: RankNeed, room: DeviceCapacity) -> DeviceVerdict:
+def _judge(need: RankPeak, room: DeviceCapacity) -> DeviceVerdict:
     available = room.available_bytes
     if available is None:
         return DeviceVerdict(device=room, verdict="unknown", need_bytes=need.device_bytes)
@@ -335,7 +335,7 @@ def _judge(need: RankNeed, room: DeviceCapacity) -> DeviceVerdict:
 
 
 def _sentence(
-    verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[DeviceVerdict], rooms: Sequence[DeviceCapacity]
+    verdict: Verdict, needs: Sequence[RankPeak], chosen: Sequence[DeviceVerdict], rooms: Sequence[DeviceCapacity]
 ) -> str:
     ranks, sizes = len(needs), sorted({need.device_bytes for need in needs})
     need = (

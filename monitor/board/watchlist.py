@@ -23,7 +23,7 @@ from .run_tracker import RunTracker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from vramtop.estimator.budget.budget import Budget, RankNeed
+    from vramtop.estimator.budget.budget import Budget, RankPeak
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
 
@@ -87,7 +87,7 @@ class Watchlist:
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
     _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
     """Runs of a recording that are to be seen no more."""
-    _of_ranks: dict[tuple[RankNeed, int], tuple[Budget, Budget]] = field(default_factory=dict)
+    _of_ranks: dict[tuple[RankPeak, int], tuple[Budget, Budget]] = field(default_factory=dict)
     """The same budget gives the same object, by which its processes are followed."""
     _standings: dict[bytes, _Standing] = field(default_factory=dict)
     """Of the jobs that wait."""

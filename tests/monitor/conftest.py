@@ -18,7 +18,7 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.trace.installed_packages import Packages, TorchBuild
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 from vramtop.monitor.board.fit_check import device_capacities
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.hub_access import HubAccess
@@ -403,7 +403,9 @@ def make_context(
             "quick_budget": lambda: budget,
             "deepest_budget": lambda: budget,
             "interpreter": JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python"),
-            "packages": lambda: Packages(python="3.11.7", executable="python", versions={}, modules=(), wishes=()),
+            "packages": lambda: InstalledPackages(
+                python="3.11.7", executable="python", versions={}, modules=(), wishes=()
+            ),
             "torch_build": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
             "hub_access": lambda: HubAccess(answer="open", message="the hub gives it", token_from=None),
         }

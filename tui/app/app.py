@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.estimation import Variants
+    from vramtop.estimator.estimation import QuickEstimator
     from vramtop.estimator.job.job import Job
     from vramtop.monitor.attach.read_run import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
@@ -312,11 +312,11 @@ class VramtopApp(BoardApp):
         )
         self._open(screen)
 
-    def _vary(self, job: Job) -> Variants:
+    def _vary(self, job: Job) -> QuickEstimator:
         """Quick estimates for searches, meant for the same card as all others."""
-        from vramtop.estimator.estimation import variants
+        from vramtop.estimator.estimation import quick_estimator
 
-        return variants(job, gpu=None if job.target.gpu else self.watchlist.gpu_type)
+        return quick_estimator(job, gpu=None if job.target.gpu else self.watchlist.gpu_type)
 
     def _keep_draft(self, job: Job) -> None:
         """What is typed is not lost by Escape."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.cancellation import current
+from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
@@ -99,7 +99,7 @@ def run_preflight(
         checks: all when left out.
     """
     checks = tuple(kind() for kind in CHECKS) if checks is None else tuple(checks)
-    now, cancel = PreflightProgress(checks=checks, outcomes={}), current()
+    now, cancel = PreflightProgress(checks=checks, outcomes={}), current_token()
 
     def tell(looked: PreflightProgress) -> None:
         nonlocal now

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...job.job import Doubt, Job
+from ...job.job import Job, UncertaintyDirection
 from ...job.job_file import with_changes
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
@@ -52,7 +52,7 @@ class Uncertainty:
     """A component of the budget that may be another than the job's settings make it."""
 
     component: Component
-    direction: Doubt
+    direction: UncertaintyDirection
     unless: str | None
     """A job key: the doubt is gone where the user says its value."""
 
@@ -108,8 +108,8 @@ class JobReading:
         steps = self.global_batch.steps(job.training.micro_batch * job.parallel.data_ranks)
         return with_changes(job, {_ACCUMULATION: steps}, where=self.global_batch.origin)
 
-    def _uncertainties_left(self, overrides: Mapping[str, Any]) -> dict[str, Doubt]:
-        doubts: dict[str, Doubt] = {}
+    def _uncertainties_left(self, overrides: Mapping[str, Any]) -> dict[str, UncertaintyDirection]:
+        doubts: dict[str, UncertaintyDirection] = {}
         for each in self.uncertainties:
             if each.unless is None or each.unless not in overrides:
                 key = f"unsure.{each.component}"
@@ -142,12 +142,14 @@ class FindingCollector:
         """Note sentences for the user, each once."""
         self._warnings += [sentence for sentence in sentences if sentence not in self._warnings]
 
-    def add_uncertainty(self, direction: Doubt, *components: Component, unless: str | None = None) -> None:
+    def add_uncertainty(
+        self, direction: UncertaintyDirection, *components: Component, unless: str | None = None
+    ) -> None:
         """Note what may be another than the job says: ``less``, ``more`` or ``either``; until the user says a key."""
         for component in components:
             self._uncertainties[Uncertainty(component=component, direction=direction, unless=unless)] = None
 
-    def mark_uncertain(self, key: str, sentence: str, *, direction: Doubt = "either") -> None:
+    def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Note that a key's value is in doubt, and with it what it decides; until the user says it."""
         self.warn(sentence)
         self.add_uncertainty(direction, *_DECIDES[key], unless=key)

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 
-from ...job.job import Doubt
+from ...job.job import UncertaintyDirection
 from ..program.script_ast import UNKNOWN_TABLE
 from ..source.evidence import MODEL_STATES, Component, FindingCollector
 from ..source.settings import LayeredSettings, as_bool
 
-_SUBJECTS: Mapping[str, tuple[Doubt, tuple[Component, ...]]] = {
+_SUBJECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"offload|on_cpu": ("less", (*MODEL_STATES, "activations")),
     r"(?<![a-z])qat(?![a-z])": ("more", ("weights", "activations")),
     r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),

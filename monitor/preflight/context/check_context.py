@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import Packages, TorchBuild
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 
 from ..facts.hub_access import HubAccess
 from ..facts.job_interpreter import JobInterpreter
@@ -62,7 +62,7 @@ class CheckContext:
     deepest_budget: Callable[[], Budget]
     """The deepest budget to be had; raises CancelledError where that takes too long."""
     interpreter: JobInterpreter
-    packages: Callable[[], Packages]
+    packages: Callable[[], InstalledPackages]
     torch_build: Callable[[], TorchBuild]
     hub_access: Callable[[], HubAccess]
     """What the hub says of the job's model; asks it over the network."""

@@ -12,7 +12,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.estimation import MethodChoice, estimate, variants
+from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff
@@ -65,7 +65,7 @@ def advise(
         progress: told what is going on.
     """
     try:
-        quick = variants(job, gpu=machine.gpu)
+        quick = quick_estimator(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
     surer = calibrated(job, budget, quick)
