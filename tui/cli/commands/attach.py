@@ -28,11 +28,13 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 from ...draw.palette import STATUSES
 from ...draw.text_output import TextOutput, detect_output, format_table
+from ...job.job_flags import TRUST_KEY
 from ...reports.anomaly_text import ANOMALY_COLOUR
 from ...reports.budget_text import budget_lines
+from ..arguments import add_method_argument, process_id
 from ..json_text import json_text
+from ..options import estimate_method
 from ..progress import Progress
-from .estimate import method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,19 @@ class _Run:
     """Why some GPU, or none, can be read."""
     odd: tuple[Anomaly, ...]
     """What is odd about its processes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the process, the settings that the user gives, and the method."""
+    parser.add_argument(
+        "process", type=process_id, metavar="PID", help="any process of the run: a rank or its launcher"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="fill in or correct a setting")
+    trust = f"{TRUST_KEY}=true"
+    parser.add_argument(
+        "--trust-remote-code", action="append_const", dest="set", const=trust, help="run code in the model's folder"
+    )
+    add_method_argument(parser)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -98,7 +113,7 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
         with Progress(quiet=options.json) as progress:
             return estimate(
                 job,
-                method=method(options),
+                method=estimate_method(options),
                 gpu=None if job.target.gpu else gpu,
                 python=options.python or attachment.worker_python,
                 environ=attachment.estimate_environ,
