@@ -83,14 +83,14 @@ def replayed(allocations: str, marks: Sequence[int], conf: str | None, room: Roo
     Raises:
         ValueError: the allocations cannot be unpacked.
     """
-    from ..worker.memory.replay_reserved import reserved, unpack
+    from ..worker.memory.reserved_memory import replay_reserved, unpack_allocations
 
     options: dict[str, Any] = {
         "conf": conf,
         "capacity_bytes": room.capacity_bytes,
         "device_bytes": room.device_bytes,
     }
-    return msgspec.convert(reserved(unpack(allocations), marks, options), Reserved)
+    return msgspec.convert(replay_reserved(unpack_allocations(allocations), marks, options), Reserved)
 
 
 def settings_sentences(variable: str | None, held: Reserved) -> Iterator[str]:
