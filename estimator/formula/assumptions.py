@@ -9,12 +9,12 @@ from ..job.version_rules import (
     copies_shifted_logits,
     keeps_quantized_inputs,
     loads_kernels_eagerly,
-    sentences,
+    version_assumptions,
     zeroes_gradients,
 )
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.families import FAMILIES
+from ..model.families.registry import FAMILIES
 from ..model.lora import adapter_groups
 from ..model.parameters import Inventory
 from .activations.attention import uses_eager_attention
@@ -43,7 +43,7 @@ def _assumptions(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Iterat
     card = gpu.label if gpu else "a card of the Hopper generation"
     lazy = "" if loads_kernels_eagerly(job) else ", with lazily loaded kernels (torch 1.13 or newer)"
     yield f"CUDA context and cuBLAS workspaces as on {card}{lazy}."
-    yield from sentences(job)
+    yield from version_assumptions(job)
     if training.mode == "train":
         yield "Every sequence has the full length, and no padding mask is passed to attention."
         freed = "zeroed" if zeroes_gradients(job) else "set to None"

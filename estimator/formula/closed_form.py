@@ -7,14 +7,15 @@ moment, the peak the fullest phase.
 from functools import lru_cache
 from math import hypot
 
-from ..budget.budget import Budget, Method, ModelFacts, Peak, Phase, RankNeed
+from ..budget.budget import Budget, Method, ModelFacts, Peak, Phase, RankPeak
 from ..common.sizes import MIB
 from ..job.dtype_widths import Widths, read_widths
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
+from ..job.optimizers import OPTIMIZERS
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.lora import adapter_elements
+from ..model.lora import adapter_elements, adapter_groups
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
 from .activations.litgpt import head_passes
@@ -75,11 +76,12 @@ def closed_form(
         warnings=warnings(job, arch, inventory) if words else (),
         stages=tuple(_need(each) for each in peaks) if len(peaks) > 1 else (),
         host=host_need_of(job, arch, inventory, parts, widths),
+        matrix_parameters=_matrix_parameters(job, inventory),
     )
 
 
-def _need(peak: Peak) -> RankNeed:
-    return RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+def _need(peak: Peak) -> RankPeak:
+    return RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
 
 
 def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu | None, *, tied: bool) -> _Rank:
@@ -213,6 +215,14 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         250 * MIB,
     )
     return round(hypot(*below)), round(hypot(*above))
+
+
+def _matrix_parameters(job: Job, inventory: Inventory) -> int | None:
+    """Trained elements in matrices of blocks, where the optimizer steps those apart."""
+    if job.training.mode == "inference" or OPTIMIZERS[job.training.optimizer].states_off_matrices is None:
+        return None
+    groups = adapter_groups(inventory, job) if job.lora else inventory.groups
+    return sum(group.elements for group in groups if group.is_block_matrix)
 
 
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 from ..common.errors import InputError
-from ..common.paths import expanded, is_file
-from ..common.untrusted_files import CONFIG_BYTES, check_shape, read_file
+from ..common.paths import expand_user, is_file
+from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
 from ..job.job import ModelSpec, Task
-from ..job.job_file import names_code
-from .architecture import usual_task
+from ..job.job_file import names_user_code
+from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
 """Parts of a name that tell how, or when, a model was trained on, not its shape."""
@@ -77,7 +77,7 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> R
         )
     if not spec.id:
         raise InputError("no model is given; set model.id, or write its config under [model.config]")
-    if names_code(spec.id):
+    if names_user_code(spec.id):
         code = {"folder": str(Path(spec.code_folder or "").resolve()), "model": spec.id}
         return ResolvedModel(config={}, source="code", where=spec.id, label=spec.id, code=code)
     folder = _from_folder(spec.id) if folders else None
@@ -101,15 +101,15 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
     """The folder in which huggingface_hub keeps downloaded models."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(variable):
-            return expanded(environ[variable])
+            return expand_user(environ[variable])
     if environ.get("HF_HOME"):
-        return expanded(environ["HF_HOME"]) / "hub"
-    return expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+        return expand_user(environ["HF_HOME"]) / "hub"
+    return expand_user(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
 def _from_folder(name: str) -> ResolvedModel | None:
     try:
-        return _read_folder(name, expanded(name))
+        return _read_folder(name, expand_user(name))
     except PermissionError as error:
         raise InputError(f"{error.filename or name}: not allowed to read it") from None
     except OSError:  # too long to be a path
@@ -185,8 +185,8 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, or is no JSON object.
     """
     try:
-        config = msgspec.json.decode(read_file(path, CONFIG_BYTES), type=dict[str, Any])
-        check_shape(config)
+        config = msgspec.json.decode(read_file(path, MAX_CONFIG_BYTES), type=dict[str, Any])
+        check_nesting(config)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # msgspec lets all three through

@@ -71,7 +71,7 @@ class ProcessInfo:
     def runs_program(self) -> bool:
         """True if it runs a Python program itself, rather than launching one."""
         launch = self.launch
-        return launch.program is not None and not (launch.only_starts or self.is_helper or self._is_shell)
+        return launch.program_name is not None and not (launch.only_launches or self.is_helper or self._is_shell)
 
     @property
     def _is_shell(self) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.readers.program.launchers import starts_at
-from vramtop.estimator.readers.tools.registry import tool_of
+from vramtop.estimator.readers.program.launchers import find_program_index
+from vramtop.estimator.readers.tools.registry import find_tool_by_launch
 
 from .process_info import ProcessInfo, ancestors, descendants
 
@@ -80,19 +80,19 @@ def _program_of(requested: ProcessInfo) -> ProcessInfo | None:
 def _started_by(process: ProcessInfo) -> ProcessInfo | None:
     """Return the program that a launcher, shell or wrapper (``timeout 1h python train.py``) started and waits for."""
     is_tool = bool(process.launch.launchers)
-    if process.runs_program and starts_at(process.argv) == 0 and not is_tool:
+    if process.runs_program and find_program_index(process.argv) == 0 and not is_tool:
         return None  # it is the program; its children are its helpers
     programs = [each for each in descendants(process) if each.runs_program and each.argv != process.argv]
     children = _outermost(programs)
     if is_tool:  # it may train itself, with loggers as children
-        tool = tool_of(process.launch)
-        children = [child for child in children if tool_of(child.launch) is tool] if tool else children
+        tool = find_tool_by_launch(process.launch)
+        children = [child for child in children if find_tool_by_launch(child.launch) is tool] if tool else children
     elif process.runs_program:
-        children = [child for child in children if child.launch.program == process.launch.program]
+        children = [child for child in children if child.launch.program_name == process.launch.program_name]
     ranks = [child for child in children if child.is_rank]
     different = {child.argv: child for child in reversed(children)}
     if len(different) > 1 and not ranks and not process.launch.launchers:
-        named = ", ".join(f"{child.pid} ({child.launch.program})" for child in reversed(different.values()))
+        named = ", ".join(f"{child.pid} ({child.launch.program_name})" for child in reversed(different.values()))
         raise CannotTellError(
             f"Process {process.pid} has started several programs: {named}; give the pid of one of them."
         )
@@ -135,8 +135,12 @@ def _launcher_of(program: ProcessInfo) -> ProcessInfo | None:
     mine = program.launch
     for parent in ancestors(program):
         launch = parent.launch
-        same_tool = "tool" in launch.launchers and tool_of(launch) is tool_of(mine) and parent.argv != program.argv
-        same = mine.program == launch.program or mine.trl_command == (launch.trl_command or "") or same_tool
+        same_tool = (
+            "tool" in launch.launchers
+            and find_tool_by_launch(launch) is find_tool_by_launch(mine)
+            and parent.argv != program.argv
+        )
+        same = mine.program_name == launch.program_name or mine.trl_command == (launch.trl_command or "") or same_tool
         if launch.launchers and same:
             return parent
     return None

@@ -67,7 +67,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
     ) -> VramtopApp:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=30))
         if watched:
-            watchlist.watch(watched)
+            watchlist.add_run(watched)
         changes = {"source": source} if source else {}
         snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
         return VramtopApp(scripted_source([snapshot]), watchlist, interval=0.1, **options)
