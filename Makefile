@@ -1,5 +1,7 @@
 # make run     make a virtual environment, install, open the dashboard (for planning where there is no driver)
-# make test    install what the tests need, run all of them
+# make test    install what the tests need, run the quick ones (AREA=monitor, or a path below tests/, for a part of them;
+#              JOBS=1 for one process)
+# make test-all  also the tests marked slow: every variant, long fuzzing (CI runs this)
 # make check   lint, types, import contracts
 # make accuracy  predicted against measured memory, row by row (ARGS='--method auto' for the deepest method here)
 # make bench   what the command and the dashboard cost, beside their peers, and whether the targets are met
@@ -14,14 +16,21 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TYPING := build/typing/vramtop
+JOBS ?= $(shell nproc 2> /dev/null || echo 2)
+AREA ?=
+# One thread of torch in each process: the processes share the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: run test check lint types imports accuracy explanations bench bench-probe soak picture demo clean
+.PHONY: run test test-all check lint types imports accuracy explanations bench bench-probe soak picture demo clean
 
 run: $(VENV)/installed
 	@$(if $(ARGS),$(BIN)/vramtop $(ARGS),if $(BIN)/vramtop --once > /dev/null; then $(BIN)/vramtop; else $(BIN)/vramtop --demo; fi)
 
 test: $(VENV)/installed-for-tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -m "not slow" $(AREA:%=tests/%) $(ARGS)
+
+test-all: $(VENV)/installed-for-tests
+	$(PYTEST) $(AREA:%=tests/%) $(ARGS)
 
 check: lint types imports
 

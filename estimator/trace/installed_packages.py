@@ -10,7 +10,7 @@ from ..common.errors import CannotTellError
 from .worker_process import Worker
 
 
-class Packages(msgspec.Struct, frozen=True, kw_only=True):
+class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
     """What is installed."""
 
     python: str
@@ -39,10 +39,10 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
     """Why it cannot be imported."""
 
 
-_Answer = TypeVar("_Answer", Packages, TorchBuild)
+_Answer = TypeVar("_Answer", InstalledPackages, TorchBuild)
 
 
-def packages(
+def installed_packages(
     python: Path,
     *,
     distributions: Sequence[str],
@@ -50,7 +50,7 @@ def packages(
     wishes_of: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     timeout: float = 30,
-) -> Packages:
+) -> InstalledPackages:
     """Which of these an interpreter has.
 
     Args:
@@ -70,7 +70,7 @@ def packages(
         "modules": list(modules),
         "wishes_of": list(wishes_of),
     }
-    return _ask(python, request, Packages, environ, timeout)
+    return _ask(python, request, InstalledPackages, environ, timeout)
 
 
 def torch_build(python: Path, *, environ: Mapping[str, str] | None = None, timeout: float = 60) -> TorchBuild:

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import psutil
 
-from ..host.container_origin import ancestors_of
+from ..host.process_origin import ancestor_pids
 
-PACKAGES = ("vramtop-budget", "textual", "nvidia-ml-py", "pynvml", "psutil", "msgspec", "platformdirs", "PyYAML")
+REPORTED_PACKAGES = (
+    "vramtop-budget",
+    "textual",
+    "nvidia-ml-py",
+    "pynvml",
+    "psutil",
+    "msgspec",
+    "platformdirs",
+    "PyYAML",
+)
 """vramtop, what it depends on, and the retired package that takes the place of nvidia-ml-py's module."""
 _SHAPE = re.compile(r"[A-Za-z0-9._+,:=@-]{1,60}")
 """What the settings that are shown look like; anything else is only said to be set."""
@@ -61,7 +70,7 @@ class SystemFacts:
     """Settings that matter, by a list of what may be shown; values of others are never read."""
 
 
-def system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) -> SystemFacts:
+def collect_system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) -> SystemFacts:
     """Of this machine.
 
     Args:
@@ -92,7 +101,7 @@ def _packages() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in PACKAGES:
+    for name in REPORTED_PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -137,7 +146,7 @@ def _own_pid_namespace(root: Path) -> bool | None:
 
 def _session(environ: Mapping[str, str]) -> list[str]:
     names = set()
-    for pid in ancestors_of(os.getpid()):
+    for pid in ancestor_pids(os.getpid()):
         try:
             names.add(psutil.Process(pid).name())
         except psutil.Error:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
-from vramtop.tui.screens.dashboard.row_text import row_line
-from vramtop.tui.screens.dashboard.table_rows import in_order, matching, table_rows
+from vramtop.tui.screens.dashboard.gpu_row_text import gpu_row_line
+from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 
 GPUS = (1, 2, 4, 8, 16)
 PROCESSES_EACH = 32
@@ -70,7 +70,7 @@ def table(found: Sequence[Step]) -> str:
 
 def _round(gpus: int) -> float:
     """Seconds of processor time for one reading, on average."""
-    watchlist = Watchlist(_no_budget, oddities=Oddities(origin_of=lambda pid, started: None))
+    watchlist = Watchlist(_no_budget, anomaly_detector=AnomalyDetector(origin_of=lambda pid, started: None))
     snapshots = [_snapshot(gpus, tick) for tick in range(_READINGS + 1)]
     _draw(watchlist, snapshots[0])
     begun = time.process_time()
@@ -86,7 +86,7 @@ def _draw(watchlist: Watchlist, snapshot: Snapshot) -> None:
     for row in rows[:_IN_SIGHT]:
         _ = row.cells
     for gpu in board.gpus:
-        row_line(gpu, _WIDTH, chosen=False)
+        gpu_row_line(gpu, _WIDTH, chosen=False)
 
 
 def _no_budget(job: Job) -> Budget:

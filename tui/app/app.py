@@ -13,12 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Offset
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.host.terminate import refusal
-from vramtop.monitor.sources.early_sampler import HeadStart
+from vramtop.monitor.host.terminate import refusal_reason
+from vramtop.monitor.sources.early_sampler import EarlySampler
 from vramtop.monitor.sources.sampler import Sampler
 
-from ..draw.terminal import clean
-from ..screens.base import BoardApp, Feed, ShowsBoard
+from ..draw.text_output import printable
+from ..screens.base import BoardApp, FeedStatus, ShowsBoard
 from ..screens.dashboard.header_text import STALE_INTERVALS
 from ..screens.dashboard.screen import DashboardScreen
 from .app_messages import BoardUpdated, SourceFailed
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from textual.theme import Theme
 
     from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.estimation import Variants
+    from vramtop.estimator.estimation import QuickEstimator
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.attach.attach import Attachment
+    from vramtop.monitor.attach.read_run import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import ProcessKey, Snapshot
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from ..background.job_estimates import Estimate
     from ..background.recorder import Recorder
-    from ..draw.capabilities import Colours
+    from ..draw.capabilities import ColourDepth
 
 _STOP_SECONDS = 0.1
 """How long quitting waits for the source; a driver's call may hang."""
@@ -81,12 +81,12 @@ class VramtopApp(BoardApp):
 
     def __init__(
         self,
-        source: SnapshotSource | HeadStart,
+        source: SnapshotSource | EarlySampler,
         watchlist: Watchlist,
         *,
         interval: float = 1.0,
         ascii_only: bool = False,
-        colours: Colours = "true",
+        colours: ColourDepth = "true",
         banner: str | None = None,
         pid: int | None = None,
         estimate: Estimate | None = None,
@@ -125,18 +125,18 @@ class VramtopApp(BoardApp):
         """The job that was looked at last in the fit check."""
         self._attached: dict[ProcessKey, Attachment] = {}
         """What was read of processes that are followed: of one that has ended nothing more can be read."""
-        self._head_start = source if isinstance(source, HeadStart) else None
-        if isinstance(source, HeadStart):
+        self._head_start = source if isinstance(source, EarlySampler) else None
+        if isinstance(source, EarlySampler):
             self._sampler = source.sampler
         else:
             self._sampler = Sampler(source, interval, self._take_in, self._say_failed)
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> FeedStatus:
         """How the figures come in."""
         age = None if self._arrived is None else self._clock() - self._arrived
         stale = age is not None and age > STALE_INTERVALS * self._sampler.interval
-        return Feed(
+        return FeedStatus(
             interval=self._sampler.interval,
             age_seconds=age if stale else None,
             paused=self._sampler.paused,
@@ -150,7 +150,7 @@ class VramtopApp(BoardApp):
         """Why no process can be ended from here, in one sentence; None: they can."""
         if self._read_only:
             return "vramtop was started with --read-only: it ends no process."
-        return refusal(self.board.snapshot.source) if self.board else "No process has been read yet."
+        return refusal_reason(self.board.snapshot.source) if self.board else "No process has been read yet."
 
     def get_default_screen(self) -> Screen[None]:
         """The dashboard."""
@@ -203,7 +203,7 @@ class VramtopApp(BoardApp):
 
     def renew_board(self) -> None:
         """Draw the newest figures again, because what is followed has changed."""
-        board = self.watchlist.again()
+        board = self.watchlist.rebuild_board()
         if board is not None:
             self.board = board
             screen = self.screen
@@ -225,7 +225,7 @@ class VramtopApp(BoardApp):
         def refine() -> Budget:
             assert deeper is not None  # noqa: S101 - passed on only where there is one
             better = deeper(budget.job)
-            self.watchlist.refine(better)
+            self.watchlist.set_budget(better)
             return better
 
         screen = StepScreen(
@@ -235,7 +235,7 @@ class VramtopApp(BoardApp):
 
     def action_fit_check(self) -> None:
         """Open the fit check: on a job that waits, on the job that was looked at last, or on a new one."""
-        from ..widgets.choice import Menu
+        from ..widgets.choice import ChoiceMenu
 
         waiting, draft = self.watchlist.pending(), self._draft
         jobs: list[Job | None] = [*waiting, *([draft] if draft and draft not in waiting else []), None]
@@ -248,7 +248,7 @@ class VramtopApp(BoardApp):
             if at is not None:
                 self._open_fit_check(jobs[at])
 
-        self.push_screen(Menu([clean(name) for name in names], Offset(2, 2)), choose)
+        self.push_screen(ChoiceMenu([printable(name) for name in names], Offset(2, 2)), choose)
 
     def action_attach(self, pid: int | None = None) -> None:
         """Attach to a running process; where none is named, show the newest run, or ask where there is none."""
@@ -312,11 +312,11 @@ class VramtopApp(BoardApp):
         )
         self._open(screen)
 
-    def _vary(self, job: Job) -> Variants:
+    def _vary(self, job: Job) -> QuickEstimator:
         """Quick estimates for searches, meant for the same card as all others."""
-        from vramtop.estimator.estimation import variants
+        from vramtop.estimator.estimation import quick_estimator
 
-        return variants(job, gpu=None if job.target.gpu else self.watchlist.card)
+        return quick_estimator(job, gpu=None if job.target.gpu else self.watchlist.gpu_type)
 
     def _keep_draft(self, job: Job) -> None:
         """What is typed is not lost by Escape."""
@@ -353,9 +353,9 @@ class VramtopApp(BoardApp):
             self._opening = True
             self.run_worker(show(), name="open screen")
 
-    def _catch_up(self, head_start: HeadStart) -> None:
+    def _catch_up(self, head_start: EarlySampler) -> None:
         """Take over from who began to read before there was an app; what is known already is drawn at once."""
-        newest = head_start.take_over(self._take_in, self._say_failed)
+        newest = head_start.subscribe(self._take_in, self._say_failed)
         if isinstance(newest, VramtopError):
             self._failure = newest.message
         elif newest is not None:
@@ -372,7 +372,7 @@ class VramtopApp(BoardApp):
         """On the source's thread: estimates and comparisons happen here, off the UI thread."""
         board = self.watchlist.update(snapshot)
         if recorder := self._recorder:
-            recorder.add(replace(snapshot, watched=self.watchlist.watched(), pending=self.watchlist.pending()))
+            recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))
 
     def _say_failed(self, error: VramtopError) -> None:
@@ -401,7 +401,7 @@ class VramtopApp(BoardApp):
     def _tick(self) -> None:
         if not self.is_running:  # the screens are being taken down
             return
-        self.mind_size()
+        self.check_size()
         for screen in self.screen_stack:
             if isinstance(screen, DashboardScreen) and screen.is_mounted:
                 screen.show_feed()

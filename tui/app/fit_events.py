@@ -9,7 +9,7 @@ from typing import Literal
 
 from vramtop.monitor.board.board import PendingRow
 
-from ..draw.terminal import clean
+from ..draw.text_output import printable
 
 Signal = Literal["none", "bell", "desktop"]
 
@@ -20,7 +20,7 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
     OSC 777 where VTE, urxvt or foot is known to listen, else OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal);
     inside tmux, which must allow it (``allow-passthrough``), and GNU screen wrapped for the terminal around them.
     """
-    words = clean(text).replace(";", ",")
+    words = printable(text).replace(";", ",")
     term = environ.get("TERM", "")
     listens_to_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
     sequence = f"\x1b]777;notify;vramtop;{words}\x07" if listens_to_777 else f"\x1b]9;{words}\x07"
@@ -52,9 +52,9 @@ class FitEvents:
         sentences = []
         for row in pending:
             label = row.job.label
-            if row.turned_at is None or self._seen.get(label) == row.turned_at:
+            if row.fits_changed_at is None or self._seen.get(label) == row.fits_changed_at:
                 continue
-            self._seen[label] = row.turned_at
+            self._seen[label] = row.fits_changed_at
             sentences.append(f"{label} fits now" if row.fits else f"{label} fits no longer")
             if row.fits and self.command:
                 self._start(row)
@@ -62,7 +62,7 @@ class FitEvents:
 
     def _start(self, row: PendingRow) -> None:
         placement = row.fit.placement if row.fit else ()
-        uuids = [room.uuid or "" for room in row.fit.placed] if row.fit else []
+        uuids = [room.uuid or "" for room in row.fit.rank_devices] if row.fit else []
         environ = {
             **os.environ,
             "VRAMTOP_JOB": row.job.label,

@@ -122,10 +122,10 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
-            yield Static(help_text(fit_first=self._fit_first))
+            yield Static(help_content(fit_first=self._fit_first))
 
 
-def help_text(*, fit_first: bool = False) -> Content:
+def help_content(*, fit_first: bool = False) -> Content:
     """The whole help; the keys of the fit check come first or last."""
     fit_keys = [_head("Keys of the fit check"), *(_entry(key, text) for key, text in _FIT_KEYS)]
     lines = [*(fit_keys if fit_first else []), _head("Keys"), *(_entry(key, text) for key, text in _KEYS)]

@@ -6,9 +6,9 @@ from typing import Protocol
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attach import Attachment
+from vramtop.monitor.attach.read_run import Attachment
 
-from .latest_only_task import Newest
+from .latest_only_task import LatestOnlyTask
 
 _Take = Callable[[int, "Budget | str"], None]
 _GiveUp = Callable[[int, str], None]
@@ -34,7 +34,7 @@ class Estimates:
     def __init__(self, quick: Estimate, deep: Estimate | None, *, take: _Take, give_up: _GiveUp) -> None:
         self._quick, self._deep = quick, deep
         self._take, self._give_up = take, give_up
-        self._work, self._slow = Newest("estimate"), Newest("estimate, refined")
+        self._work, self._slow = LatestOnlyTask("estimate"), LatestOnlyTask("estimate, refined")
         self.asked = 0
         """Number of the newest question."""
         self.given_up = False
@@ -62,7 +62,7 @@ class Estimates:
         """Runs on a thread of its own."""
         answer: Budget | str
         try:
-            answer = estimate(job, environ=attachment.environ_hf, python=attachment.worker_python)
+            answer = estimate(job, environ=attachment.estimate_environ, python=attachment.worker_python)
         except CancelledError:
             return
         except VramtopError as error:

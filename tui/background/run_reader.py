@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Protocol
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.attach.attach import Attachment
-from vramtop.monitor.attach.saved_answers import Answers, recalled
+from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from .latest_only_task import Newest
+from .latest_only_task import LatestOnlyTask
 
 
 class Attach(Protocol):
@@ -33,7 +33,7 @@ class RunReader:
     def __init__(
         self,
         attach: Attach,
-        answers: Answers,
+        answers: SavedAnswers,
         known: MutableMapping[ProcessKey, Attachment],
         take: Callable[[int, Attachment | str], None],
     ) -> None:
@@ -41,7 +41,7 @@ class RunReader:
         self._answers = answers
         self._known = known
         self._take = take
-        self._work = Newest("attach")
+        self._work = LatestOnlyTask("attach")
 
     def read(
         self, pid: int, start_time: float | None, *, on_gpu: Collection[int] | None = None, recall: bool = True
@@ -76,7 +76,7 @@ class RunReader:
         answer: Attachment | str
         try:
             answer = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
-            answer = recalled(answer, self._answers) if recall else answer
+            answer = with_saved_answers(answer, self._answers) if recall else answer
         except VramtopError as error:
             answer = error.message
         self._take(pid, answer)

@@ -8,24 +8,24 @@ import traceback
 from pathlib import Path
 
 
-def tell(error: BaseException) -> int:
+def report_crash(error: BaseException) -> int:
     """Say that it happened and where the rest of it is; the exit code: ``EX_SOFTWARE``, which no answer has."""
-    sys.stderr.write(f"vramtop: {sentence(error)}\n")
+    sys.stderr.write(f"vramtop: {crash_sentence(error)}\n")
     return os.EX_SOFTWARE
 
 
-def sentence(error: BaseException) -> str:
+def crash_sentence(error: BaseException) -> str:
     """What happened, and what a bug report needs, which is written to a file."""
-    from ..draw.terminal import clean
+    from ..draw.text_output import printable
 
-    what = clean(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    what = printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     report = "please report it to vramtop's issue tracker"
     path = _keep(error)
     if path is None:
         where = traceback.extract_tb(error.__traceback__)[-1:]
         place = "".join(f", in {Path(frame.filename).name}, line {frame.lineno}" for frame in where)
         return f"a fault of its own ({what}{place}); {report}, with what vramtop doctor prints"
-    return f"a fault of its own ({what}); {report}, with {clean(str(path))} and what vramtop doctor prints"
+    return f"a fault of its own ({what}); {report}, with {printable(str(path))} and what vramtop doctor prints"
 
 
 def _keep(error: BaseException) -> Path | None:

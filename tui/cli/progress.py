@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from ..draw.terminal import clean
+from ..draw.text_output import printable
 
 _FIRST_SECONDS, _STEP_SECONDS = 1.0, 1.0
 
@@ -30,7 +30,7 @@ class Progress:
 
     def __call__(self, words: str) -> None:
         """This is going on now."""
-        self._words = clean(words)
+        self._words = printable(words)
 
     def __enter__(self) -> "Progress":
         if self._shown:

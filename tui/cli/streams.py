@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def open_missing() -> None:
+def open_closed_streams() -> None:
     """Give closed streams a place to go: else the next file that is opened would take their number."""
     for number in (0, 1, 2):
         try:
@@ -16,7 +16,7 @@ def open_missing() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def finish(code: int) -> int:
+def flush_output(code: int) -> int:
     """Write what is still held back.
 
     Returns:
@@ -26,12 +26,12 @@ def finish(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         if code < 128:
-            return not_written(error)
+            return report_write_error(error)
         _give_up()  # a signal has said it: the terminal is gone
     return code
 
 
-def not_written(error: OSError) -> int:
+def report_write_error(error: OSError) -> int:
     """Say why the answer could not be written, unless its reader has gone, who does not want to know; the exit code."""
     _give_up()
     if isinstance(error, BrokenPipeError):

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarSegment:
     """A stretch of a bar."""
 
     size_bytes: int
     char: str
     """The character that fills it; with colour absent it tells the parts apart."""
     colour: str | None = None
-    keep: bool = False
+    min_one_cell: bool = False
     """It gets a cell however small it is, unless it is nothing; that moves the ends of those after it."""
 
 
@@ -38,7 +38,7 @@ class Cell:
     """The colour behind the character."""
 
 
-def bar(parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " ") -> list[Cell]:
+def draw_bar(parts: Iterable[BarSegment], *, scale_bytes: int, width: int, empty: str = " ") -> list[Cell]:
     """Draw the parts end to end.
 
     Each part ends where the sum so far ends on the scale, rounded to a cell, so the error never adds up; parts of less
@@ -56,16 +56,16 @@ def bar(parts: Iterable[Part], *, scale_bytes: int, width: int, empty: str = " "
         if part.size_bytes <= 0:
             continue
         total += part.size_bytes
-        least = len(cells) + 1 if part.keep else 0
+        least = len(cells) + 1 if part.min_one_cell else 0
         end = min(width, max(least, round(total * width / scale_bytes)))
         cells.extend(Cell(part.char, part.colour) for _ in range(end - len(cells)))
     cells.extend(Cell(empty) for _ in range(width - len(cells)))
     return cells
 
 
-def component_parts(components: Components) -> list[Part]:
+def component_segments(components: Components) -> list[BarSegment]:
     """A budget's components as parts, each with its letter and colour."""
-    return [Part(size, COMPONENTS[name].letter, COMPONENTS[name].colour) for name, size in components.items()]
+    return [BarSegment(size, COMPONENTS[name].letter, COMPONENTS[name].colour) for name, size in components.items()]
 
 
 def mark_range(
@@ -89,7 +89,7 @@ def mark_range(
     return drawn
 
 
-def runs(cells: Sequence[Cell]) -> list[tuple[str, str | None]]:
+def colour_runs(cells: Sequence[Cell]) -> list[tuple[str, str | None]]:
     """Neighbouring cells of one colour joined: (text, colour)."""
     joined: list[tuple[str, str | None]] = []
     for cell in cells:

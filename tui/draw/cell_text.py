@@ -16,7 +16,7 @@ class CellText:
     tone: Tone = "plain"
 
 
-def tone_of(row: ProcessRow) -> Tone:
+def status_tone(row: ProcessRow) -> Tone:
     """How its status is meant."""
     if row.comparison is None:
         return "muted"

@@ -8,13 +8,13 @@ from textual.content import Content
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
-from .bars import Cell, Part, bar, component_parts, mark_range
+from .bars import BarSegment, Cell, component_segments, draw_bar, mark_range
 from .palette import STATUSES, darker
 
 PROCESS = "█"
-UNATTRIBUTED = Part(0, "▓", "#788497")
-RESERVED = Part(0, "░", "#788497")
-SLACK = Part(0, "·", "#788497")
+UNATTRIBUTED = BarSegment(0, "▓", "#788497")
+RESERVED = BarSegment(0, "░", "#788497")
+SLACK = BarSegment(0, "·", "#788497")
 """What the allocator keeps beyond the components."""
 NO_JOB = "#4d85cb"
 _OWN_CELLS = 1.5
@@ -35,11 +35,11 @@ def held_cells(gpu: GpuRow, width: int) -> list[Cell]:
     seen = [row for row in rows if row.budget or (row.process.used_bytes or 0) * width >= _OWN_CELLS * total]
     small = sum(row.process.used_bytes or 0 for row in rows if row not in seen)
     parts = [_process_part(row, dark=at % 2 == 1) for at, row in enumerate(seen)]
-    parts.append(Part(small, PROCESS, NO_JOB if len(seen) % 2 == 0 else darker(NO_JOB)))
+    parts.append(BarSegment(small, PROCESS, NO_JOB if len(seen) % 2 == 0 else darker(NO_JOB)))
     rest = reading.used_bytes if reading.processes is None else reading.remaining_bytes
-    parts.append(Part(rest or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour, keep=True))
-    parts.append(Part(_out_of_reach(reading), RESERVED.char, RESERVED.colour, keep=True))
-    return _with_seams(bar(parts, scale_bytes=total, width=width))
+    parts.append(BarSegment(rest or 0, UNATTRIBUTED.char, UNATTRIBUTED.colour, min_one_cell=True))
+    parts.append(BarSegment(_out_of_reach(reading), RESERVED.char, RESERVED.colour, min_one_cell=True))
+    return _with_seams(draw_bar(parts, scale_bytes=total, width=width))
 
 
 def _out_of_reach(reading: GpuReading) -> int:
@@ -57,13 +57,13 @@ def budget_cells(gpu: GpuRow, width: int) -> list[Cell] | None:
     if components is None or expected is None:
         return None
     scale = gpu.reading.total_bytes or 1
-    slack = Part(expected - components.total_bytes, SLACK.char, SLACK.colour)
-    cells = bar([*component_parts(components), slack], scale_bytes=scale, width=width)
+    slack = BarSegment(expected - components.total_bytes, SLACK.char, SLACK.colour)
+    cells = draw_bar([*component_segments(components), slack], scale_bytes=scale, width=width)
     low, high = gpu.low_bytes or expected, gpu.high_bytes or expected
     return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=scale)
 
 
-def marked_cells(gpu: GpuRow, width: int) -> list[Cell]:
+def held_cells_with_budget_mark(gpu: GpuRow, width: int) -> list[Cell]:
     """The held bar with one mark where the budget expects it to end."""
     cells = held_cells(gpu, width)
     if gpu.expected_bytes is not None and cells:
@@ -90,9 +90,9 @@ def _style(cell: Cell) -> str:
     return f"#0b1220 on {cell.colour}" if cell.char.isalpha() or cell.char == BUDGET_LINE else cell.colour
 
 
-def _process_part(row: ProcessRow, *, dark: bool) -> Part:
+def _process_part(row: ProcessRow, *, dark: bool) -> BarSegment:
     colour = STATUSES[row.comparison.status].colour if row.comparison else NO_JOB
-    return Part(row.process.used_bytes or 0, PROCESS, darker(colour) if dark else colour)
+    return BarSegment(row.process.used_bytes or 0, PROCESS, darker(colour) if dark else colour)
 
 
 def _with_seams(cells: list[Cell]) -> list[Cell]:

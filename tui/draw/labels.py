@@ -9,10 +9,10 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.host.time_format import span
+from vramtop.monitor.host.plain_text import duration_text
 
 from .palette import STATUSES, VERDICTS, Mark
-from .terminal import clean
+from .text_output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,23 +51,23 @@ def shorten(text: str, width: int) -> str:
 def process_name(process: GpuProcess) -> str:
     """What a person would call it: the script or module that Python runs, else the program."""
     words = (process.command or "").split()
-    name = clean(process.name or "") or "?"
+    name = printable(process.name or "") or "?"
     if not words:
         return name
     program = PurePosixPath(words[0]).name
     if not program.startswith("python"):
-        return clean(program)
+        return printable(program)
     for at, word in enumerate(words[1:], start=1):
         if word == "-m" and at + 1 < len(words):
-            return clean(words[at + 1])
+            return printable(words[at + 1])
         if not word.startswith("-"):
-            return clean(PurePosixPath(word).name)
-    return clean(program)
+            return printable(PurePosixPath(word).name)
+    return printable(program)
 
 
-def span_words(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """A span of time by its two largest units: ``14 min``, ``2 h 05``; n/a where it is not known."""
-    return "n/a" if seconds is None else span(seconds)
+    return "n/a" if seconds is None else duration_text(seconds)
 
 
 def signed_gib(size_bytes: int | None) -> str:
@@ -75,13 +75,13 @@ def signed_gib(size_bytes: int | None) -> str:
     return format_gib(size_bytes, signed=True)
 
 
-def most_words(comparison: Comparison) -> str:
+def high_water_label(comparison: Comparison) -> str:
     """The most that a process has held, and who says so: ``most 60.6 (seen every 1.0 s)``."""
-    high = comparison.high_water
+    high = comparison.peak_usage
     if high is None:
         return "most n/a"
-    blind = "" if high.every_seconds is None else f" every {high.every_seconds:.1f} s"
-    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.how]
+    blind = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
+    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.source]
     return f"most {format_gib(high.size_bytes)} ({how})"
 
 
@@ -93,10 +93,10 @@ def badge(mark: Mark, name: str) -> Content:
     return Content.styled(words, _CALM.get(name, MUTED))
 
 
-def worst(rows: Iterable[ProcessRow]) -> ProcessRow | None:
+def worst_row(rows: Iterable[ProcessRow]) -> ProcessRow | None:
     """The row with a status that someone should look at first; None when no row has one."""
     judged = [row for row in rows if row.comparison]
-    return min(judged, key=severity, default=None)
+    return min(judged, key=severity_rank, default=None)
 
 
 def gpu_labels(rows: Iterable[ProcessRow]) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def gpu_labels(rows: Iterable[ProcessRow]) -> tuple[str, ...]:
     return tuple(places[order] for order in sorted(places))
 
 
-def severity(row: ProcessRow) -> int:
+def severity_rank(row: ProcessRow) -> int:
     """Place of the row's status in ``WORST_FIRST``; rows without a status come after all."""
     return len(WORST_FIRST) if row.comparison is None else WORST_FIRST.index(row.comparison.status)
 
@@ -115,7 +115,7 @@ def gpu_status(gpu: GpuRow) -> Content:
     for fault in gpu.reading.faults:
         if fault.field is None:
             return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
-    row = worst(gpu.rows)
+    row = worst_row(gpu.rows)
     if row and row.comparison:
         status = badge(STATUSES[row.comparison.status], row.comparison.status)
         return Content.assemble(status, signed_gib(row.comparison.difference_bytes))
@@ -127,7 +127,7 @@ def gpu_status(gpu: GpuRow) -> Content:
     return Content.styled(" no budget" if gpu.rows else " idle", MUTED)
 
 
-def joined(parts: Iterable[Content | str], width: int) -> Content:
+def join_to_width(parts: Iterable[Content | str], width: int) -> Content:
     """The parts with a dot between them, as many from the left as the width takes."""
     line = Content()
     for part in parts:
@@ -138,7 +138,7 @@ def joined(parts: Iterable[Content | str], width: int) -> Content:
     return line
 
 
-def spread(left: Content, right: Content, width: int) -> Content:
+def left_and_right(left: Content, right: Content, width: int) -> Content:
     """Left and right in one line of exactly this width; the left gives way."""
     room = max(0, width - right.cell_length - bool(right))
     if left.cell_length > room:

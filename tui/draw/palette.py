@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import ComponentName
     from vramtop.monitor.board.divergence_status import Status
-    from vramtop.monitor.board.fit import Verdict
-    from vramtop.monitor.preflight.context.check import Status as CheckStatus
+    from vramtop.monitor.board.fit_check import Verdict
+    from vramtop.monitor.preflight.context.check import CheckStatus
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
@@ -82,7 +82,7 @@ def blend(colour: str, ground: str, share: float) -> str:
     return "#" + "".join(f"{round(front * share + back * (1 - share)):02x}" for front, back in pairs)
 
 
-def rest_words(reading: GpuReading) -> str:
+def unattributed_label(reading: GpuReading) -> str:
     """What to call the memory that no process is known to hold; with unknown processes it is not theirs for sure."""
     unknown = any(process.used_bytes is None for process in reading.processes or ())
     return "n/a processes and unattributed" if unknown else "unattributed"

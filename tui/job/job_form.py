@@ -16,7 +16,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 
 from ..widgets.choice import Choice
-from .job_fields import (
+from .form_fields import (
     DECIDING,
     ENGINE,
     SERVING,
@@ -30,7 +30,7 @@ from .job_fields import (
     shown_fields,
     value_text,
 )
-from .model_input import FieldInput, ModelInput, ModelSuggester
+from .form_inputs import FieldInput, ModelInput, ModelSuggester
 
 _MODEL = "model.id"
 _SUGGESTIONS = 6
@@ -55,7 +55,7 @@ class FieldRow(Widget):
         key: str
 
     def __init__(self, field: JobField, value: Any, *, remark: str = "", models: Sequence[str] = ()) -> None:
-        super().__init__(id=row_id(field.key))
+        super().__init__(id=field_row_id(field.key))
         self.field = field
         self.value = value
         """The last good value; None where nothing was given yet."""
@@ -322,6 +322,6 @@ class JobForm(VerticalScroll):
             heading.display = ENGINE in shown
 
 
-def row_id(key: str) -> str:
+def field_row_id(key: str) -> str:
     """The DOM id of a setting's row."""
     return "row-" + key.replace(".", "-")

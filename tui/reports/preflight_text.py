@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from textwrap import wrap
 
-from vramtop.monitor.preflight.context.check import Outcome, Status
+from vramtop.monitor.preflight.context.check import CheckResult, CheckStatus
 
 from ..draw.palette import CHECK_UNKNOWN, CHECKS, Mark
-from ..draw.terminal import Terminal
+from ..draw.text_output import TextOutput
 
-_COUNTED: dict[Status, tuple[str, str]] = {
+_COUNTED: dict[CheckStatus, tuple[str, str]] = {
     "failure": ("failure", "failures"),
     "warning": ("warning", "warnings"),
     "pass": ("passed", "passed"),
@@ -20,23 +20,23 @@ MARK_WIDTH = max(len(mark.word) for mark in (*CHECKS.values(), CHECK_UNKNOWN)) +
 """Of sign and word together."""
 
 
-def preflight_lines(label: str, outcomes: Sequence[Outcome], terminal: Terminal) -> Iterator[str]:
+def preflight_lines(label: str, outcomes: Sequence[CheckResult], terminal: TextOutput) -> Iterator[str]:
     """Headline, a row for each check with what to do below it, and a last line with the sum."""
     yield terminal.paint(f"{label}: preflight", None, bold=True)
     yield ""
     name_width = max((len(outcome.name) for outcome in outcomes), default=0)
     for outcome in outcomes:
-        mark = mark_of(outcome)
+        mark = outcome_mark(outcome)
         head = terminal.paint(f"{mark.letter} {mark.word}".ljust(MARK_WIDTH), mark.colour, bold=mark.word.isupper())
         margin = MARK_WIDTH + name_width + 4
-        text, advice = wrapped(outcome, terminal.width - margin, terminal.text)
+        text, advice = outcome_lines(outcome, terminal.width - margin, terminal.text)
         yield f"{head}  {outcome.name:<{name_width}}  {text[0]}"
         yield from (" " * margin + line for line in (*text[1:], *advice))
     yield ""
-    yield terminal.text(sum_line(outcomes))
+    yield terminal.text(summary_line(outcomes))
 
 
-def wrapped(outcome: Outcome, width: int, drawable: Callable[[str], str]) -> tuple[list[str], list[str]]:
+def outcome_lines(outcome: CheckResult, width: int, drawable: Callable[[str], str]) -> tuple[list[str], list[str]]:
     """What was found, and what to do, each in lines of this width.
 
     Args:
@@ -50,12 +50,12 @@ def wrapped(outcome: Outcome, width: int, drawable: Callable[[str], str]) -> tup
     return found, wrap(drawable(f"to do: {outcome.advice}"), width, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def mark_of(outcome: Outcome) -> Mark:
+def outcome_mark(outcome: CheckResult) -> Mark:
     """How an outcome is shown."""
     return CHECK_UNKNOWN if outcome.unknown else CHECKS[outcome.status]
 
 
-def sum_line(outcomes: Sequence[Outcome]) -> str:
+def summary_line(outcomes: Sequence[CheckResult]) -> str:
     """How many of each, and what that comes to."""
     if any(outcome.status == "failure" for outcome in outcomes):
         end = "the job will not run like this"
@@ -63,10 +63,10 @@ def sum_line(outcomes: Sequence[Outcome]) -> str:
         end = "whether the job can start cannot be told"
     else:
         end = "nothing that was looked at stands in the way"
-    return f"{counted(outcomes)}: {end}"
+    return f"{count_outcomes(outcomes)}: {end}"
 
 
-def counted(outcomes: Sequence[Outcome], of: Container[Status] = tuple(_COUNTED)) -> str:
+def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] = tuple(_COUNTED)) -> str:
     """How many of each: ``1 failure, 2 warnings, 7 passed``; empty where there is none."""
     counts = Counter(outcome.status for outcome in outcomes if outcome.status in of)
     return ", ".join(

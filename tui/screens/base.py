@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from ..tty.terminal_app import FittingApp
+from ..tty.terminal_app import TerminalApp
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class FeedStatus:
     """How readings arrive."""
 
     interval: float
@@ -39,7 +39,7 @@ class ShowsBoard(Protocol):
         """Show these figures; called on the UI thread, about once an interval."""
 
 
-class BoardApp(FittingApp):
+class BoardApp(TerminalApp):
     """The part of the app that screens may use; ``app.VramtopApp`` implements it."""
 
     watchlist: Watchlist
@@ -48,7 +48,7 @@ class BoardApp(FittingApp):
 
     @property
     @abstractmethod
-    def feed(self) -> Feed:
+    def feed(self) -> FeedStatus:
         """How readings arrive."""
 
     @property

@@ -10,10 +10,10 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
-from .shown_cells import ShownCells
+from .terminal_contents import TerminalContents
 
 
-class FrugalApp(App[None]):
+class ChangedCellsApp(App[None]):
     """Compares what Textual would send with what the terminal shows already.
 
     Args:
@@ -24,7 +24,7 @@ class FrugalApp(App[None]):
 
     def __init__(self, driver_class: type[Driver] | None = None) -> None:
         super().__init__(driver_class=driver_class)
-        self._shown_cells = ShownCells()
+        self._shown_cells = TerminalContents()
 
     def on_mount(self) -> None:
         """What other programs have written while this one was away is not known."""

@@ -14,8 +14,8 @@ from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
-from ..draw.capabilities import Colours
-from ..draw.colours import (
+from ..draw.capabilities import ColourDepth
+from ..draw.contrast import (
     BLACK,
     DRAWN_CONTRAST,
     TEXT_CONTRAST,
@@ -24,13 +24,13 @@ from ..draw.colours import (
     XTERM,
     Rgb,
     contrast,
-    from_256,
     luminance,
-    of_16,
-    of_256,
+    nearest_of_16,
+    nearest_of_256,
     readable,
-    text_of_16,
-    text_of_256,
+    readable_of_16,
+    readable_of_256,
+    rgb_of_256,
 )
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
@@ -55,7 +55,7 @@ class ReadableFilter(LineFilter):
         colours: how many the terminal has.
     """
 
-    def __init__(self, colours: Colours) -> None:
+    def __init__(self, colours: ColourDepth) -> None:
         super().__init__()
         self._colours = colours
         self._sixteen = VGA if os.environ.get("TERM", "").startswith("linux") else XTERM
@@ -85,8 +85,8 @@ class ReadableFilter(LineFilter):
             return style  # neighbours in a drawing: letters tell them apart
         least = TEXT_CONTRAST if text else DRAWN_CONTRAST
         if self._colours == "256":
-            ground = ground if _is_named(behind) else from_256(of_256(ground))
-            return style + Style.from_color(RichColor.from_ansi(text_of_256(_rgb(style.color), ground, least)))
+            ground = ground if _is_named(behind) else rgb_of_256(nearest_of_256(ground))
+            return style + Style.from_color(RichColor.from_ansi(readable_of_256(_rgb(style.color), ground, least)))
         return style + Style.from_color(RichColor.from_rgb(*readable(_rgb(style.color), ground, least)))
 
     def _shown(self, colour: RichColor) -> Rgb:
@@ -94,7 +94,9 @@ class ReadableFilter(LineFilter):
 
     def _of_16(self, style: Style, around: RichColor, ground: Rgb, plain: Rgb, least: float) -> Style:
         """The style in 16 colours; what the theme leaves to the terminal stays so."""
-        number = (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else of_16(ground)
+        number = (
+            (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else nearest_of_16(ground)
+        )
         if style.bgcolor == around and luminance(ground) < _DARK:
             number = 0  # the whole screen of a bluish dark theme would be blue
         under = None
@@ -104,7 +106,7 @@ class ReadableFilter(LineFilter):
             number = style.bgcolor.number
         if style.color is None or _is_named(style.color):
             return style + Style.from_color(None, under)
-        text = text_of_16(_rgb(style.color), number, self._sixteen, least)
+        text = readable_of_16(_rgb(style.color), number, self._sixteen, least)
         return style + Style.from_color(RichColor.from_ansi(text), under)
 
 

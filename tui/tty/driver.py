@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from textual.events import Resize
 from textual.geometry import Size
 
-from .quiet_input import QuietInput
+from .blocking_input import BlockingInputDriver
 
 if TYPE_CHECKING:
-    from .terminal_app import FittingApp
+    from .terminal_app import TerminalApp
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What ends the dashboard from outside; the keys of the same meaning never arrive as signals."""
@@ -30,16 +30,16 @@ _PRINT_QUERIES = ("linux", "vt", "cons", "sun")
 """How terminals are named that show the tail of a question they do not know on the screen."""
 
 
-class TerminalDriver(QuietInput):
+class TerminalDriver(BlockingInputDriver):
     """Reads keys from standard input and draws on standard output, so that standard error may go to a file."""
 
     def __init__(
-        self, app: "FittingApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+        self, app: "TerminalApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._out = _Patient(sys.__stdout__ or sys.__stderr__)
         self._file = cast("Any", self._out)
-        self._app: FittingApp = app
+        self._app: TerminalApp = app
         self._raw: Any = None
         """The terminal's settings while the dashboard has it."""
         self._hung_up = select.poll()

@@ -1,15 +1,18 @@
 """What is done to every drawn line at the end, whatever widget drew it: made harmless, and turned into ASCII."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from textual.color import Color
-from textual.filter import LineFilter
+from textual.filter import LineFilter, Monochrome, NoColor
 
-from vramtop.monitor.host.plain_text import INVISIBLE
+from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
+from ..draw.capabilities import ColourDepth
 from ..draw.palette import ASCII_SIGNS
+from .colour_filters import PlainFilter, ReadableFilter
 
 _LINES = {
     **dict.fromkeys("─┄┈╌", "-"),
@@ -41,9 +44,11 @@ def to_ascii(text: str) -> str:
 @lru_cache(maxsize=4096)
 def to_inert(text: str) -> str:
     """The text without what a terminal could take for a command or a change of direction, as wide as before."""
-    if text.isprintable() and (text.isascii() or not INVISIBLE.search(text)):
+    if text.isprintable() and (text.isascii() or not INVISIBLE_CHARACTERS.search(text)):
         return text
-    return set_cell_size("".join(sign for sign in INVISIBLE.sub("", text) if sign.isprintable()), cell_len(text))
+    return set_cell_size(
+        "".join(sign for sign in INVISIBLE_CHARACTERS.sub("", text) if sign.isprintable()), cell_len(text)
+    )
 
 
 class InertFilter(LineFilter):
@@ -60,3 +65,23 @@ class AsciiFilter(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's signature
         """The same segments with ASCII text."""
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]
+
+
+class OutputFilters:
+    """The filters that every drawn line goes through.
+
+    Args:
+        colours: how many the terminal has.
+        ascii_only: draw with ASCII characters only.
+    """
+
+    def __init__(self, colours: ColourDepth, *, ascii_only: bool) -> None:
+        self.colourless = colours == "none"
+        self.colour_filter = PlainFilter() if self.colourless else ReadableFilter(colours)
+        self.ascii_filter = AsciiFilter(ascii_only)
+        self._inert = InertFilter()
+
+    def filters(self, theirs: Sequence[LineFilter]) -> Sequence[LineFilter]:
+        """Ours after Textual's own, of which those for NO_COLOR still use greys."""
+        kept = [each for each in theirs if not isinstance(each, (Monochrome, NoColor))]
+        return [*kept, self.colour_filter, self._inert, *([self.ascii_filter] if self.ascii_filter.enabled else [])]

@@ -11,14 +11,14 @@ from textual.geometry import Size
 from textual.theme import Theme
 from textual.worker import WorkerFailed
 
-from ..draw.capabilities import Colours
-from .appearance import Appearance
-from .changed_cells_app import FrugalApp
+from ..draw.capabilities import ColourDepth
+from .changed_cells_app import ChangedCellsApp
 from .driver import TerminalDriver
-from .too_small import SMALLEST, TooSmallScreen
+from .line_filters import OutputFilters
+from .too_small import MIN_SIZE, TooSmallScreen
 
 
-class FittingApp(FrugalApp):
+class TerminalApp(ChangedCellsApp):
     """Draws what the terminal can show.
 
     Args:
@@ -26,30 +26,30 @@ class FittingApp(FrugalApp):
         ascii_only: draw with ASCII characters only.
     """
 
-    def __init__(self, *, colours: Colours, ascii_only: bool) -> None:
+    def __init__(self, *, colours: ColourDepth, ascii_only: bool) -> None:
         super().__init__(driver_class=TerminalDriver)
-        self.appearance = Appearance(colours, ascii_only=ascii_only)
-        self.no_color = self.appearance.colourless
-        self.own_fault: Exception | None = None
+        self.output_filters = OutputFilters(colours, ascii_only=ascii_only)
+        self.no_color = self.output_filters.colourless
+        self.crash: Exception | None = None
         """What ended the app and should not have."""
 
     @property
     def ascii_only(self) -> bool:
         """Only ASCII characters are drawn."""
-        return self.appearance.ascii.enabled
+        return self.output_filters.ascii_filter.enabled
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's own, and ours after them."""
-        return self.appearance.filters(super().get_line_filters())
+        return self.output_filters.filters(super().get_line_filters())
 
     def on_mount(self) -> None:
         """What the theme leaves to the terminal is on light or on dark ground."""
-        self.appearance.colours.dark = self.current_theme.dark
+        self.output_filters.colour_filter.dark = self.current_theme.dark
         self.theme_changed_signal.subscribe(self, self._take_theme)
 
     def action_toggle_ascii(self) -> None:
         """Draw with ASCII characters only, or with all."""
-        self.appearance.ascii.enabled = not self.ascii_only
+        self.output_filters.ascii_filter.enabled = not self.ascii_only
         for screen in self.screen_stack:
             for widget in screen.walk_children(with_self=True):
                 widget.notify_style_update()
@@ -61,7 +61,7 @@ class FittingApp(FrugalApp):
         """Save the picture where vramtop was started: few servers have the downloads folder that Textual takes."""
         return super().deliver_screenshot(filename, path or str(Path.cwd()), time_format)
 
-    def mind_size(self) -> None:
+    def check_size(self) -> None:
         """A screen may have opened over the sentence that there is no room."""
         self._say_too_small(self.size)
 
@@ -73,7 +73,7 @@ class FittingApp(FrugalApp):
         self._say_too_small(event.size)
 
     def _say_too_small(self, size: Size) -> None:
-        small = size.width < SMALLEST.width or size.height < SMALLEST.height
+        small = size.width < MIN_SIZE.width or size.height < MIN_SIZE.height
         if self.screen_stack and small != isinstance(self.screen, TooSmallScreen):
             if small:
                 self.push_screen(TooSmallScreen())
@@ -87,9 +87,9 @@ class FittingApp(FrugalApp):
             self._exception = error
             self._exception_event.set()
         worked = error.error if isinstance(error, WorkerFailed) else error
-        self.own_fault = self.own_fault or (worked if isinstance(worked, Exception) else error)
+        self.crash = self.crash or (worked if isinstance(worked, Exception) else error)
         self._return_code = os.EX_SOFTWARE
         self._close_messages_no_wait()
 
     def _take_theme(self, theme: Theme) -> None:
-        self.appearance.colours.dark = theme.dark
+        self.output_filters.colour_filter.dark = theme.dark

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vramtop.monitor.doctor.findings import Finding
+from vramtop.monitor.doctor.issues import Issue
 from vramtop.monitor.doctor.system import SystemFacts
 
-from ..draw.capabilities import Colours, colours, is_dumb
-from ..draw.terminal import Terminal
+from ..draw.capabilities import ColourDepth, colour_depth, is_dumb_terminal
+from ..draw.text_output import TextOutput
 
 _LEAST_COLUMNS, _LEAST_LINES = 80, 24
 
@@ -24,7 +24,7 @@ class TerminalFacts:
     columns: int | None
     lines: int | None
     encoding: str
-    colours: Colours
+    colours: ColourDepth
     """What can be shown, by the environment."""
     dumb: bool
     """It cannot move a cursor, or nobody knows which it is."""
@@ -35,7 +35,7 @@ class TerminalFacts:
     term: str | None
 
 
-def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Terminal) -> TerminalFacts:
+def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: TextOutput) -> TerminalFacts:
     """Of the terminal that vramtop runs in."""
     columns = lines = None
     for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
@@ -48,23 +48,23 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Te
         columns=columns,
         lines=lines,
         encoding=sys.stdout.encoding or "ascii",
-        colours=colours(environ),
-        dumb=is_dumb(environ),
+        colours=colour_depth(environ),
+        dumb=is_dumb_terminal(environ),
         ascii_only=terminal.ascii_only,
         within=system.session,
         term=system.environment.get("TERM"),
     )
 
 
-def terminal_findings(facts: TerminalFacts) -> Iterator[Finding]:
+def terminal_findings(facts: TerminalFacts) -> Iterator[Issue]:
     """What keeps the dashboard from opening or from looking as it is meant."""
     if facts.dumb:
         sentence = f"TERM={facts.term or ''}: the dashboard does not open in such a terminal; vramtop --once prints"
-        yield Finding(severity="note", sentence=sentence)
+        yield Issue(severity="note", sentence=sentence)
     if facts.ascii_only:
         sentence = "only ASCII is drawn: the locale or the encoding is not UTF-8, or --ascii was given"
-        yield Finding(severity="note", sentence=sentence)
+        yield Issue(severity="note", sentence=sentence)
     small = (facts.columns or _LEAST_COLUMNS) < _LEAST_COLUMNS or (facts.lines or _LEAST_LINES) < _LEAST_LINES
     if small:
         sentence = f"the terminal has {facts.columns}x{facts.lines} cells; the dashboard is made for 80x24 and more"
-        yield Finding(severity="note", sentence=sentence)
+        yield Issue(severity="note", sentence=sentence)

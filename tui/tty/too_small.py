@@ -5,7 +5,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Static
 
-SMALLEST = Size(40, 10)
+MIN_SIZE = Size(40, 10)
 """With less, no screen has room for its first line and what can be done."""
 
 
@@ -24,5 +24,5 @@ class TooSmallScreen(Screen[None]):
     def on_resize(self) -> None:
         """Say how much is missing."""
         width, height = self.size
-        needed = f"{SMALLEST.width} x {SMALLEST.height}"
+        needed = f"{MIN_SIZE.width} x {MIN_SIZE.height}"
         self.query_one(Static).update(f"too small: {width} x {height} here, vramtop needs {needed}; q quits")

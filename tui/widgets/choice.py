@@ -87,10 +87,10 @@ class Choice(Widget, can_focus=True):
                 self.value = self.choices[chosen]
 
         at = self.choices.index(self.value)
-        self.app.push_screen(Menu(self.choices, Offset(place.x, place.bottom), at=at, width=place.width), choose)
+        self.app.push_screen(ChoiceMenu(self.choices, Offset(place.x, place.bottom), at=at, width=place.width), choose)
 
 
-class Menu(ModalScreen[int | None]):
+class ChoiceMenu(ModalScreen[int | None]):
     """A list of words to choose from, which returns the place of the chosen one; Escape or a click beside it: None.
 
     Args:
@@ -102,8 +102,8 @@ class Menu(ModalScreen[int | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
     DEFAULT_CSS = """
-    Menu { background: transparent; }
-    Menu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }
+    ChoiceMenu { background: transparent; }
+    ChoiceMenu OptionList { position: absolute; height: auto; max-height: 12; background: $panel; }
     """
 
     def __init__(self, words: Sequence[str], place: Offset, *, at: int = 0, width: int = 0) -> None:

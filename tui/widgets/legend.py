@@ -8,7 +8,7 @@ from textual.content import Content
 
 from ..draw.labels import MUTED
 from ..draw.palette import COMPONENTS
-from .lines import Lines
+from .static_lines import StaticLines
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import ComponentName
@@ -38,7 +38,7 @@ def legend_line(width: int, *, bars: bool = True) -> Content:
     return line.truncate(width)
 
 
-class Legend(Lines):
+class Legend(StaticLines):
     """The legend of the budget bars."""
 
     DEFAULT_CSS = "Legend { height: 1; }"

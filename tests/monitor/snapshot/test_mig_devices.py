@@ -6,7 +6,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.history import History
-from vramtop.monitor.snapshot.mig_devices import home_of, mig_devices
+from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 
 
@@ -19,14 +19,14 @@ def test_each_device_has_the_memory_of_its_instance_and_says_whose_it_shares(mak
     ]
     gpu = make_mig_gpu(7, inside)
     devices = mig_devices(gpu)
-    assert [(d.label, d.shares, d.total_bytes, d.used_bytes) for d in devices] == [
+    assert [(d.label, d.shares_memory_of, d.total_bytes, d.used_bytes) for d in devices] == [
         ("7:3:0", None, 40 * GIB, GIB),
         ("7:3:1", "7:3:0", 40 * GIB, GIB),
         ("7:9", None, 20 * GIB, GIB),
     ]
     assert [[process.pid for process in d.processes] for d in devices] == [[1, 2], [2], [3]]
     assert devices[0].unattributed_bytes == GIB // 4
-    assert [home_of(gpu, process).label for process in inside] == ["7:3:0", "7:3:1", "7:9", "7"]
+    assert [device_of(gpu, process).label for process in inside] == ["7:3:0", "7:3:1", "7:9", "7"]
     assert devices[1].name == "NVIDIA H100 80GB HBM3 MIG 2c.3g.40gb"
 
 
@@ -34,7 +34,7 @@ def test_a_gpu_that_is_not_in_mig_mode_has_none(make_gpu, make_process):
     process = make_process(1)
     assert mig_devices(make_gpu(0, [process])) == ()
     assert mig_devices(make_gpu(0, [process], mig=())) == ()
-    assert home_of(gpu := make_gpu(0, [process]), process) is gpu
+    assert device_of(gpu := make_gpu(0, [process]), process) is gpu
 
 
 def test_why_a_figure_is_unknown_is_said_of_the_device(make_mig_gpu):
@@ -67,14 +67,14 @@ def test_another_profile_under_the_same_uuid_is_another_device(make_mig_gpu):
 def test_a_job_is_held_against_the_memory_of_its_mig_device(make_snapshot, make_mig_gpu, make_process, make_budget):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
     job = Job(name="tune", model=ModelSpec(id="gpt2"))
-    watchlist.watch(WatchedJob(job=job, pids=((3, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=job, pids=((3, 1_000.0),)))
     board = watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
     (gpu,) = board.gpus
     assert [device.reading.label for device in gpu.devices] == ["0:3:0", "0:3:1", "0:9"]
     (row,) = gpu.devices[2].rows
     assert (row.gpu.label, row.gpu.total_bytes, row.comparison.status) == ("0:9", 20 * GIB, "on_budget")
     assert [each.rows for each in gpu.devices[:2]] == [(), ()]
-    assert [(each.reading.label, each.expected_bytes) for each in board.shown] == [
+    assert [(each.reading.label, each.expected_bytes) for each in board.displayed_gpus] == [
         ("0", None),
         ("0:3:0", None),
         ("0:3:1", None),
@@ -86,7 +86,7 @@ def test_a_job_is_held_against_the_memory_of_its_mig_device(make_snapshot, make_
 
 def test_the_run_of_a_mig_job_ends_also_when_its_device_goes(make_snapshot, make_mig_gpu, make_process, make_budget):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18), is_running=lambda _: False)
-    watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
     watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
     gone = make_mig_gpu(0)
     board = watchlist.update(make_snapshot([replace(gone, mig=gone.mig[:2])], time=2001.0))

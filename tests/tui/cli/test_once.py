@@ -8,23 +8,23 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.cli.commands.once import _lines
-from vramtop.tui.draw.terminal import Terminal
+from vramtop.tui.draw.text_output import TextOutput
 
 
 @pytest.fixture
 def board(make_budget, make_gpu, make_process, make_snapshot):
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     watchlist = Watchlist(estimate=make_budget)
-    watchlist.watch(WatchedJob(job=job, pids=((1, 1_000.0),)))
-    watchlist.pend(Job(name="next", model=job.model))
+    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0),)))
+    watchlist.add_pending(Job(name="next", model=job.model))
     processes = [make_process(1, 61.5, command="python train.py " + 60 * "--flag "), make_process(2, None, user=None)]
     gpus = [make_gpu(0, processes), make_gpu(1, utilisation_percent=None, power_w=None, temperature_c=None)]
     return watchlist.update(make_snapshot(gpus, time=time.time()))
 
 
 def said(board, **changes) -> list[str]:
-    shape = {"colours": "none", "ascii_only": False, "width": 100, "endless": True} | changes
-    return [" ".join(line.split()) for line in _lines(board, Terminal(**shape))]
+    shape = {"colour_depth": "none", "ascii_only": False, "width": 100, "unlimited_width": True} | changes
+    return [" ".join(line.split()) for line in _lines(board, TextOutput(**shape))]
 
 
 def test_each_line_is_read_alone(board) -> None:
@@ -44,5 +44,7 @@ def test_nothing_is_drawn(board) -> None:
 
 
 def test_a_terminal_cuts_what_is_long_and_a_pipe_keeps_it(board) -> None:
-    assert max(map(len, _lines(board, Terminal(colours="none", ascii_only=False, width=80)))) <= 88  # the GPUs' lines
+    assert (
+        max(map(len, _lines(board, TextOutput(colour_depth="none", ascii_only=False, width=80)))) <= 88
+    )  # the GPUs' lines
     assert any(line.count("--flag") == 60 for line in said(board))

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from vramtop.tui.draw.capabilities import colours, is_dumb, speaks_utf8, wants_colour
-from vramtop.tui.draw.terminal import Terminal
+from vramtop.tui.draw.capabilities import colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
+from vramtop.tui.draw.text_output import TextOutput
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from vramtop.tui.draw.terminal import Terminal
     ],
 )
 def test_colours_of_terminals(environ, many) -> None:
-    assert colours(environ) == many
+    assert colour_depth(environ) == many
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,14 @@ def test_colours_of_terminals(environ, many) -> None:
     ],
 )
 def test_when_text_has_colours(environ, tty, wanted) -> None:
-    assert wants_colour(environ, tty=tty) is wanted
+    assert use_colour(environ, tty=tty) is wanted
 
 
 def test_terminals_that_cannot_be_drawn_on() -> None:
-    assert [is_dumb({"TERM": term}) for term in ("dumb", "unknown", "", "xterm", "foo")] == [True] * 3 + [False] * 2
-    assert is_dumb({})
+    assert [is_dumb_terminal({"TERM": term}) for term in ("dumb", "unknown", "", "xterm", "foo")] == [True] * 3 + [
+        False
+    ] * 2
+    assert is_dumb_terminal({})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_terminals_that_cannot_be_drawn_on() -> None:
 )
 def test_a_locale_without_utf8_is_seen_through_what_python_makes_of_it(environ, utf8) -> None:
     """Python sets LC_CTYPE itself, or reads and writes UTF-8, in the C locale."""
-    assert speaks_utf8(environ) is utf8
+    assert locale_is_utf8(environ) is utf8
     rest = {name: text for name, text in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHONUTF8"))}
     words = [
         sys.executable,
@@ -95,7 +97,7 @@ def test_a_locale_without_utf8_is_seen_through_what_python_makes_of_it(environ, 
 def test_bars_are_drawn_in_the_colours_that_there_are(many, codes) -> None:
     from vramtop.tui.draw.bars import Cell
 
-    drawn = Terminal(colours=many, ascii_only=False, width=80).bar([Cell("W", "#3a80f3")] * 3)
+    drawn = TextOutput(colour_depth=many, ascii_only=False, width=80).bar([Cell("W", "#3a80f3")] * 3)
     assert (codes in drawn) if codes else drawn == "WWW"
 
 

@@ -2,15 +2,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.anomalies.anomaly import Oddity
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
-from vramtop.tui.screens.base import Feed
+from vramtop.tui.screens.base import FeedStatus
 from vramtop.tui.screens.dashboard.header_text import notices
 
 
-def odd(gpu: int, held: int) -> Oddity:
-    return Oddity(
+def odd(gpu: int, held: int) -> Anomaly:
+    return Anomaly(
         kind="unseen", gpu_index=gpu, pids=(), held_bytes=held * GIB, sentence=f"{held} GiB odd", advice="look"
     )
 
@@ -20,14 +20,14 @@ def test_what_is_odd_is_said_above_the_gpus_in_two_lines_at_most(
 ) -> None:
     snapshot = make_snapshot([make_gpu(0)])
     gpus = (GpuRow(reading=snapshot.gpus[0], rows=()),)
-    assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), Feed(interval=1.0), 80) == []
-    two = Board(snapshot=snapshot, gpus=gpus, pending=(), oddities=(odd(0, 1), odd(1, 9)))
-    assert [line.plain for line in notices(two, Feed(interval=1.0), 80)] == [
+    assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), FeedStatus(interval=1.0), 80) == []
+    two = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=(odd(0, 1), odd(1, 9)))
+    assert [line.plain for line in notices(two, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 1: 9 GiB odd",
         " !  GPU 0: 1 GiB odd",
     ]
-    many = Board(snapshot=snapshot, gpus=gpus, pending=(), oddities=tuple(odd(n, n) for n in range(1, 5)))
-    assert [line.plain for line in notices(many, Feed(interval=1.0), 80)] == [
+    many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(odd(n, n) for n in range(1, 5)))
+    assert [line.plain for line in notices(many, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
         " !  3 more on GPU 1, 2, 3: vramtop --once says all of them",
     ]
@@ -42,7 +42,7 @@ def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
     gpus = [make_gpu(0, faults=(lost,)), make_gpu(1, faults=(power,)), make_gpu(2, faults=(lost,))]
     gpus.append(make_gpu(3, faults=(hangs, power)))
     board = Board(snapshot=make_snapshot(gpus), gpus=(), pending=())
-    shown = [line.plain for line in notices(replace(board, gpus=rows(gpus)), Feed(interval=1.0), 120)]
+    shown = [line.plain for line in notices(replace(board, gpus=rows(gpus)), FeedStatus(interval=1.0), 120)]
     assert shown == [
         " !  GPU 0, 2: the GPU no longer answers",
         " !  GPU 3: the driver hangs on this GPU: a call has not come back for 12 s",
@@ -50,7 +50,7 @@ def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
     other = Fault(field=None, code="RESET_REQUIRED", message="the GPU must be reset")
     gpus.append(make_gpu(4, faults=(other,)))
     board = Board(snapshot=make_snapshot(gpus), gpus=rows(gpus), pending=())
-    assert [line.plain for line in notices(board, Feed(interval=1.0), 120)] == [
+    assert [line.plain for line in notices(board, FeedStatus(interval=1.0), 120)] == [
         " !  GPU 0, 2: the GPU no longer answers",
         " !  GPU 3, 4: there is more; vramtop --once says all of it",
     ]
@@ -58,7 +58,7 @@ def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
 
 def test_why_there_are_no_figures_is_said_in_full() -> None:
     words = "the NVIDIA driver was updated while its old kernel module stayed loaded; reboot, or unload and load it"
-    lines = [line.plain for line in notices(None, Feed(interval=1.0, failure=words), 40)]
+    lines = [line.plain for line in notices(None, FeedStatus(interval=1.0, failure=words), 40)]
     assert len(lines) > 1
     assert all(len(line) <= 40 for line in lines)
     assert " ".join(" ".join(lines).replace(" ! ", "").split()) == words

@@ -23,11 +23,11 @@ from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
+from vramtop.tui.screens.dashboard.gpu_row_text import gpu_name_width, gpu_row_line, gpu_row_titles
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
+from vramtop.tui.screens.dashboard.process_rows import in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.row_text import names_width, row_line, row_titles
-from vramtop.tui.screens.dashboard.table_rows import in_order, matching, table_rows
-from vramtop.tui.screens.dashboard.terminate_text import question
+from vramtop.tui.screens.dashboard.terminate_text import termination_details
 
 Make = Callable[..., Any]
 TUNE = Job(name="tune", model=ModelSpec(id="gpt2"))
@@ -56,7 +56,7 @@ def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
 
     def make() -> Watchlist:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
-        watchlist.watch(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
+        watchlist.add_run(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
         return watchlist
 
     return make
@@ -213,9 +213,9 @@ def test_lines_and_titles_are_as_wide_as_they_should_be(
     named = replace(wide, mig=tuple(replace(device, profile="模型模型模型模型") for device in wide.mig))
     for gpus in ([mig_gpu(), make_gpu(1)], [named]):
         shown = make_watchlist().update(make_snapshot(gpus)).shown
-        names = names_width(shown)
-        assert {row_line(gpu, width, names=names, chosen=False).cell_length for gpu in shown} == {width}
-        assert row_titles(width, names=names).cell_length == width
+        names = gpu_name_width(shown)
+        assert {gpu_row_line(gpu, width, names=names, chosen=False).cell_length for gpu in shown} == {width}
+        assert gpu_row_titles(width, names=names).cell_length == width
 
 
 def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figures(
@@ -227,7 +227,7 @@ def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figure
         gpu, mig=tuple(replace(each, total_bytes=None, used_bytes=None, free_bytes=None) for each in gpu.mig)
     )
     shown = make_watchlist().update(make_snapshot([unread])).shown
-    lines = [row_line(each, 120, names=names_width(shown), chosen=False).plain for each in shown]
+    lines = [gpu_row_line(each, 120, names=gpu_name_width(shown), chosen=False).plain for each in shown]
     assert "24.0/80.0" in lines[0]
     assert "n/a: this user may not read" in lines[1]
     assert "n/a/n/a" in lines[1]
@@ -255,7 +255,7 @@ def test_the_question_before_the_end_calls_a_device_as_the_table_does(
     board = make_watchlist().update(make_snapshot([mig_gpu()], time=time.time()))
     row = board.processes[1]
     ending = SimpleNamespace(process=row.process, foreign=False, doubt=None)
-    assert "2.0 GiB of GPU 0:3:1" in question(row, board, ending, width=80).plain
+    assert "2.0 GiB of GPU 0:3:1" in termination_details(row, board, ending, width=80).plain
 
 
 def test_once_has_a_line_for_each_device_and_json_an_array(

@@ -13,23 +13,23 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
 
-from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
-from vramtop.monitor.board.fit import Room, rooms_of
+from vramtop.monitor.board.fit_check import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.preflight.context.check import Check, Outcome, Status
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.context.check import Check, CheckResult, CheckStatus
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run import CHECKS
+from vramtop.monitor.preflight.run_checks import CHECKS
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.background.preflight_run import Looked, Subject, context_of
-from vramtop.tui.job.open_job import OpenJobScreen
-from vramtop.tui.reports.preflight_text import sum_line
+from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
+from vramtop.tui.job.open_dialog import OpenJobScreen
+from vramtop.tui.reports.preflight_text import summary_line
 from vramtop.tui.screens.fit.screen import FitCheckScreen
 from vramtop.tui.screens.preflight.preflight_rows import PreflightMark, mark_line
 from vramtop.tui.screens.preflight.screen import PreflightScreen
@@ -43,7 +43,7 @@ LLAMA = {
     "vocab_size": 256,
 }
 JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h100-80gb"))
-ROOMS = (Room(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
+ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
 
 
 class Says(Check):
@@ -54,17 +54,17 @@ class Says(Check):
     def __init__(
         self,
         name: str,
-        status: Status = "pass",
+        status: CheckStatus = "pass",
         *,
         found: str = "so it is",
         advice: str | None = None,
         go: threading.Event | None = None,
     ) -> None:
         self.name, self.status, self.found, self.advice, self.go = name, status, found, advice, go  # type: ignore[misc]
-        self.scopes: list[Cancel] = []
+        self.scopes: list[CancelToken] = []
 
-    def look(self, context: Context) -> Outcome:
-        self.scopes.append(current())
+    def run(self, context: CheckContext) -> CheckResult:
+        self.scopes.append(current_token())
         if self.go is not None:
             self.go.wait(60)
         return self._says(self.status, self.found, self.advice)
@@ -82,19 +82,19 @@ class Host(App[None]):
 
 
 @pytest.fixture
-def gather(tmp_path: Path) -> Callable[[Subject], Context]:
-    def gather(subject: Subject) -> Context:
+def gather(tmp_path: Path) -> Callable[[PreflightRequest], CheckContext]:
+    def gather(subject: PreflightRequest) -> CheckContext:
         machine = described_machine(ROOMS, find_gpu("h100-80gb"))
-        python = JobPython(path=Path("/opt/env/bin/python"), origin="--python")
+        python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python")
         return prepare(subject.job, machine, python, environ={}, folder=tmp_path)
 
     return gather
 
 
 @pytest.fixture
-def make_screen(gather: Callable[[Subject], Context]) -> Callable[..., PreflightScreen]:
+def make_screen(gather: Callable[[PreflightRequest], CheckContext]) -> Callable[..., PreflightScreen]:
     def make(*checks: Check, **more: Any) -> PreflightScreen:
-        return PreflightScreen(Subject(job=JOB), gather=gather, checks=checks, **more)
+        return PreflightScreen(PreflightRequest(job=JOB), gather=gather, checks=checks, **more)
 
     return make
 
@@ -133,7 +133,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(make_screen, size):
     go = threading.Event()
-    told: list[Looked] = []
+    told: list[PreflightProgress] = []
     slow = Says("Slow", "failure", found="it is not there", advice="put it there", go=go)
     screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), told=told.append)
     async with Host(screen).run_test(size=size) as pilot:
@@ -153,7 +153,7 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
             ["·", "skipped", "Second"],
         ]
         assert "to do: put it there" in text(pilot.app)
-        assert sum_line(told[0].worst_first) in text(pilot.app)
+        assert summary_line(told[0].worst_first) in text(pilot.app)
         assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this" in text(pilot.app)
 
 
@@ -189,10 +189,10 @@ async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(ma
 
 
 async def test_settings_that_make_no_sense_are_said_in_one_sentence():
-    def refuse(_: Subject) -> Context:
+    def refuse(_: PreflightRequest) -> CheckContext:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
-    screen = PreflightScreen(Subject(job=JOB), gather=refuse, checks=[Says("First")])
+    screen = PreflightScreen(PreflightRequest(job=JOB), gather=refuse, checks=[Says("First")])
     async with Host(screen).run_test() as pilot:
         await until(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
@@ -214,7 +214,7 @@ async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
 async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_words(no_network):
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
-    screen = PreflightScreen(Subject(job=job, rooms=ROOMS))
+    screen = PreflightScreen(PreflightRequest(job=job, rooms=ROOMS))
     async with Host(screen).run_test(size=(120, 50)) as pilot:
         await until(pilot, lambda: screen.looked is not None and screen.looked.done)
         await pilot.pause()
@@ -224,7 +224,7 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_wor
         assert "on 1 × H100 80GB elsewhere" in text(pilot.app)
         assert "NSS_INFERENCE_KEY is not set" in text(pilot.app)
         assert rows(pilot.app)[0][:2] == ["✗", "FAILURE"]
-        assert sum_line(outcomes) in text(pilot.app)
+        assert summary_line(outcomes) in text(pilot.app)
         assert next(each.status for each in outcomes if each.name == "VRAM verdict") == "pass"
 
 
@@ -233,7 +233,7 @@ def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[
     def make(pending: Sequence[Job] = (), *, ascii_only: bool = False) -> VramtopApp:
         watchlist = Watchlist(estimate=make_budget)
         for job in pending:
-            watchlist.pend(job)
+            watchlist.add_pending(job)
         return VramtopApp(
             scripted_source([make_snapshot([make_gpu()])]), watchlist, interval=0.05, ascii_only=ascii_only
         )
@@ -311,31 +311,33 @@ def test_what_running_jobs_will_still_take_is_not_free(
     no_network, make_snapshot, make_gpu, make_budget, monkeypatch: pytest.MonkeyPatch
 ):
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
-    here = Machine(rooms=rooms_of(snapshot, {}), snapshot=snapshot)
+    here = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
     monkeypatch.setattr("vramtop.tui.background.preflight_run.this_machine", lambda: here)
     board = replace(Watchlist(estimate=make_budget).update(snapshot), committed={0: 60 * GIB})
     job = Job(name="here", model=JOB.model)
-    assert [room.available_bytes for room in context_of(Subject(job=job)).machine.rooms] == [78.5 * GIB] * 2
-    machine = context_of(Subject(job=job, board=board)).machine
-    assert [room.available_bytes for room in machine.rooms] == [18.5 * GIB, 78.5 * GIB]
+    assert [room.available_bytes for room in read_context(PreflightRequest(job=job)).machine.devices] == [
+        78.5 * GIB
+    ] * 2
+    machine = read_context(PreflightRequest(job=job, board=board)).machine
+    assert [room.available_bytes for room in machine.devices] == [18.5 * GIB, 78.5 * GIB]
     elsewhere = replace(snapshot, source=replace(snapshot.source, kind="recording"))
     recorded = replace(board, snapshot=elsewhere)
-    assert context_of(Subject(job=job, board=recorded)).machine == here
+    assert read_context(PreflightRequest(job=job, board=recorded)).machine == here
 
 
 def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_budget):
     traced = replace(make_budget(JOB), method="traced")
-    assert context_of(Subject(job=JOB, rooms=ROOMS, budget=traced)).budget() is traced
+    assert read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=traced)).deepest_budget() is traced
     other = replace(traced, job=Job(name="other"))
-    context = context_of(Subject(job=JOB, rooms=ROOMS, budget=other))
-    cancel = Cancel()
+    context = read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=other))
+    cancel = CancelToken()
     cancel.cancel()
     with cancel.scope(), pytest.raises(CancelledError):
-        context.budget()
+        context.deepest_budget()
 
 
-def looked(*checks: Says) -> Looked:
-    return Looked(
+def looked(*checks: Says) -> PreflightProgress:
+    return PreflightProgress(
         checks=checks,
         outcomes={check.name: check._says(check.status, check.found, check.advice) for check in checks},
     )

@@ -12,8 +12,8 @@ from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, WatchedJob
 from vramtop.tui.draw.palette import STATUSES
+from vramtop.tui.screens.dashboard.process_rows import TableRow, columns_for, in_order, matching, table_rows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
-from vramtop.tui.screens.dashboard.table_rows import TableRow, columns_for, in_order, matching, table_rows
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
 
     def make(gpus: list[GpuReading]) -> Board:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-        watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
+        watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
         return watchlist.update(make_snapshot(gpus))
 
     return make

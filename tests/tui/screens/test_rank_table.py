@@ -5,19 +5,19 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
-from vramtop.tui.screens.attach.rank_rows import Place, rank_columns, rank_rows
+from vramtop.tui.screens.attach.rank_rows import RankPlacement, rank_columns, rank_rows
 from vramtop.tui.screens.attach.rank_table import RankTable
 
 JOB = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
 KEYS = ((11, 1_000.0), (12, 1_000.0))
-RANKS = {KEYS[0]: Place(0, "0"), KEYS[1]: Place(1, "1")}
+RANKS = {KEYS[0]: RankPlacement(0, "0"), KEYS[1]: RankPlacement(1, "1")}
 
 
 @pytest.fixture
 def rows_of(make_budget, make_snapshot, make_gpu, make_process):
     """The rows of two ranks that hold so many GiB, on a GPU each."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
-    watchlist.watch(WatchedJob(job=JOB, pids=KEYS))
+    watchlist.add_run(WatchedJob(job=JOB, pids=KEYS))
     times = iter(range(2_000, 3_000))
 
     def make(*sizes: float | None, **changes) -> tuple[ProcessRow, ...]:

@@ -8,17 +8,17 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.bars import Cell
 from vramtop.tui.draw.memory_graph import Readings
 from vramtop.tui.draw.palette import COMPONENTS
-from vramtop.tui.screens.attach.memory_graph import MemoryGraph
-from vramtop.tui.screens.attach.run_graph import (
+from vramtop.tui.screens.attach.run_graph import RunGraph
+from vramtop.tui.screens.attach.run_graph_rows import (
     EXPECTED,
-    Line,
-    Mark,
-    Picture,
+    LevelLine,
+    RunGraphData,
+    TimeMark,
     axis_rows,
-    ceiling_bytes,
+    graph_top_bytes,
     key_cells,
     mark_columns,
-    picture_rows,
+    run_graph_rows,
 )
 
 CARD = 80 * GIB
@@ -29,13 +29,13 @@ def steady(size_bytes: int | None, seconds: int = 20) -> Readings:
     return [(float(second), size_bytes) for second in range(seconds)]
 
 
-def picture(history: Readings = (), **changes) -> Picture:
+def picture(history: Readings = (), **changes) -> RunGraphData:
     facts = {"history": history, "top_bytes": CARD, "span_seconds": 20.0, "now": 19.0, "colour": "#189746"}
-    return Picture(**(facts | changes))
+    return RunGraphData(**(facts | changes))
 
 
-def letters(shown: Picture, *, width: int = 20, height: int = 8) -> list[str]:
-    rows = picture_rows(shown, width=width, height=height, letters_only=True)
+def letters(shown: RunGraphData, *, width: int = 20, height: int = 8) -> list[str]:
+    rows = run_graph_rows(shown, width=width, height=height, letters_only=True)
     return ["".join(cell.char for cell in row) for row in rows]
 
 
@@ -46,7 +46,7 @@ def test_without_colour_what_is_held_has_capitals_and_what_is_to_come_small_lett
 
 def test_with_colour_what_is_held_is_brighter_than_what_is_to_come():
     half = [(time, size) if time < 10 else (time, None) for time, size in steady(60 * GIB)]
-    weights = picture_rows(picture(half, layers=STACKED), width=20, height=8)[-1]
+    weights = run_graph_rows(picture(half, layers=STACKED), width=20, height=8)[-1]
     assert weights[0].ground != weights[19].ground
     assert sum(bytes.fromhex(weights[0].ground[1:])) > sum(bytes.fromhex(weights[19].ground[1:]))
 
@@ -56,28 +56,28 @@ def test_what_goes_beyond_the_budget_is_no_component():
 
 
 def test_the_curve_is_at_least_half_a_row_thick():
-    thin = picture_rows(picture(steady(41 * GIB)), width=20, height=8)
+    thin = run_graph_rows(picture(steady(41 * GIB)), width=20, height=8)
     assert thin[3][0] == Cell("▁", "#189746", None)
     assert thin[4][0] == Cell("█", "#189746")
 
 
 def test_a_line_crosses_what_is_held_and_what_is_not_and_dashes_the_curve():
-    line = Line(CARD // 2, EXPECTED)
+    line = LevelLine(CARD // 2, EXPECTED)
     assert letters(picture(lines=[line]))[3] == EXPECTED * 20
     assert letters(picture(steady(70 * GIB), lines=[line]))[3] == EXPECTED * 20
     assert letters(picture(steady(45 * GIB), lines=[line]))[3] == f"{EXPECTED}▄▄▄" * 5
 
 
 def test_of_two_lines_in_one_row_the_last_one_is_drawn():
-    assert letters(picture(lines=[Line(CARD // 2, "-"), Line(CARD // 2 + 1, "=")]))[3] == "=" * 20
+    assert letters(picture(lines=[LevelLine(CARD // 2, "-"), LevelLine(CARD // 2 + 1, "=")]))[3] == "=" * 20
 
 
 def test_a_line_beyond_the_top_lies_at_the_top():
-    assert letters(picture(lines=[Line(2 * CARD, "-")]))[0] == "-" * 20
+    assert letters(picture(lines=[LevelLine(2 * CARD, "-")]))[0] == "-" * 20
 
 
 def test_marks_stand_above_the_curve_and_on_the_axis():
-    shown = picture(steady(CARD // 2), marks=[Mark(4.0, "L")])
+    shown = picture(steady(CARD // 2), marks=[TimeMark(4.0, "L")])
     rows = letters(shown)
     column = rows[0].index("┊")
     assert [row[column] for row in rows] == [*"┊┊┊┊", *"████"]
@@ -85,13 +85,13 @@ def test_marks_stand_above_the_curve_and_on_the_axis():
 
 
 def test_marks_of_one_column_stand_beside_each_other_in_order():
-    marks = [Mark(4.0, "S"), Mark(4.1, "C"), Mark(4.2, "L"), Mark(19.0, "F"), Mark(19.1, "=")]
+    marks = [TimeMark(4.0, "S"), TimeMark(4.1, "C"), TimeMark(4.2, "L"), TimeMark(19.0, "F"), TimeMark(19.1, "=")]
     assert "SCL" in axis_rows(picture(marks=marks), width=20)[0]
     assert axis_rows(picture(marks=marks), width=20)[0][-1] == "F"
 
 
 def test_marks_older_than_the_graph_are_not_drawn():
-    assert mark_columns(picture(marks=[Mark(-20.0, "S"), Mark(5.0, "L")]), 20).keys() == {"L"}
+    assert mark_columns(picture(marks=[TimeMark(-20.0, "S"), TimeMark(5.0, "L")]), 20).keys() == {"L"}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_key_stands_in_the_middle_of_each_layer():
     ],
 )
 def test_the_card_is_the_ceiling_where_the_run_can_be_seen_on_its_scale(card, sizes, ceiling):
-    assert ceiling_bytes(card, *sizes) == ceiling
+    assert graph_top_bytes(card, *sizes) == ceiling
 
 
 @given(
@@ -145,10 +145,10 @@ def test_the_card_is_the_ceiling_where_the_run_can_be_seen_on_its_scale(card, si
 )
 def test_every_drawing_has_its_size(sizes, marks, width, height, span, layers, letters_only):
     history = [(float(at), size) for at, size in enumerate(sizes)]
-    lines = [Line(40 * GIB, "-"), Line(CARD, "=")]
-    named = [Mark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
+    lines = [LevelLine(40 * GIB, "-"), LevelLine(CARD, "=")]
+    named = [TimeMark(time, letter) for time, letter in zip(marks, "SCLF=", strict=False)]
     shown = picture(history, now=float(len(sizes)), span_seconds=span, layers=layers, lines=lines, marks=named)
-    rows = picture_rows(shown, width=width, height=height, letters_only=letters_only)
+    rows = run_graph_rows(shown, width=width, height=height, letters_only=letters_only)
     assert [len(row) for row in rows] == ([width] * height if width else [])
     assert [len(row) for row in axis_rows(shown, width=width)] == [width, width]
     assert len(key_cells(shown, height)) == height
@@ -156,13 +156,13 @@ def test_every_drawing_has_its_size(sizes, marks, width, height, span, layers, l
 
 class GraphApp(App[None]):
     def compose(self) -> ComposeResult:
-        yield MemoryGraph(id="graph")
+        yield RunGraph(id="graph")
 
 
 async def test_the_widget_writes_its_scales_and_repaints_only_what_changed():
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
-        graph = app.query_one(MemoryGraph)
+        graph = app.query_one(RunGraph)
         graph.show(picture(steady(CARD // 2)))
         await pilot.pause()
         assert graph.render_line(0).text.startswith("80 ┤")
@@ -179,7 +179,7 @@ async def test_the_widget_writes_its_scales_and_repaints_only_what_changed():
 async def test_the_widget_draws_again_when_the_terminal_is_resized():
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
-        graph = app.query_one(MemoryGraph)
+        graph = app.query_one(RunGraph)
         graph.show(picture(steady(CARD)))
         await pilot.resize_terminal(44, 8)
         await pilot.pause()
@@ -190,7 +190,7 @@ async def test_the_widget_takes_letters_where_there_is_no_colour(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = GraphApp()
     async with app.run_test(size=(24, 10)) as pilot:
-        graph = app.query_one(MemoryGraph)
+        graph = app.query_one(RunGraph)
         graph.show(picture(steady(30 * GIB), layers=STACKED))
         await pilot.pause()
         assert graph.render_line(7).text == " 0 ┤" + "W" * 20

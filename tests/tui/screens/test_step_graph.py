@@ -5,12 +5,12 @@ import pytest
 from vramtop.estimator.budget.budget import Budget, Components, PhaseMark, Timeline
 from vramtop.estimator.common.sizes import GIB
 from vramtop.tui.draw.palette import COMPONENTS
-from vramtop.tui.screens.step.step_graph_rows import Step, axis_rows, step_of, step_rows, top_bytes
+from vramtop.tui.screens.step.step_graph_rows import StepMemory, axis_rows, step_memory, step_rows, step_top_bytes
 
 
-def step(levels, *, device=None, positions=None, end=None, phases=(("forward", 0),)) -> Step:
+def step(levels, *, device=None, positions=None, end=None, phases=(("forward", 0),)) -> StepMemory:
     positions = tuple(positions or range(len(levels)))
-    return Step(
+    return StepMemory(
         positions=positions,
         end=end or positions[-1] + 1,
         levels=tuple(levels),
@@ -64,7 +64,7 @@ def test_phases_begin_at_their_ticks_and_the_peak_is_marked():
 
 def test_without_a_timeline_each_phase_of_the_closed_form_is_one_block(make_budget):
     budget: Budget = make_budget(device=40)
-    drawn = step_of(budget)
+    drawn = step_memory(budget)
     assert [mark.name for mark in drawn.phases] == ["forward", "backward", "optimizer step"]
     assert drawn.device_bytes is None
     assert drawn.levels[1] == budget.phases[2].components
@@ -78,14 +78,14 @@ def test_a_timeline_is_drawn_with_what_nvml_would_show(make_budget):
         outside_bytes=2,
         phases=(PhaseMark(name="forward", event=4),),
     )
-    drawn = step_of(replace(make_budget(), timeline=line))
+    drawn = step_memory(replace(make_budget(), timeline=line))
     assert (drawn.positions, drawn.end, drawn.device_bytes, drawn.peak) == ((5, 6), 7, (12, 14), 1)
 
 
 @pytest.mark.parametrize(("card", "top"), [(None, 40), (80, 80), (81, 40), (30, 40)])
 def test_the_card_is_the_scale_unless_the_job_would_be_lost_on_it(make_budget, card, top):
     budget = make_budget(device=40)
-    assert top_bytes(budget, card and card * GIB) == pytest.approx(top * GIB * 1.04, rel=0.08)
+    assert step_top_bytes(budget, card and card * GIB) == pytest.approx(top * GIB * 1.04, rel=0.08)
 
 
 def test_there_is_no_graph_without_room():

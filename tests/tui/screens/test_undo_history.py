@@ -1,5 +1,5 @@
 from vramtop.estimator.job.job import Job, Training
-from vramtop.tui.screens.fit.undo_history import Past
+from vramtop.tui.screens.fit.undo_history import UndoHistory
 
 
 def job(micro_batch: int, length: int = 2048) -> Job:
@@ -7,7 +7,7 @@ def job(micro_batch: int, length: int = 2048) -> Job:
 
 
 def test_edits_of_one_field_in_a_row_are_one_step():
-    past = Past(job(1))
+    past = UndoHistory(job(1))
     past.take(job(12), "training.micro_batch")
     past.take(job(128), "training.micro_batch")
     past.take(job(128, 512), "training.sequence_length")
@@ -17,7 +17,7 @@ def test_edits_of_one_field_in_a_row_are_one_step():
 
 
 def test_a_suggestion_is_a_step_of_its_own():
-    past = Past(job(8))
+    past = UndoHistory(job(8))
     past.take(job(4), None)
     past.take(job(2), None)
     assert past.undo() == job(4)
@@ -27,6 +27,6 @@ def test_a_suggestion_is_a_step_of_its_own():
 
 
 def test_what_changes_nothing_is_no_step():
-    past = Past(job(8))
+    past = UndoHistory(job(8))
     past.take(job(8), None)
     assert not past.can_undo

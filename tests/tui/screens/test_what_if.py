@@ -6,7 +6,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.tui.draw.palette import VERDICTS
-from vramtop.tui.screens.fit.sweep import Limits, Sweep, axis_rows, column_of, plot_top, sweep, what_if_rows
+from vramtop.tui.screens.fit.sweep import GpuLimits, Sweep, axis_rows, column_of, plot_top, sweep_setting, what_if_rows
 
 BATCH = "training.micro_batch"
 LENGTH = "training.sequence_length"
@@ -26,9 +26,9 @@ def swept(make_budget):
                 return "fits"
             return "tight" if budget.peak.device_bytes <= available * GIB else "does_not_fit"
 
-        limits = Limits(available_bytes=round(available * GIB), card_bytes=80 * GIB)
+        limits = GpuLimits(available_bytes=round(available * GIB), card_bytes=80 * GIB)
         job = Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=present))
-        return sweep(job, BATCH, estimate, judge, limits)
+        return sweep_setting(job, BATCH, estimate, judge, limits)
 
     return make
 
@@ -95,15 +95,17 @@ def test_values_that_make_no_sense_are_left_out(make_budget):
         return make_budget(job, device=10)
 
     job = Job(training=Training(sequence_length=512))
-    found = sweep(job, LENGTH, estimate, lambda _: "fits", Limits())
+    found = sweep_setting(job, LENGTH, estimate, lambda _: "fits", GpuLimits())
     assert {point.value for point in found.points} <= set(range(64, 1025, 64))
     assert found.present == 512
 
 
 def test_no_plot_goes_beyond_what_the_model_was_made_for(make_budget):
     job = Job(training=Training(sequence_length=512))
-    limits = Limits(available_bytes=GIB, card_bytes=GIB)
-    found = sweep(job, LENGTH, lambda j: make_budget(j, device=0.1), lambda _: "fits", limits, max_positions=2048)
+    limits = GpuLimits(available_bytes=GIB, card_bytes=GIB)
+    found = sweep_setting(
+        job, LENGTH, lambda j: make_budget(j, device=0.1), lambda _: "fits", limits, max_positions=2048
+    )
     assert found.points[-1].value <= 2048
 
 

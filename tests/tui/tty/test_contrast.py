@@ -14,8 +14,8 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.draw.capabilities import Colours
-from vramtop.tui.draw.colours import VGA, XTERM, contrast, from_256, of_16, of_256, parse
+from vramtop.tui.draw.capabilities import ColourDepth
+from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
 from vramtop.tui.tty.colour_filters import PlainFilter, ReadableFilter, is_text
 
@@ -45,9 +45,9 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
         jobs = {name: Job(name=name, model=ModelSpec(id="meta-llama/Llama-3.1-8B")) for name in NEEDS}
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=NEEDS[job.label]))
         for pid, name in enumerate(("over", "right", "under"), start=1):
-            watchlist.watch(WatchedJob(job=jobs[name], pids=((pid, 1_000.0),)))
+            watchlist.add_run(WatchedJob(job=jobs[name], pids=((pid, 1_000.0),)))
         for name in ("waits", "small"):
-            watchlist.pend(jobs[name])
+            watchlist.add_pending(jobs[name])
         fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
         gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
         snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
@@ -56,7 +56,7 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
 
         def with_listener() -> list[LineFilter]:
             filters = list(theirs())
-            filters.insert(filters.index(app.appearance.colours), app.listener)
+            filters.insert(filters.index(app.output_filters.colour_filter), app.listener)
             return filters
 
         app.listener = Listener()
@@ -88,7 +88,7 @@ async def look_around(pilot, themes: Sequence[str]) -> dict[str, Listener]:
     return heard
 
 
-def seen_as(style: Style, background: Color, colours: Colours, *, dark: bool) -> tuple[RGB, RGB] | None:
+def seen_as(style: Style, background: Color, colours: ColourDepth, *, dark: bool) -> tuple[RGB, RGB] | None:
     """Text and ground as a terminal shows them; None where the theme leaves one of them to it."""
     plain = (0, 0, 0) if dark else (255, 255, 255)
 
@@ -96,7 +96,7 @@ def seen_as(style: Style, background: Color, colours: Colours, *, dark: bool) ->
         if colour is None or colour.type == ColorType.DEFAULT:
             return plain
         if colours == "256" and colour.type == ColorType.TRUECOLOR:
-            return from_256(of_256(tuple(colour.get_truecolor())))
+            return rgb_of_256(nearest_of_256(tuple(colour.get_truecolor())))
         return XTERM[colour.number] if colour.type == ColorType.STANDARD else tuple(colour.get_truecolor())
 
     if style.color is None or style.color.type == ColorType.DEFAULT:
@@ -104,7 +104,7 @@ def seen_as(style: Style, background: Color, colours: Colours, *, dark: bool) ->
     return shown(style.color), shown(background.rich_color if style.bgcolor is None else style.bgcolor)
 
 
-def too_faint(heard: Listener, theme: str, colours: Colours) -> list[tuple[float, str, str]]:
+def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[float, str, str]]:
     """What does not read behind vramtop's filter."""
     ours, dark = ReadableFilter(colours), BUILTIN_THEMES[theme].dark
     ours.dark = dark
@@ -158,11 +158,11 @@ async def test_without_colour_none_is_sent_and_what_is_chosen_stands_out(open_ap
 @pytest.mark.parametrize("marks", [COMPONENTS, STATUSES, VERDICTS, CHECKS])
 def test_the_palette_stands_out_from_dark_and_light_and_letters_read_on_it(marks) -> None:
     for mark in marks.values():
-        colour = parse(mark.colour)
-        assert contrast(colour, parse(INK)) >= 4.5, mark
+        colour = parse_hex(mark.colour)
+        assert contrast(colour, parse_hex(INK)) >= 4.5, mark
         assert contrast(colour, (18, 18, 18)) >= 3, mark
         assert contrast(colour, (239, 239, 239)) >= 3, mark
-        assert of_16(colour) != 0, mark
+        assert nearest_of_16(colour) != 0, mark
 
 
 @pytest.mark.parametrize("colours", [XTERM, VGA])

@@ -5,7 +5,7 @@ import pytest
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.sources.demo import demo_source
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.tty.too_small import SMALLEST, TooSmallScreen
+from vramtop.tui.tty.too_small import MIN_SIZE, TooSmallScreen
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_what_was_open_is_there_again_when_there_is_room(app, keys) -> Non
         assert not [each for each in app.screen_stack if isinstance(each, TooSmallScreen)]
 
 
-@pytest.mark.parametrize("size", [tuple(SMALLEST), (80, 24), (400, 100)])
+@pytest.mark.parametrize("size", [tuple(MIN_SIZE), (80, 24), (400, 100)])
 async def test_every_other_size_shows_the_gpus_and_the_keys(app, size) -> None:
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.board and "Enter Open" in lines(app)[-1])

@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from vramtop.tui.tty.changed_cells_app import FrugalApp
+from vramtop.tui.tty.changed_cells_app import ChangedCellsApp
 from vramtop.tui.widgets.keys_line import KeysLine
 
 
@@ -90,7 +90,7 @@ def drawings() -> int:
 
 
 async def test_nothing_is_kept_of_screens_that_were_closed() -> None:
-    app = FrugalApp()
+    app = ChangedCellsApp()
     async with app.run_test(size=(60, 5)) as pilot:
         kept = []
         for _ in range(6):

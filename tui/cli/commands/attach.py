@@ -15,24 +15,26 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu, match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_to_mapping, parse_assignment
-from vramtop.monitor.anomalies.anomaly import Oddity
-from vramtop.monitor.anomalies.detector import Oddities
-from vramtop.monitor.attach.attach import Attachment, attach, still_there
-from vramtop.monitor.attach.saved_answers import Answers, recalled
-from vramtop.monitor.board.diagnose import why
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.detector import AnomalyDetector
+from vramtop.monitor.attach.read_run import Attachment, read_run, require_running
+from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
+from vramtop.monitor.board.diagnose import diagnose
 from vramtop.monitor.board.divergence_status import Comparison, compare
-from vramtop.monitor.board.phases import PhaseTracker
-from vramtop.monitor.snapshot.mig_devices import home_of
+from vramtop.monitor.board.run_phases import PhaseTracker
+from vramtop.monitor.snapshot.mig_devices import device_of
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 from ...draw.palette import STATUSES
-from ...draw.terminal import Terminal, look, table
-from ...reports.anomaly_lines import ODD_COLOUR
-from ...reports.budget_report import budget_lines
+from ...draw.text_output import TextOutput, detect_output, format_table
+from ...job.job_flags import TRUST_KEY
+from ...reports.anomaly_text import ANOMALY_COLOUR
+from ...reports.budget_text import budget_lines
+from ..arguments import add_method_argument, process_id
 from ..json_text import json_text
+from ..options import estimate_method
 from ..progress import Progress
-from .estimate import method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +52,21 @@ class _Run:
     """The GPUs now; None without a driver."""
     faults: tuple[str, ...]
     """Why some GPU, or none, can be read."""
-    odd: tuple[Oddity, ...]
+    odd: tuple[Anomaly, ...]
     """What is odd about its processes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the process, the settings that the user gives, and the method."""
+    parser.add_argument(
+        "process", type=process_id, metavar="PID", help="any process of the run: a rank or its launcher"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="fill in or correct a setting")
+    trust = f"{TRUST_KEY}=true"
+    parser.add_argument(
+        "--trust-remote-code", action="append_const", dest="set", const=trust, help="run code in the model's folder"
+    )
+    add_method_argument(parser)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
@@ -60,10 +75,10 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     snapshot, unseen = _machine()
     given = dict(parse_assignment(text) for text in options.set)
     attachment, job, missing = complete_job(options.process, given, snapshot)
-    attachment = attachment.seated(snapshot.gpus if snapshot else None)
+    attachment = attachment.with_gpu_assignments(snapshot.gpus if snapshot else None)
     held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
-    odd = Oddities(after_seconds=0).update(snapshot) if snapshot else ()
+    odd = AnomalyDetector(min_duration_seconds=0).update(snapshot) if snapshot else ()
     budget = None
     if job is not None:
         gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
@@ -88,7 +103,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         if missing:
             print(f"vramtop: {_asks(missing)}", file=sys.stderr)
     else:
-        print("\n".join(_lines(found, look(ascii_only=options.ascii))))
+        print("\n".join(_lines(found, detect_output(ascii_only=options.ascii))))
     return 0 if budget else 3
 
 
@@ -98,14 +113,14 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
         with Progress(quiet=options.json) as progress:
             return estimate(
                 job,
-                method=method(options),
+                method=estimate_method(options),
                 gpu=None if job.target.gpu else gpu,
                 python=options.python or attachment.worker_python,
-                environ=attachment.environ_hf,
+                environ=attachment.estimate_environ,
                 progress=progress,
             )
     except InputError:
-        still_there(attachment.pid, attachment.start_time)
+        require_running(attachment.pid, attachment.start_time)
         raise
 
 
@@ -132,7 +147,7 @@ def complete_job(
     are not remembered.
     """
     on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
-    attachment = recalled(attach(pid, on_gpu=on_gpu or None), Answers())
+    attachment = with_saved_answers(read_run(pid, on_gpu=on_gpu or None), SavedAnswers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
@@ -205,11 +220,11 @@ def _divergence(
     if not budget or not comparison or not comparison.diverges:
         return None
     assumed = {finding.key for finding in attachment.reading.findings if not finding.written} - set(given)
-    quick = lambda job: estimate(job, environ=attachment.environ_hf)  # noqa: E731 - a name for the argument
-    return why(budget, comparison, held[1] if held else None, quick, assumed=assumed)
+    quick = lambda job: estimate(job, environ=attachment.estimate_environ)  # noqa: E731 - a name for the argument
+    return diagnose(budget, comparison, held[1] if held else None, quick, assumed=assumed)
 
 
-def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
+def _lines(run: _Run, terminal: TextOutput) -> Iterator[str]:
     attachment, budget, comparison = run.attachment, run.budget, run.comparison
     how = f" through {attachment.launcher}" if attachment.launcher else ""
     inside = f"; in {', '.join(attachment.inside)}" if attachment.inside else ""
@@ -219,7 +234,7 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     yield from (terminal.text(line) for line in _rank_lines(run))
     yield ""
     rows = [("SETTING", "VALUE", "FROM"), *((f.key, _short(f.value), f.origin) for f in attachment.reading.findings)]
-    yield from (terminal.text(line) for line in table(rows, "<<<"))
+    yield from (terminal.text(line) for line in format_table(rows, "<<<"))
     for key in run.missing:
         yield terminal.paint(f"missing: {key}; give it with --set {key}=VALUE", "#c96c04")
     for warning in attachment.warnings:
@@ -227,7 +242,7 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
     for sentence in run.faults:
         yield from terminal.wrapped(f"warning: {sentence}", indent="", further="  ")
     for oddity in run.odd:
-        yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ODD_COLOUR)
+        yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ANOMALY_COLOUR)
     if budget and comparison:
         mark = STATUSES[comparison.status]
         yield ""
@@ -246,18 +261,18 @@ def _lines(run: _Run, terminal: Terminal) -> Iterator[str]:
 def _rank_lines(run: _Run) -> list[str]:
     """Every rank of this machine with its GPU; a question mark where that is not sure."""
     held = {
-        (process.pid, gpu.index): (home_of(gpu, process).label, process.used_bytes)
+        (process.pid, gpu.index): (device_of(gpu, process).label, process.used_bytes)
         for gpu, process in (run.snapshot.processes() if run.snapshot else ())
     }
     rows = [("RANK", "PID", "GPU", "VRAM GiB", "GPU FROM")]
     for rank in run.attachment.ranks:
-        seat = rank.seat
+        seat = rank.gpu_assignment
         label, used = held.get((rank.pid, seat.gpu if seat.gpu is not None else -1), (str(seat.gpu), None))
-        gpu = "n/a" if seat.gpu is None else f"{label}{'?' if seat.sure == 'unsure' else ''}"
+        gpu = "n/a" if seat.gpu is None else f"{label}{'?' if seat.certainty == 'unsure' else ''}"
         size = format_gib(used)
         number = "-" if rank.rank is None else str(rank.rank)
         rows.append((number, str(rank.pid), gpu, size, f"{seat.origin}{f': {seat.note}' if seat.note else ''}"))
-    return table(rows, ">>>><")
+    return format_table(rows, ">>>><")
 
 
 def _short(value: Any) -> str:
@@ -271,7 +286,7 @@ def _short(value: Any) -> str:
 def _counter_lines(run: _Run) -> Iterator[str]:
     """What torch itself counts, where the process runs with the probe, beside the budget's figures."""
     sample, budget = run.attachment.probe, run.budget
-    age = sample.age_seconds(time.time()) if sample else None
+    age = sample.stale_seconds(time.time()) if sample else None
     for device in sample.devices if sample else ():
         free = (device.reserved_bytes or 0) - (device.allocated_bytes or 0)
         line = (

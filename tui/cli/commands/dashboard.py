@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.host_memory import HostRoom, host_room
-from vramtop.monitor.sources.early_sampler import HeadStart
-from vramtop.monitor.sources.no_gpu import LiveOrNone
+from vramtop.monitor.host.host_memory import HostRam, available_host_memory
+from vramtop.monitor.sources.early_sampler import EarlySampler
+from vramtop.monitor.sources.no_gpu import OptionalGpuSource
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.storage.settings import Settings
 
-from ...draw.capabilities import COLOUR_SYSTEMS, colours, is_dumb
-from ...draw.terminal import clean, look
-from ..crash_report import sentence
+from ...draw.capabilities import TEXTUAL_COLOUR_SYSTEMS, colour_depth, is_dumb_terminal
+from ...draw.text_output import detect_output, printable
+from ..crash_report import crash_sentence
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.snapshot.snapshot import Place, Snapshot
+    from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
     from vramtop.monitor.sources.source import SnapshotSource
 
 
@@ -39,11 +39,11 @@ def run(options: argparse.Namespace) -> int:
     source, banner = _source(options)
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
-    if is_dumb():
+    if is_dumb_terminal():
         return _only_once(options)
-    shown = look(ascii_only=options.ascii)
-    many = colours()
-    os.environ["TEXTUAL_COLOR_SYSTEM"] = COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
+    shown = detect_output(ascii_only=options.ascii)
+    many = colour_depth()
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
 
     def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         from vramtop.estimator.estimation import estimate  # not before there is a job: it takes a fifth of the start
@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> int:
         return estimate(job, method="auto", gpu=card(job), python=options.python or python, environ=environ)
 
     def card(job: Job) -> Gpu | None:
-        return None if job.target.gpu else watchlist.card
+        return None if job.target.gpu else watchlist.gpu_type
 
-    watchlist = Watchlist(quick, reserved=_reserved, host=_host)
+    watchlist = Watchlist(quick, reserved_bytes=_reserved, host_memory=_host)
     kept = PendingJobs()
     settings = Settings()
     complaints: list[str] = []
@@ -67,12 +67,12 @@ def run(options: argparse.Namespace) -> int:
     theme = None if os.environ.get("TEXTUAL_THEME") else settings.theme()
     kept_jobs = kept.load() if banner is None else ()  # what waits for this machine does not wait for a recorded one
     for job in (*kept_jobs, *jobs):
-        watchlist.pend(job)
+        watchlist.add_pending(job)
     if banner is None:  # from here on: a job of the command line waits as long as the dashboard is open
-        watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
+        watchlist.on_pending_added, watchlist.on_pending_removed = kept.keep, kept.drop
 
-    threading.excepthook = lambda failed: kept.say(sentence(failed.exc_value or failed.exc_type()))
-    head_start = HeadStart(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
+    threading.excepthook = lambda failed: kept.say(crash_sentence(failed.exc_value or failed.exc_type()))
+    head_start = EarlySampler(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
     from ...app.app import VramtopApp
 
     app = VramtopApp(
@@ -95,15 +95,15 @@ def run(options: argparse.Namespace) -> int:
     )
     kept.say = settings.say = app.say
     app.run(mouse=not options.no_mouse)
-    if app.own_fault is not None:
-        raise app.own_fault
+    if app.crash is not None:
+        raise app.crash
     return app.return_code or 0
 
 
 def _only_once(options: argparse.Namespace) -> int:
     """One reading, and why there is no dashboard."""
     name = os.environ.get("TERM", "")
-    why = f"a terminal of type {clean(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
+    why = f"a terminal of type {printable(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
     if options.demo or options.replay:
         raise InputError(f"{why}, so no recording can be played on it")
     print(f"vramtop: {why}: one reading instead of the dashboard", file=sys.stderr)
@@ -120,14 +120,14 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
     return [load_job(Path(path)) for path in options.job]
 
 
-def _reserved(snapshot: Snapshot) -> Mapping[Place, int]:
+def _reserved(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
     """Room that is promised on this machine; a recorded one has none."""
     return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
 
 
-def _host(snapshot: Snapshot) -> HostRoom | None:
+def _host(snapshot: Snapshot) -> HostRam | None:
     """This machine's RAM; a recorded one's is not known."""
-    return host_room() if snapshot.source.kind == "nvml" else None
+    return available_host_memory() if snapshot.source.kind == "nvml" else None
 
 
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
@@ -143,4 +143,4 @@ def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
         from vramtop.monitor.sources.demo import demo_source
 
         return demo_source(), "the demo recording, not this machine"
-    return LiveOrNone(NvmlSource()), None
+    return OptionalGpuSource(NvmlSource()), None

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
 from vramtop.monitor.snapshot.snapshot import GpuProcess, Snapshot, WatchedJob
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
-from ...draw.palette import STATUSES, VERDICTS, rest_words
-from ...draw.terminal import Terminal, cut, look, table
-from ...reports.anomaly_lines import odd_lines
+from ...draw.palette import STATUSES, VERDICTS, unattributed_label
+from ...draw.text_output import TextOutput, detect_output, format_table, truncate
+from ...reports.anomaly_text import anomaly_lines
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
         print(json.dumps(board_json(board), indent=2))
     else:
-        print("\n".join(_lines(board, look(ascii_only=options.ascii))))
+        print("\n".join(_lines(board, detect_output(ascii_only=options.ascii))))
     return 0
 
 
@@ -40,14 +40,14 @@ def _read(options: argparse.Namespace) -> Board:
     def quick(job: "Job") -> "Budget":
         from vramtop.estimator.estimation import estimate  # not before there is a job: it takes a fifth of the start
 
-        return estimate(job, gpu=None if job.target.gpu else watchlist.card)
+        return estimate(job, gpu=None if job.target.gpu else watchlist.gpu_type)
 
-    watchlist = Watchlist(quick, oddities=Oddities(after_seconds=0))
+    watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0))
     if options.job:
         from vramtop.estimator.job.job_file import load_job
 
         for path in options.job:
-            watchlist.pend(load_job(Path(path)))
+            watchlist.add_pending(load_job(Path(path)))
     source = NvmlSource()
     source.open()
     try:
@@ -70,9 +70,9 @@ def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
         return
     held = observe(attachment, snapshot)
     card = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
-    watchlist.refine(estimate(job, gpu=None if job.target.gpu else card, environ=attachment.environ_hf))
+    watchlist.set_budget(estimate(job, gpu=None if job.target.gpu else card, environ=attachment.estimate_environ))
     ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
-    watchlist.watch(WatchedJob(job=job, pids=ranks))
+    watchlist.add_run(WatchedJob(job=job, pids=ranks))
 
 
 def board_json(board: Board) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def board_json(board: Board) -> dict[str, Any]:
             }
             for row in board.pending
         ],
-        "oddities": [oddity.to_json() for oddity in board.oddities],
+        "oddities": [oddity.to_json() for oddity in board.anomalies],
     }
 
 
@@ -136,8 +136,8 @@ def _mig_json(device: MigDevice) -> dict[str, Any]:
         "used_bytes": device.used_bytes,
         "reserved_bytes": device.reserved_bytes,
         "free_bytes": device.free_bytes,
-        "unattributed_bytes": None if device.shares else device.unattributed_bytes,
-        "shares_memory_of": device.shares,
+        "unattributed_bytes": None if device.shares_memory_of else device.unattributed_bytes,
+        "shares_memory_of": device.shares_memory_of,
         "pids": None if device.processes is None else [process.pid for process in device.processes],
         "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in device.faults],
     }
@@ -160,17 +160,19 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
     }
 
 
-def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
+def _lines(board: Board, terminal: TextOutput) -> Iterator[str]:
     source = board.snapshot.source
     count = len(board.gpus)
     facts = [source.host or os.uname().nodename]
     facts += [f"driver {source.driver_version}"] if source.driver_version else []
     facts += [f"CUDA {source.cuda_version}"] if source.cuda_version else []
     yield terminal.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
-    coming = iter(_aligned([_gpu_cells(row) for row in board.shown], "<<>>>>>", terminal))
+    coming = iter(_aligned([_gpu_cells(row) for row in board.displayed_gpus], "<<>>>>>", terminal))
     for gpu in board.gpus:
         yield from islice(coming, 1 + len(gpu.devices))
-        yield from odd_lines([oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal)
+        yield from anomaly_lines(
+            [oddity for oddity in board.anomalies if oddity.gpu_index == gpu.reading.index], terminal
+        )
     yield ""
     yield from _process_lines(board, terminal)
     for row in board.pending:
@@ -185,22 +187,22 @@ def _lines(board: Board, terminal: Terminal) -> Iterator[str]:
         yield from (terminal.text(f"GPU {label}: {message}") for message, label in places.items())
 
 
-def _process_lines(board: Board, terminal: Terminal) -> Iterator[str]:
+def _process_lines(board: Board, terminal: TextOutput) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     for gpu in board.gpus:
         rows += [_process_cells(row) for row in gpu.rows]
         for each in (gpu, *gpu.devices):
-            if each.rest_bytes:
-                where, size = f"GPU {each.reading.label}", f"{format_gib(each.rest_bytes)} GiB"
-                rows.append(("", "", where, size, "", "", rest_words(each.reading)))
+            if each.unattributed_bytes:
+                where, size = f"GPU {each.reading.label}", f"{format_gib(each.unattributed_bytes)} GiB"
+                rows.append(("", "", where, size, "", "", unattributed_label(each.reading)))
     for line in _aligned(rows, "<<<>><<", terminal):
-        yield line if terminal.endless else cut(line, terminal.width)
+        yield line if terminal.unlimited_width else truncate(line, terminal.width)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], align: str, terminal: Terminal) -> list[str]:
+def _aligned(rows: Sequence[tuple[str, ...]], align: str, terminal: TextOutput) -> list[str]:
     """Lines that say what each figure is, for who hears them one by one; below each other for who sees them."""
     told = [place for place in range(len(align)) if any(row[place] for row in rows)]
-    return table([[terminal.text(row[at]) for at in told] for row in rows], "".join(align[at] for at in told))
+    return format_table([[terminal.text(row[at]) for at in told] for row in rows], "".join(align[at] for at in told))
 
 
 def _command(process: GpuProcess) -> str:
@@ -215,8 +217,8 @@ def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     sizes = (f"{used} of {total} GiB used", f"{free} free")
     if isinstance(gpu, MigDevice):
         name = f"MIG {gpu.device.profile or 'device'}"
-        if gpu.shares:
-            return (f"GPU {gpu.label}", f"{name}, memory of {gpu.shares}", "", "", "", "", "")
+        if gpu.shares_memory_of:
+            return (f"GPU {gpu.label}", f"{name}, memory of {gpu.shares_memory_of}", "", "", "", "", "")
         return (f"GPU {gpu.label}", name, *sizes, "", "", "")
     return (
         f"GPU {gpu.index}",

@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
+class MissingReason:
     """A reason."""
 
     words: str
     sentence: str
 
 
-NOT_YET = Absence("on no GPU yet", "It holds no memory on a GPU yet.")
-_ENDED = Absence("ended", "It has ended.")
+NOT_ON_GPU_YET = MissingReason("on no GPU yet", "It holds no memory on a GPU yet.")
+_ENDED = MissingReason("ended", "It has ended.")
 
 
-def absence(board: Board | None, keys: Sequence[ProcessKey], is_running: Callable[[ProcessKey], bool]) -> Absence:
+def missing_reason(
+    board: Board | None, keys: Sequence[ProcessKey], is_running: Callable[[ProcessKey], bool]
+) -> MissingReason:
     """Why none of these processes is seen on a GPU.
 
     Args:
@@ -33,10 +35,10 @@ def absence(board: Board | None, keys: Sequence[ProcessKey], is_running: Callabl
         is_running: whether a process of this machine still runs.
     """
     if board is None:
-        return NOT_YET
+        return NOT_ON_GPU_YET
     if board.snapshot.source.kind == "nvml" and not any(map(is_running, keys)):
         return _ENDED
     unread = [gpu.reading.label for gpu in board.gpus if gpu.reading.processes is None]
     if unread:
-        return Absence("GPU n/a", f"What it holds is not known: GPU {', '.join(unread)} cannot be read.")
-    return NOT_YET
+        return MissingReason("GPU n/a", f"What it holds is not known: GPU {', '.join(unread)} cannot be read.")
+    return NOT_ON_GPU_YET

@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import Board, ProcessRow
 
-from ...draw.terminal import clean
+from ...draw.text_output import printable
 
 
 class PidChooser(Vertical):
@@ -89,5 +89,5 @@ class PidChooser(Vertical):
 def _line(row: ProcessRow) -> str:
     process = row.process
     size = f"{format_gib(process.used_bytes)} GiB"
-    command = clean(process.command or process.name or "?")
-    return f"{process.pid:>8}  {clean(process.user or '?'):<9} GPU {row.gpu.label:<3} {size:>10}  {command}"
+    command = printable(process.command or process.name or "?")
+    return f"{process.pid:>8}  {printable(process.user or '?'):<9} GPU {row.gpu.label:<3} {size:>10}  {command}"

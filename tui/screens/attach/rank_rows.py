@@ -6,14 +6,14 @@ from typing import Literal
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.divergence_status import HighWater
+from vramtop.monitor.board.divergence_status import PeakUsage
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from ...draw.cell_text import CellText, tone_of
+from ...draw.cell_text import CellText, status_tone
 from ...draw.labels import signed_gib
 from ...draw.palette import STATUSES
-from .missing_reason import NOT_YET
-from .run_text import PHASES
+from .missing_reason import NOT_ON_GPU_YET
+from .rank_text import PHASES
 
 RankColumn = Literal[
     "RANK", "PID", "GPU", "HOLDS", "PEAK", "KNOWN BY", "BUDGET", "DIFF", "STATUS", "PHASE", "STEP", "S/STEP"
@@ -40,13 +40,13 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlacement:
     """Where a process stands in its run."""
 
     rank: int | None = None
     gpu: str = "-"
     """The GPU that it will take, as far as its environment says."""
-    absent: str = NOT_YET.words
+    absent: str = NOT_ON_GPU_YET.words
     """Why it is on no GPU, where it is on none."""
 
 
@@ -73,14 +73,14 @@ def is_right(name: RankColumn) -> bool:
     return name not in _LEFT
 
 
-def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place]) -> list[RankRow]:
+def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement]) -> list[RankRow]:
     """A row for each process on each GPU, and for each rank that is seen on none; by rank.
 
     Args:
         rows: the processes on GPUs, those that have ended as well.
         ranks: the place of each process of the run, in order.
     """
-    found = [_on_gpu(row, ranks.get(row.process.key, Place()).rank) for row in rows]
+    found = [_on_gpu(row, ranks.get(row.process.key, RankPlacement()).rank) for row in rows]
     present = {row.process.key for row in rows}
     waiting = [_waiting(key, place) for key, place in ranks.items() if key not in present]
     order = {key: at for at, key in enumerate(ranks)}
@@ -90,15 +90,15 @@ def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place]) -> 
 
 def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     comparison, counters = row.comparison, row.process.counters
-    tone = tone_of(row)
+    tone = status_tone(row)
     status = CellText("? no budget" if row.problem else "-", "muted")
     phase = peak = known = ""
     if comparison is not None:
         mark = STATUSES[comparison.status]
         status = CellText(f"{mark.letter} {mark.word}", tone)
         phase = PHASES[comparison.phase][1] if comparison.phase else ""
-        if comparison.high_water:
-            peak, known = format_gib(comparison.high_water.size_bytes), _known_by(comparison.high_water)
+        if comparison.peak_usage:
+            peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
     ended = row.ended_at is not None
     texts: dict[RankColumn, CellText] = {
         "RANK": CellText("-" if rank is None else str(rank)),
@@ -119,7 +119,7 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     return RankRow(key="/".join(map(str, row.key)), row=row, cells=texts)
 
 
-def _waiting(key: ProcessKey, place: Place) -> RankRow:
+def _waiting(key: ProcessKey, place: RankPlacement) -> RankRow:
     texts = dict.fromkeys(_WIDTHS, CellText("-", "muted"))
     texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
     texts["PID"] = CellText(str(key[0]))
@@ -128,7 +128,7 @@ def _waiting(key: ProcessKey, place: Place) -> RankRow:
     return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
 
 
-def _known_by(high: HighWater) -> str:
-    if high.how == "seen":
-        return "seen" if high.every_seconds is None else f"seen {high.every_seconds:.1f} s"
-    return {"probe": "probe", "accounting": "driver"}[high.how]
+def _known_by(high: PeakUsage) -> str:
+    if high.source == "seen":
+        return "seen" if high.interval_seconds is None else f"seen {high.interval_seconds:.1f} s"
+    return {"probe": "probe", "accounting": "driver"}[high.source]

@@ -10,9 +10,9 @@ from textual.widgets import DataTable
 from vramtop.monitor.board.board import ProcessRow
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from ...draw.labels import severity
+from ...draw.labels import severity_rank
 from ...widgets.table_cell import TableCell, table_cell
-from .rank_rows import Place, RankColumn, RankRow, is_right, rank_columns, rank_rows
+from .rank_rows import RankColumn, RankPlacement, RankRow, is_right, rank_columns, rank_rows
 
 
 class RankTable(DataTable[TableCell]):
@@ -42,7 +42,7 @@ class RankTable(DataTable[TableCell]):
         at = self.cursor_row
         return self._shown[at].row if 0 <= at < len(self._shown) else None
 
-    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, Place], *, width: int) -> None:
+    def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement], *, width: int) -> None:
         """Show these processes, and the ranks that are on no GPU yet.
 
         The cursor is on the rank that needs a look most, or holds most, until the user moves it.
@@ -106,4 +106,4 @@ class RankTable(DataTable[TableCell]):
 
 
 def _urgency(row: RankRow) -> tuple[int, int]:
-    return (99, 0) if row.row is None else (severity(row.row), -(row.row.process.used_bytes or 0))
+    return (99, 0) if row.row is None else (severity_rank(row.row), -(row.row.process.used_bytes or 0))

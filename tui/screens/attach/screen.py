@@ -16,26 +16,26 @@ from textual.widgets import Input
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach.attach import Attachment, attach
-from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.attach.read_run import Attachment, read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessKey, WatchedJob
 
-from ...background.answer_writer import Given
+from ...background.answer_writer import AnswerWriter
 from ...background.job_estimates import Estimate, Estimates
 from ...background.run_reader import Attach, RunReader
-from ...job.job_fields import TUNING, model_names
+from ...job.form_fields import TUNING, model_names
 from ...job.job_form import JobForm
-from ...widgets.budget_view import deeper
+from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from ..step.screen import StepScreen
-from .attach_text import runs_content
-from .followed_run import FollowedRun, identified, is_recorded, run_of
+from .followed_run import FollowedRun, find_run, is_only_in_recording, with_start_times
 from .pid_chooser import PidChooser
 from .rank_table import RankTable
-from .run_view import RunView
+from .rank_view import RankView
+from .run_summary import run_tabs
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -104,10 +104,10 @@ class AttachScreen(Screen[None]):
         self,
         watchlist: Watchlist,
         *,
-        attach: Attach = attach,
+        attach: Attach = read_run,
         estimate: Estimate = estimate,
         refine: Estimate | None = None,
-        answers: Answers | None = None,
+        answers: SavedAnswers | None = None,
         attached: MutableMapping[ProcessKey, Attachment] | None = None,
         board: Board | None = None,
         pid: int | None = None,
@@ -118,8 +118,8 @@ class AttachScreen(Screen[None]):
         self._estimate = estimate
         self._pid: int | None = None
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
-        kept = answers or Answers()
-        self._given = Given(kept, self._say_remembered)
+        kept = answers or SavedAnswers()
+        self._given = AnswerWriter(kept, self._say_remembered)
         self._reader = RunReader(
             attach,
             kept,
@@ -142,7 +142,7 @@ class AttachScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """First the choice of a process, then the run."""
-        yield Lines(id="title")
+        yield StaticLines(id="title")
         yield PidChooser(id="choose")
         yield FollowedRun(self._watchlist.history, self._estimate, self._watchlist.is_running, id="attached")
         yield KeysLine()
@@ -183,7 +183,7 @@ class AttachScreen(Screen[None]):
             self._refuse(str(answer))
             return
         keys = self._reader.keep(attachment)
-        known = next((run.job for run in self._watchlist.watched() if set(keys) & set(run.pids)), None)
+        known = next((run.job for run in self._watchlist.runs() if set(keys) & set(run.pids)), None)
         try:
             base = known or attachment.reading.job()
         except VramtopError as error:
@@ -228,7 +228,7 @@ class AttachScreen(Screen[None]):
             self.query_one(JobForm).complain(self._edited, event.answer)
             self._doubt(event.answer)
             return
-        if deeper(event.answer, self._budget):
+        if is_better_estimate(event.answer, self._budget):
             self._budget = event.answer
         self.query_one(JobForm).settle()
         self._doubt(None)
@@ -236,9 +236,9 @@ class AttachScreen(Screen[None]):
         budget = self._budget or event.answer
         if self._step is not None:
             self._step.take(budget, waiting=self._estimates.is_waiting(budget))
-        self._watchlist.refine(budget)
-        self._watchlist.watch(WatchedJob(job=budget.job, pids=self._keys))
-        self._board = self._watchlist.again() or self._board
+        self._watchlist.set_budget(budget)
+        self._watchlist.add_run(WatchedJob(job=budget.job, pids=self._keys))
+        self._board = self._watchlist.rebuild_board() or self._board
         self._show_run()
 
     @on(NotRefined)
@@ -254,31 +254,31 @@ class AttachScreen(Screen[None]):
         if action in ("zoom", "run", "dismiss_run") and isinstance(self.focused, Input):
             return False  # they are typed into the field
         if action == "run":
-            runs, run = self._board.runs if self._board else (), run_of(self._board, self._keys)
+            runs, run = self._board.runs if self._board else (), find_run(self._board, self._keys)
             return len(runs) > (run is not None)
         if action == "dismiss_run":
-            return run_of(self._board, self._keys) is not None
+            return find_run(self._board, self._keys) is not None
         if action in ("other_pane", "forget"):
             return self._attachment is not None and self._pid is not None
         return action not in ("step", "zoom") or self._pid is not None
 
     def action_zoom(self, by: int) -> None:
         """Show a longer or a shorter stretch of time."""
-        self.query_one(RunView).zoom(by)
+        self.query_one(RankView).zoom(by)
 
     def action_run(self, by: int) -> None:
         """Show the next run, or the one before."""
-        runs, run = self._board.runs if self._board else (), run_of(self._board, self._keys)
+        runs, run = self._board.runs if self._board else (), find_run(self._board, self._keys)
         if runs:
             self._open(runs[(runs.index(run) + by if run in runs else 0) % len(runs)].pids)
 
     def action_dismiss_run(self) -> None:
         """Follow this run no longer, whether it has ended or not."""
-        run = run_of(self._board, self._keys)
+        run = find_run(self._board, self._keys)
         if run is not None:
-            self._watchlist.dismiss(run.pids)
+            self._watchlist.dismiss_runs(run.pids)
             self._reader.drop(run.pids)
-            self._board = self._watchlist.again()
+            self._board = self._watchlist.rebuild_board()
             self.notify(f"{run.job.label} is followed no longer.", markup=False)
             if self._board and self._board.runs:
                 self._open(self._board.runs[0].pids)
@@ -296,7 +296,7 @@ class AttachScreen(Screen[None]):
         attachment = self._attachment
         if attachment is not None:
             self._given.forget()
-            self._watchlist.dismiss(self._keys)
+            self._watchlist.dismiss_runs(self._keys)
             self.notify("Forgotten: what you had filled in for this command line.")
             self._read(attachment.pid, attachment.start_time, recall=False)
 
@@ -358,8 +358,8 @@ class AttachScreen(Screen[None]):
     def _read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
         self._pid = pid
         self._estimates.renew()
-        if is_recorded(self._board, pid):
-            known = run_of(self._board, self._keys) is not None  # the recording says what it runs
+        if is_only_in_recording(self._board, pid):
+            known = find_run(self._board, self._keys) is not None  # the recording says what it runs
             sentence = f"Process {pid} is in the recording that is played, not on this machine."
             self.post_message(self.Attached(pid, "" if known else sentence))
             return
@@ -394,8 +394,8 @@ class AttachScreen(Screen[None]):
     def _show_run(self) -> None:
         """Draw the runs' names, and how the one that is shown stands."""
         board = self._board
-        self._keys = identified(board, self._keys)
-        title = runs_content(board.runs if board else (), self._keys, self.size.width - 2)
-        self.query_one("#title", Lines).show(title)
+        self._keys = with_start_times(board, self._keys)
+        title = run_tabs(board.runs if board else (), self._keys, self.size.width - 2)
+        self.query_one("#title", StaticLines).show(title)
         if self._keys:
             self.query_one(FollowedRun).show(board, self._keys, self._attachment, self._budget)

@@ -4,7 +4,7 @@ from vramtop.monitor.board.board import GpuRow
 
 from ...draw.memory_graph import Readings
 from ...widgets.content_lines import ContentLines
-from .panel_text import PanelShape, panel_height, panel_lines
+from .gpu_panel_text import PanelShape, panel_height, panel_lines
 
 
 class GpuPanel(ContentLines):

@@ -11,7 +11,7 @@ from textual.style import Style
 from vramtop.monitor.board.board import GpuRow
 
 from ...widgets.content_lines import ContentLines
-from .row_text import row_line
+from .gpu_row_text import gpu_row_line
 
 
 class GpuRows(ContentLines, can_focus=True):
@@ -47,7 +47,7 @@ class GpuRows(ContentLines, can_focus=True):
         """Show these GPUs, ``stale`` saying how old a GPU's figures are where that is worth saying."""
         self._chosen = chosen
         self.show_lines([
-            row_line(gpu, width, names=names, chosen=at == chosen, stale_seconds=stale(gpu))
+            gpu_row_line(gpu, width, names=names, chosen=at == chosen, stale_seconds=stale(gpu))
             for at, gpu in enumerate(gpus)
         ])  # fmt: skip
 

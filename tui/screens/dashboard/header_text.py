@@ -15,24 +15,24 @@ from ...draw.labels import (
     SEPARATOR,
     WORST_FIRST,
     badge,
+    format_duration,
     gpu_labels,
-    joined,
-    severity,
+    join_to_width,
+    left_and_right,
+    severity_rank,
     shorten,
-    span_words,
-    spread,
 )
 from ...draw.palette import STATUSES, VERDICTS
-from ...draw.terminal import clean
+from ...draw.text_output import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramtop.monitor.board.board import Board, PendingRow, ProcessRow, RunRow
     from vramtop.monitor.board.divergence_status import Status
-    from vramtop.monitor.board.fit import Verdict
+    from vramtop.monitor.board.fit_check import Verdict
 
-    from ..base import Feed
+    from ..base import FeedStatus
 
 STALE_INTERVALS = 3
 """Figures older than so many intervals are worth a word."""
@@ -47,39 +47,39 @@ _TURNED_SECONDS = 60.0
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
-def header_line(board: Board | None, feed: Feed, width: int) -> Content:
+def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
     """The machine at the left, the figures' pace and time at the right."""
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
     right: list[Content | str] = []
     if feed.recording:
-        right.append(Content.styled(f" ● recording {clean(feed.recording)} ", "bold #0b1220 on #ef4444"))
+        right.append(Content.styled(f" ● recording {printable(feed.recording)} ", "bold #0b1220 on #ef4444"))
     if feed.paused:
         right.append(Content.styled(" paused ", ALARM))
     if feed.age_seconds is not None:
-        right.append(Content.styled(f" ! figures are {span_words(feed.age_seconds)} old ", ALARM))
+        right.append(Content.styled(f" ! figures are {format_duration(feed.age_seconds)} old ", ALARM))
     if board:
         source = board.snapshot.source
-        left += [clean(source.host or "this machine")]
-        left += [f"driver {clean(source.driver_version)}"] if source.driver_version else []
-        left += [f"CUDA {clean(source.cuda_version)}"] if source.cuda_version else []
+        left += [printable(source.host or "this machine")]
+        left += [f"driver {printable(source.driver_version)}"] if source.driver_version else []
+        left += [f"CUDA {printable(source.cuda_version)}"] if source.cuda_version else []
         count = len(board.gpus)
         right += [f"{count} GPU{'' if count == 1 else 's'}", f"every {feed.interval:g} s"]
         right += [time.strftime("%H:%M:%S", time.localtime(board.snapshot.time))]
-    shown = joined(right, width)
+    shown = join_to_width(right, width)
     while len(right) > 1 and shown.cell_length > width - 12:
         del right[-2]
-        shown = joined(right, width)
-    return spread(joined(left, max(0, width - 3 - shown.cell_length)), shown, width)
+        shown = join_to_width(right, width)
+    return left_and_right(join_to_width(left, max(0, width - 3 - shown.cell_length)), shown, width)
 
 
-def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
+def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
     """A line for each thing that sets this view apart or is wrong with it; usually none."""
     lines = []
     banner = feed.banner
     if board and not banner and board.snapshot.source.kind != "nvml":
         banner = "a recording, not this machine now"
     if banner:
-        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {clean(banner)}"))
+        lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {printable(banner)}"))
     if feed.failure:
         lines += _alarm(feed.failure, width)
     elif board is None:
@@ -96,7 +96,7 @@ def notices(board: Board | None, feed: Feed, width: int) -> list[Content]:
 
 def _alarm(sentence: str, width: int) -> list[Content]:
     """What is wrong, in full: it also says what to do."""
-    words = wrap(clean(sentence), max(20, width - 4))
+    words = wrap(printable(sentence), max(20, width - 4))
     return [Content.assemble((" ! ", ALARM) if not at else "   ", f" {line}") for at, line in enumerate(words)]
 
 
@@ -132,9 +132,9 @@ def _numbers(indices: Sequence[int]) -> str:
 
 def _odd_lines(board: Board) -> list[Content]:
     """What is odd on the GPUs, the largest first; the details of its processes say what to do."""
-    odd = sorted(board.oddities, key=lambda oddity: -oddity.held_bytes)
+    odd = sorted(board.anomalies, key=lambda oddity: -oddity.held_bytes)
     shown = odd if len(odd) <= _MOST_ODD else odd[: _MOST_ODD - 1]
-    lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {clean(each.sentence)}") for each in shown]
+    lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
     if len(odd) > len(shown):
         rest = odd[len(shown) :]
         gpus = ", ".join(map(str, sorted({each.gpu_index for each in rest})))
@@ -168,10 +168,10 @@ def pending_line(row: PendingRow, width: int, now: float) -> Content:
         verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "it has no budget"
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
-    lately = row.turned_at is not None and now - row.turned_at < _TURNED_SECONDS
+    lately = row.fits_changed_at is not None and now - row.fits_changed_at < _TURNED_SECONDS
     head = Content.styled(" NOW ", ALARM) if lately else Content.styled("pending", MUTED)
-    name = Content.styled(clean(row.job.label), "bold")
-    return Content.assemble(head, " ", name, " ", verdict, " ", clean(reason)).truncate(width, ellipsis=True)
+    name = Content.styled(printable(row.job.label), "bold")
+    return Content.assemble(head, " ", name, " ", verdict, " ", printable(reason)).truncate(width, ellipsis=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,8 @@ def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
     for run in runs:
         ranks = [row for row in run.rows if row.comparison is not None]
         if ranks:
-            level = min(severity(row) for row in ranks)
-            jobs.append(_Running(WORST_FIRST[level], tuple(row for row in ranks if severity(row) == level)))
+            level = min(severity_rank(row) for row in ranks)
+            jobs.append(_Running(WORST_FIRST[level], tuple(row for row in ranks if severity_rank(row) == level)))
     return jobs
 
 
@@ -210,7 +210,7 @@ def _next(pending: Sequence[PendingRow]) -> list[Content]:
     """The first job that waits and how those behind it stand; the same with fewer words, and with fewest."""
     verdicts: list[Verdict] = [row.fit.verdict if row.fit else "unknown" for row in pending]
     first = badge(VERDICTS[verdicts[0]], verdicts[0])
-    name = Content.styled(shorten(clean(pending[0].job.label), 32), "bold")
+    name = Content.styled(shorten(printable(pending[0].job.label), 32), "bold")
     head = Content.assemble(("next: ", MUTED), name, " ", first)
     behind = len(pending) - 1
     if not behind:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from .panel_text import FRAME_LINES
+from .gpu_panel_text import FRAME_LINES
 
 _MIN_PANEL_WIDTH = 78
 _GOOD_PANEL = FRAME_LINES + 2
@@ -12,7 +12,7 @@ _MIN_TABLE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrangement:
+class DashboardLayout:
     """How the space between header and footer is shared."""
 
     panels: bool
@@ -31,7 +31,7 @@ class Arrangement:
     legend: bool
 
 
-def arrange(*, width: int, height: int, gpus: int, processes: int, pending: int, budgets: bool) -> Arrangement:
+def plan_layout(*, width: int, height: int, gpus: int, processes: int, pending: int, budgets: bool) -> DashboardLayout:
     """Share ``height`` lines so that no GPU is lost, the processes stay visible, and graphs get what is left.
 
     Args:
@@ -49,7 +49,7 @@ def arrange(*, width: int, height: int, gpus: int, processes: int, pending: int,
     columns = _columns(width, gpus, room)
     if columns:
         each = min(room // ceil(gpus / columns), FRAME_LINES + _MAX_GRAPH) if gpus else 0
-        return Arrangement(
+        return DashboardLayout(
             panels=True,
             columns=columns,
             graph_height=max(0, each - FRAME_LINES),
@@ -70,14 +70,14 @@ def _columns(width: int, gpus: int, room: int) -> int:
     return 0
 
 
-def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> Arrangement:
+def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> DashboardLayout:
     left = height - gpus - _MIN_TABLE
     waiting = max(0, min(waiting, left))
     left -= waiting
     titles = left >= 1
     left = height - gpus - table - waiting - titles - legend
     open_panel = left >= FRAME_LINES
-    return Arrangement(
+    return DashboardLayout(
         panels=False,
         graph_height=min(_MAX_GRAPH, left - FRAME_LINES) if open_panel else 0,
         gpu_height=max(1, min(gpus, height - _MIN_TABLE)),

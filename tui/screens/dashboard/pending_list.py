@@ -7,11 +7,11 @@ from textual.content import Content
 from vramtop.monitor.board.board import PendingRow
 
 from ...draw.labels import MUTED
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .header_text import pending_line
 
 
-class PendingList(Lines):
+class PendingList(StaticLines):
     """One line for each pending job, as many as there is room for."""
 
     def show_pending(self, rows: Sequence[PendingRow], *, width: int, height: int, now: float) -> None:

@@ -14,20 +14,20 @@ from textual.geometry import Offset, Size
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ...draw.labels import MUTED, severity, shorten
-from ...draw.terminal import clean
-from ...widgets.choice import Menu
+from ...draw.labels import MUTED, severity_rank, shorten
+from ...draw.text_output import printable
+from ...widgets.choice import ChoiceMenu
 from ...widgets.keys_line import KeysLine
 from ...widgets.legend import Legend, legend_line
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .gpu_panel import GpuPanel
+from .gpu_panel_text import PanelShape, panel_height
+from .gpu_row_text import gpu_name_width, gpu_row_titles
 from .gpu_rows import GpuRows
 from .header_text import STALE_INTERVALS, header_line, notices, summary_line
-from .layout import Arrangement, arrange
-from .panel_text import PanelShape, panel_height
+from .layout import DashboardLayout, plan_layout
 from .pending_list import PendingList
 from .process_table import ProcessTable
-from .row_text import names_width, row_titles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from vramtop.monitor.board.board import Board, GpuRow
     from vramtop.monitor.snapshot.snapshot import GpuKey
 
-    from ..base import BoardApp, Feed
-    from .terminate import Endings
+    from ..base import BoardApp, FeedStatus
+    from .terminate import Terminations
 
 
 class DashboardScreen(Screen[None]):
@@ -63,7 +63,7 @@ class DashboardScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._headed: tuple[Board | None, Feed] | None = None
+        self._headed: tuple[Board | None, FeedStatus] | None = None
         """What the lines at the top say."""
         self._panels: list[GpuPanel] = []
         self._chosen: tuple[GpuKey, int] | None = None
@@ -72,22 +72,22 @@ class DashboardScreen(Screen[None]):
         """What was drawn last, and on how much room."""
         self._taken = 0
         """Lines of the head, the filter and the footer."""
-        self._endings: Endings | None = None
+        self._endings: Terminations | None = None
         self._no_ending: str | None = ""
         """Why no process can be ended, as the keys were shown last; empty: nothing was known yet."""
 
     def compose(self) -> ComposeResult:
         """From the most general to the most special."""
-        yield Lines(id="header")
-        yield Lines(id="notices")
-        yield Lines(id="summary")
+        yield StaticLines(id="header")
+        yield StaticLines(id="notices")
+        yield StaticLines(id="summary")
         yield Container(id="panels")
-        yield Lines(id="titles")
+        yield StaticLines(id="titles")
         yield GpuRows(id="rows")
         yield GpuPanel(id="open")
         yield PendingList(id="pending")
         yield Input(id="filter", placeholder="filter: pid, user, command, job, status, gpu3", compact=True)
-        yield Lines(id="nothing")
+        yield StaticLines(id="nothing")
         yield ProcessTable(id="processes")
         yield Legend(id="legend")
         yield KeysLine()
@@ -151,7 +151,7 @@ class DashboardScreen(Screen[None]):
     @on(GpuRows.Chosen)
     def _choose_gpu(self, event: GpuRows.Chosen) -> None:
         if self.app.board:
-            self._chosen = self.app.board.shown[event.position].reading.key, event.position
+            self._chosen = self.app.board.displayed_gpus[event.position].reading.key, event.position
         self._arrange_again()
 
     @on(Input.Changed, "#filter")
@@ -222,7 +222,7 @@ class DashboardScreen(Screen[None]):
         row = chosen.row if chosen else None
         if row is not None and row.ended_at is not None and board is not None:
             pids = next((run.pids for run in board.runs if row.process.key in run.pids), (row.process.key,))
-            self.app.watchlist.dismiss(pids)
+            self.app.watchlist.dismiss_runs(pids)
             self.app.renew_board()
             return
         jobs = self.app.watchlist.pending()
@@ -233,7 +233,7 @@ class DashboardScreen(Screen[None]):
 
     def action_terminate(self) -> None:
         """Ask whether the process under the cursor shall end."""
-        from .terminate import Endings
+        from .terminate import Terminations
 
         chosen, board = self.table.chosen, self.app.board
         if self.app.no_ending:
@@ -243,7 +243,7 @@ class DashboardScreen(Screen[None]):
         elif chosen.row.ended_at is not None:
             self.notify(f"Process {chosen.row.process.pid} has ended already.", severity="warning")
         else:
-            self._endings = self._endings or Endings(self)
+            self._endings = self._endings or Terminations(self)
             self._endings.ask(chosen.row, board)
 
     def action_say_no_ending(self) -> None:
@@ -286,48 +286,48 @@ class DashboardScreen(Screen[None]):
             then(jobs[0])
             return
         place = Offset(1, self.query_one(PendingList).region.bottom)
-        names = [shorten(clean(job.label), self._room.width - 8) for job in jobs]
-        self.app.push_screen(Menu(names, place), lambda at: None if at is None else then(jobs[at]))
+        names = [shorten(printable(job.label), self._room.width - 8) for job in jobs]
+        self.app.push_screen(ChoiceMenu(names, place), lambda at: None if at is None else then(jobs[at]))
 
     def _unpin(self, job: Job) -> None:
-        self.app.watchlist.unpend(job)
+        self.app.watchlist.remove_pending(job)
         self.notify(f"{job.label} waits no longer.", markup=False)
 
     def _say_matches(self) -> None:
         """Say why the table is empty, where that is the filter's doing."""
-        line, words = self.query_one("#nothing", Lines), self.table.filter_words
+        line, words = self.query_one("#nothing", StaticLines), self.table.filter_words
         line.display = bool(words.split()) and not self.table.row_count
         line.show(Content.styled(f"no process matches {words!r}; Esc shows all", MUTED))
 
-    def _show_head(self, board: Board | None, feed: Feed) -> int:
+    def _show_head(self, board: Board | None, feed: FeedStatus) -> int:
         """Draw the lines at the top; returns how many lines they, the filter and the footer take."""
         self._headed = board, feed
         width = self._room.width
-        self.query_one("#header", Lines).show(header_line(board, feed, width - 2))
+        self.query_one("#header", StaticLines).show(header_line(board, feed, width - 2))
         warnings = notices(board, feed, width - 2)
-        box = self.query_one("#notices", Lines)
+        box = self.query_one("#notices", StaticLines)
         box.display = bool(warnings)
         box.show(Content("\n").join(warnings), layout=True)
-        summary = self.query_one("#summary", Lines)
+        summary = self.query_one("#summary", StaticLines)
         summary.display = board is not None
         if board:
             summary.show(summary_line(board, width - 2))
         self._taken = 3 + len(warnings) + bool(self.query_one("#filter").display)
         return self._taken
 
-    def _plan(self, board: Board, height: int) -> Arrangement:
-        return arrange(
+    def _plan(self, board: Board, height: int) -> DashboardLayout:
+        return plan_layout(
             width=self._room.width,
             height=height,
-            gpus=len(board.shown),
-            processes=len(board.processes) + len(board.shown),
+            gpus=len(board.displayed_gpus),
+            processes=len(board.processes) + len(board.displayed_gpus),
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
         )
 
-    def _show_gpus(self, board: Board, plan: Arrangement, feed: Feed) -> None:
+    def _show_gpus(self, board: Board, plan: DashboardLayout, feed: FeedStatus) -> None:
         panels, rows = self.query_one("#panels", Container), self.query_one(GpuRows)
-        titles, opened = self.query_one("#titles", Lines), self.query_one("#open", GpuPanel)
+        titles, opened = self.query_one("#titles", StaticLines), self.query_one("#open", GpuPanel)
         panels.display = plan.panels and bool(board.gpus)
         rows.display = not plan.panels
         titles.display = plan.titles
@@ -335,20 +335,20 @@ class DashboardScreen(Screen[None]):
         if plan.panels:
             self._show_panels(board, plan, feed, panels)
             return
-        shown = board.shown
+        shown = board.displayed_gpus
         chosen = self._chosen_position(shown)
         scrolls = plan.gpu_height < len(shown)
         width = self._room.width - scrolls
-        names = names_width(shown)
+        names = gpu_name_width(shown)
         rows.styles.height = plan.gpu_height
-        titles.show(row_titles(width, names=names))
+        titles.show(gpu_row_titles(width, names=names))
         rows.show_gpus(shown, width=width, names=names, chosen=chosen, stale=lambda gpu: self._stale(gpu, board, feed))
         if plan.open_panel:
             shape = PanelShape(width=self._room.width, graph_height=plan.graph_height)
             self._show_panel(opened, shown[chosen], board, shape, feed)
 
-    def _show_panels(self, board: Board, plan: Arrangement, feed: Feed, container: Container) -> None:
-        shown = board.shown
+    def _show_panels(self, board: Board, plan: DashboardLayout, feed: FeedStatus, container: Container) -> None:
+        shown = board.displayed_gpus
         while len(self._panels) > len(shown):
             self._panels.pop().remove()
         while len(self._panels) < len(shown):
@@ -361,7 +361,7 @@ class DashboardScreen(Screen[None]):
         for panel, gpu in zip(self._panels, shown, strict=True):
             self._show_panel(panel, gpu, board, shape, feed)
 
-    def _show_panel(self, panel: GpuPanel, gpu: GpuRow, board: Board, shape: PanelShape, feed: Feed) -> None:
+    def _show_panel(self, panel: GpuPanel, gpu: GpuRow, board: Board, shape: PanelShape, feed: FeedStatus) -> None:
         history = self.app.watchlist.history.gpu(gpu.reading.key) if shape.graph_height else ()
         stale = self._stale(gpu, board, feed)
         panel.show_gpu(gpu, history, shape, now=board.snapshot.time, stale_seconds=stale)
@@ -372,12 +372,12 @@ class DashboardScreen(Screen[None]):
             key, before = self._chosen
             at = next((at for at, gpu in enumerate(shown) if gpu.reading.key == key), before)
             return min(at, len(shown) - 1)
-        worst = [min((severity(row) for row in gpu.rows), default=99) for gpu in shown]
+        worst = [min((severity_rank(row) for row in gpu.rows), default=99) for gpu in shown]
         return worst.index(min(worst)) if worst else 0
 
-    def _stale(self, gpu: GpuRow, board: Board, feed: Feed) -> float | None:
+    def _stale(self, gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
         reading = gpu.reading
         if not reading.read_at or (reading.used_bytes is None and not reading.mig):  # its figures are n/a, not old
             return None
         age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
-        return age if reading.is_old or age > STALE_INTERVALS * feed.interval else None
+        return age if reading.is_stale or age > STALE_INTERVALS * feed.interval else None

@@ -11,10 +11,10 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Button
 
 from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.host.terminate import Ending, NotEndedError
+from vramtop.monitor.host.terminate import NotTerminatedError, ProcessTermination
 
-from ...widgets.lines import Lines
-from .terminate_text import question, standing, still_there
+from ...widgets.static_lines import StaticLines
+from .terminate_text import still_running_text, termination_details, termination_status
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -62,7 +62,7 @@ class TerminateScreen(ModalScreen[bool]):
     TerminateScreen Button { margin: 0 2 0 0; }
     """
 
-    def __init__(self, row: ProcessRow, ending: Ending, board: Board) -> None:
+    def __init__(self, row: ProcessRow, ending: ProcessTermination, board: Board) -> None:
         super().__init__()
         self._row = row
         self._ending = ending
@@ -77,8 +77,8 @@ class TerminateScreen(ModalScreen[bool]):
         with Vertical(id="box") as box:
             box.border_title = "Terminate this process?"
             with VerticalScroll(can_focus=False):
-                yield Lines(id="question")
-            yield Lines(id="standing")
+                yield StaticLines(id="question")
+            yield StaticLines(id="standing")
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
                 yield Button("y Terminate", id="terminate", compact=True, variant="error")
@@ -131,7 +131,7 @@ class TerminateScreen(ModalScreen[bool]):
     def _send(self, *, force: bool) -> None:
         try:
             self._ending.send(force=force)
-        except NotEndedError as error:
+        except NotTerminatedError as error:
             self._refused = error.message
         self._look()
 
@@ -143,9 +143,9 @@ class TerminateScreen(ModalScreen[bool]):
         scroll = self.query_one(VerticalScroll)
         scroll.styles.max_height = max(3, self.size.height - _BELOW)
         width = (self.query_one("#box").content_size.width or 60) - 1
-        asked = question(self._row, self._board, ending, width=width, age=self.app.feed.age_seconds)
-        self.query_one("#question", Lines).show(asked, layout=True)
-        self.query_one("#standing", Lines).show(standing(ending, self._refused), layout=True)
+        asked = termination_details(self._row, self._board, ending, width=width, age=self.app.feed.age_seconds)
+        self.query_one("#question", StaticLines).show(asked, layout=True)
+        self.query_one("#standing", StaticLines).show(termination_status(ending, self._refused), layout=True)
         self._said = ending.ended
         alive = not ending.ended and self._refused is None
         self._offer("terminate", alive and ending.sent is None)
@@ -170,7 +170,7 @@ class TerminateScreen(ModalScreen[bool]):
         return since is not None and time.monotonic() - since >= DEAF_SECONDS
 
 
-class Endings:
+class Terminations:
     """Asks about processes, and keeps an eye on those that were told to end and had not when the user turned away.
 
     Args:
@@ -179,7 +179,7 @@ class Endings:
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
-        self._left: dict[ProcessKey, Ending] = {}
+        self._left: dict[ProcessKey, ProcessTermination] = {}
         self._said: set[ProcessKey] = set()
         self._timer: Timer | None = None
 
@@ -187,8 +187,8 @@ class Endings:
         """Open the question about a process; where it is none that may be ended, say why."""
         key = row.process.key
         try:
-            ending = self._left.pop(key, None) or Ending(row.process)
-        except NotEndedError as error:
+            ending = self._left.pop(key, None) or ProcessTermination(row.process)
+        except NotTerminatedError as error:
             self._screen.notify(error.message, severity="warning", markup=False)
             return
         self._said.discard(key)
@@ -196,7 +196,7 @@ class Endings:
             TerminateScreen(row, ending, board), lambda said: self._keep(ending, said=bool(said))
         )
 
-    def _keep(self, ending: Ending, *, said: bool) -> None:
+    def _keep(self, ending: ProcessTermination, *, said: bool) -> None:
         if ending.sent is None or said:
             ending.close()
             return
@@ -208,10 +208,10 @@ class Endings:
     def _look(self) -> None:
         for key, ending in list(self._left.items()):
             if ending.ended:
-                self._screen.notify(standing(ending, None).plain, markup=False)
+                self._screen.notify(termination_status(ending, None).plain, markup=False)
                 self._left.pop(key).close()
             elif ending.overdue and key not in self._said:
-                words = f"Process {key[0]}: {still_there(ending)} k asks again."
+                words = f"Process {key[0]}: {still_running_text(ending)} k asks again."
                 self._screen.notify(words, severity="warning", markup=False)
                 self._said.add(key)
         if not self._left and self._timer:

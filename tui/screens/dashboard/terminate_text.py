@@ -8,18 +8,20 @@ from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import Board, ProcessRow
-from vramtop.monitor.host.terminate import PATIENCE_SECONDS, Ending
+from vramtop.monitor.host.terminate import GRACE_SECONDS, ProcessTermination
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 
-from ...draw.labels import MUTED, SEPARATOR, process_name, span_words
-from ...draw.terminal import clean
+from ...draw.labels import MUTED, SEPARATOR, format_duration, process_name
+from ...draw.text_output import printable
 
 _LABEL = 9
 _MOST_LINES = 4
 """Of a command line: the rest of the question must stay in sight at 80x24."""
 
 
-def question(row: ProcessRow, board: Board, ending: Ending, *, width: int, age: float | None = None) -> Content:
+def termination_details(
+    row: ProcessRow, board: Board, ending: ProcessTermination, *, width: int, age: float | None = None
+) -> Content:
     """Who the process is, what it holds, and what hangs on it.
 
     Args:
@@ -30,22 +32,26 @@ def question(row: ProcessRow, board: Board, ending: Ending, *, width: int, age: 
         age: seconds since those figures were read, where that is worth saying.
     """
     process = ending.process
-    user = clean(process.user or "n/a")
+    user = printable(process.user or "n/a")
     entries = [
         ("pid", str(process.pid), ""),
-        ("user", f"{user}{SEPARATOR}not you" if ending.foreign else user, "bold" if ending.foreign else ""),
-        ("command", clean(process.command or process.name or "n/a"), ""),
-        ("holds", _held(row, board) + ("" if age is None else f" (as of {span_words(age)} ago)"), ""),
+        (
+            "user",
+            f"{user}{SEPARATOR}not you" if ending.is_other_users else user,
+            "bold" if ending.is_other_users else "",
+        ),
+        ("command", printable(process.command or process.name or "n/a"), ""),
+        ("holds", _held(row, board) + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
         ("started", _started(process), ""),
         ("job", _job(process, board), ""),
     ]
     entries += [("", words, "$text-warning") for words in _kin(process, board)]
-    if ending.doubt:
-        entries.append(("!", ending.doubt, "$text-warning"))
+    if ending.uncertainty:
+        entries.append(("!", ending.uncertainty, "$text-warning"))
     return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
 
 
-def standing(ending: Ending, refused: str | None) -> Content:
+def termination_status(ending: ProcessTermination, refused: str | None) -> Content:
     """Where it stands: what a signal would do, how it goes, or what came of it.
 
     Args:
@@ -56,25 +62,25 @@ def standing(ending: Ending, refused: str | None) -> Content:
         after = f"{ending.seconds:.1f} s after {ending.sent.name}" if ending.sent else "by itself; no signal was sent"
         return Content.styled(f"✓ Process {ending.process.pid} has ended {after}.", "$text-success")
     if refused:
-        return Content.styled(f"✗ {clean(refused)}", "$text-error")
+        return Content.styled(f"✗ {printable(refused)}", "$text-error")
     if ending.sent is None:
         return Content.styled("SIGTERM asks it to end. What it has not saved is lost.", MUTED)
-    return Content.styled(still_there(ending), "$text-warning" if ending.overdue else "")
+    return Content.styled(still_running_text(ending), "$text-warning" if ending.overdue else "")
 
 
-def still_there(ending: Ending) -> str:
+def still_running_text(ending: ProcessTermination) -> str:
     """A signal was sent, and the process is still there."""
     signal = ending.sent.name if ending.sent else "SIGTERM"
     held_up = {
         None: "",
         "stopped": " It is stopped, as by Ctrl-Z, and takes SIGTERM only when it goes on.",
         "in the kernel": " It waits inside the kernel, often for the GPU's driver, and ends when that returns.",
-    }[ending.hindrance]
+    }[ending.blocker]
     if not ending.overdue:
-        left = f" SIGKILL is offered in {PATIENCE_SECONDS - ending.seconds:.0f} s." if signal == "SIGTERM" else ""
+        left = f" SIGKILL is offered in {GRACE_SECONDS - ending.seconds:.0f} s." if signal == "SIGTERM" else ""
         return f"… {signal} was sent {ending.seconds:.0f} s ago; it has not ended yet.{left}{held_up}"
     advice = " SIGKILL ends it at once: nothing is saved, and nobody is told." if signal == "SIGTERM" else ""
-    return f"! Still there {span_words(ending.seconds)} after {signal}.{advice}{held_up}"
+    return f"! Still there {format_duration(ending.seconds)} after {signal}.{advice}{held_up}"
 
 
 def _held(row: ProcessRow, board: Board) -> str:
@@ -92,14 +98,14 @@ def _started(process: GpuProcess) -> str:
     if process.start_time is None:
         return "n/a"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.start_time))
-    return f"{when}, {span_words(max(0.0, time.time() - process.start_time))} ago"
+    return f"{when}, {format_duration(max(0.0, time.time() - process.start_time))} ago"
 
 
 def _job(process: GpuProcess, board: Board) -> str:
     run = next((run for run in board.runs if process.key in run.pids), None)
     if run is None:
         return "none that is watched here"
-    label, ranks = clean(run.job.label), max(len(run.pids), run.job.parallel.world_size)
+    label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.world_size)
     if ranks == 1:
         return f"{label}, watched here: the run ends with it"
     others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"

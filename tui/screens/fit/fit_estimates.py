@@ -8,9 +8,9 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.job import Job
 
-from ...background.latest_only_task import Newest
-from .fit_judge import Judge
-from .sweep import AXES, Axis, Sweep, sweep
+from ...background.latest_only_task import LatestOnlyTask
+from .capacity import Capacity
+from .sweep import AXES, Axis, Sweep, sweep_setting
 
 Estimate = Callable[[Job], Budget]
 Vary = Callable[[Job], Estimate]
@@ -54,8 +54,8 @@ class Checks:
     def __init__(self, quick: Estimate, deep: Estimate | None, vary: Vary, answers: Answers) -> None:
         self._quick, self._deep, self._vary = quick, deep, vary
         self._tell = answers
-        self._work, self._slow = Newest("fit check"), Newest("fit check, refined")
-        self._search = Newest("fit check, suggestions")
+        self._work, self._slow = LatestOnlyTask("fit check"), LatestOnlyTask("fit check, refined")
+        self._search = LatestOnlyTask("fit check, suggestions")
         self._advised = 0
         self.asked = 0
         """Number of the newest question."""
@@ -81,7 +81,7 @@ class Checks:
             deep = self._deep
             self._slow.submit(lambda: self._refine(deep, job, asked))
 
-    def advise(self, budget: Budget, judge: Judge) -> None:
+    def advise(self, budget: Budget, judge: Capacity) -> None:
         """What to change in this budget's job so that it fits, and what it would take otherwise."""
         self._advised += 1
         asked, number = self.asked, self._advised
@@ -109,7 +109,7 @@ class Checks:
         else:
             self._tell.budget(asked, budget)
 
-    def _advise(self, budget: Budget, judge: Judge, asked: int, number: int) -> None:
+    def _advise(self, budget: Budget, judge: Capacity, asked: int, number: int) -> None:
         try:
             advice = self._advice(budget, judge, number)
         except VramtopError:  # no rule for this model: there is nothing to search with
@@ -117,7 +117,7 @@ class Checks:
         if number == self._advised:
             self._tell.advice(asked, advice)
 
-    def _advice(self, budget: Budget, judge: Judge, number: int) -> Advice:
+    def _advice(self, budget: Budget, judge: Capacity, number: int) -> Advice:
         vary = self._vary(budget.job)
 
         def estimate(job: Job) -> Budget:
@@ -131,6 +131,6 @@ class Checks:
         limits, longest = judge.limits(budget), getattr(vary, "max_positions", None)
 
         def over(axis: Axis) -> Sweep:
-            return sweep(budget.job, axis, estimate, judge.verdict, limits, max_positions=longest)
+            return sweep_setting(budget.job, axis, estimate, judge.verdict, limits, max_positions=longest)
 
         return Advice(budget=budget, suggestions=found, sweeps=tuple(over(axis) for axis in AXES))

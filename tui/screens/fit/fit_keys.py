@@ -2,7 +2,7 @@
 
 from textual.binding import Binding, BindingType
 
-from ...job.model_input import WITH_ALT
+from ...job.form_inputs import WITH_ALT
 
 FIT_KEYS: list[BindingType] = [
     Binding("escape", "app.pop_screen", "Back", key_display="Esc"),

@@ -20,31 +20,31 @@ from vramtop.estimator.job.job_file import with_changes
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 
-from ...background.latest_only_task import Newest
-from ...job.changed_settings import settings_text
-from ...job.job_fields import cached_models, model_names
+from ...background.latest_only_task import LatestOnlyTask
+from ...job.changed_settings import changed_settings_text
+from ...job.copy_dialog import ShowTextScreen
+from ...job.form_fields import cached_models, model_names
+from ...job.form_inputs import ModelInput
 from ...job.job_form import JobForm
-from ...job.model_input import ModelInput
-from ...job.open_job import Opened, OpenJobScreen
-from ...job.save_job import ask_where_to_save
-from ...job.show_text import ShowTextScreen
+from ...job.open_dialog import OpenedJob, OpenJobScreen
+from ...job.save_dialog import open_save_dialog
 from ...widgets.keys_line import KeysLine
 from ..preflight.preflight_rows import PreflightMark
 from ..step.screen import StepScreen
+from .capacity import Capacity, capacity_fingerprint
 from .fit_estimates import Estimate, Vary
-from .fit_judge import Judge, told
 from .fit_keys import FIT_KEYS, FIT_LAYOUT
 from .fit_messages import Advised, Estimated, ModelsFound, NotRefined, checks_that_post
-from .gpu_picker import MachinePicker
+from .gpu_picker import GpuPicker
 from .suggestions import Suggestions
-from .undo_history import Past
+from .undo_history import UndoHistory
 from .verdict import VerdictView
 from .what_if_screen import WhatIfScreen
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from vramtop.monitor.host.host_memory import HostRoom
+    from vramtop.monitor.host.host_memory import HostRam
 
     from .sweep import Axis
 
@@ -90,13 +90,13 @@ class FitCheckScreen(Screen[None]):
         self._initial = initial or Job()
         self._pinned = pinned
         self._leave = leave
-        self._opened: Opened | None = None
+        self._opened: OpenedJob | None = None
         self._checks = checks_that_post(self._post, estimate, refine, vary or (lambda _: estimate))
-        self._names = Newest("models in the cache")
-        self._past = Past(self._initial)
+        self._names = LatestOnlyTask("models in the cache")
+        self._past = UndoHistory(self._initial)
         self._edited = "model.id"
-        self._judge = Judge()
-        self._host: HostRoom | None = None
+        self._judge = Capacity()
+        self._host: HostRam | None = None
         self._step: StepScreen | None = None
         self._what_if: WhatIfScreen | None = None
         self._due: list[Timer] = []
@@ -110,7 +110,7 @@ class FitCheckScreen(Screen[None]):
                 yield JobForm(self._initial, models=model_names(), id="form")
             yield VerdictView(id="verdict")
         with Horizontal(id="bar"):
-            yield MachinePicker(chosen=self._initial.target.gpu, id="machine")
+            yield GpuPicker(chosen=self._initial.target.gpu, id="machine")
             yield PreflightMark(id="preflight-mark")
             yield Button("Pin as pending", id="pin", compact=True, variant="primary")
         yield KeysLine(show_command_palette=False)
@@ -129,15 +129,15 @@ class FitCheckScreen(Screen[None]):
 
     def show_board(self, board: Board) -> None:
         """Hold the job against the GPUs as they are now."""
-        self._host = self._watchlist.host(board.snapshot)
-        self.query_one(MachinePicker).show_board(board)
+        self._host = self._watchlist.host_memory(board.snapshot)
+        self.query_one(GpuPicker).show_board(board)
         self._hold()
 
     @property
     def job(self) -> Job | None:
         """The job as form and machine have it; None while something is wrong."""
         job = self.query_one(JobForm).job
-        return self.query_one(MachinePicker).aimed(job) if job else None
+        return self.query_one(GpuPicker).aimed(job) if job else None
 
     @on(ModelsFound)
     def models_found(self, event: ModelsFound) -> None:
@@ -155,7 +155,7 @@ class FitCheckScreen(Screen[None]):
                 self.refresh_bindings()
         self._ask()
 
-    @on(MachinePicker.Picked)
+    @on(GpuPicker.Picked)
     def machine_picked(self) -> None:
         """Hold the budget against other cards at once, and estimate for them: a card's libraries count too."""
         self._hold()
@@ -214,11 +214,11 @@ class FitCheckScreen(Screen[None]):
         if job is None or budget is None:
             return
         if self._pinned is not None and self._pinned != job:
-            self._watchlist.unpend(self._pinned)
+            self._watchlist.remove_pending(self._pinned)
         self._pinned = job
-        self._watchlist.pend(job)
+        self._watchlist.add_pending(job)
         if budget.method != "formula" and budget.job == job:
-            self._watchlist.refine(budget)
+            self._watchlist.set_budget(budget)
         self.notify(f"{job.label} waits: the dashboard shows whether it fits; x there unpins it.", markup=False)
 
     def action_apply(self, number: int) -> None:
@@ -244,7 +244,7 @@ class FitCheckScreen(Screen[None]):
         if job is None or (not job.model.id and job.model.config is None):
             self.notify(f"There is no job to save: {self._why_not()}", severity="warning", markup=False)
             return
-        ask_where_to_save(self, job, self._opened.source.file if self._opened else None)
+        open_save_dialog(self, job, self._opened.source.file if self._opened else None)
 
     def action_copy(self) -> None:
         """Copy what was changed, as vramtop's flags and as edits of the tool's own settings."""
@@ -254,7 +254,7 @@ class FitCheckScreen(Screen[None]):
             return
         opened = self._opened
         source, given = (opened.source, opened.given) if opened else (None, "")
-        text = settings_text(job, source, given, gpus=self.query_one(MachinePicker).elsewhere)
+        text = changed_settings_text(job, source, given, gpus=self.query_one(GpuPicker).elsewhere)
         self.app.copy_to_clipboard(text)
         self.app.push_screen(ShowTextScreen(text, "The changed settings"))
 
@@ -288,7 +288,7 @@ class FitCheckScreen(Screen[None]):
         """Look whether all that the job needs is there."""
         from ..preflight.screen import open_preflight  # not before it is asked for: it brings all the checks
 
-        job, picker = self.job, self.query_one(MachinePicker)
+        job, picker = self.job, self.query_one(GpuPicker)
         rooms = picker.rooms(job.parallel.world_size) if job else ()
         opened = self._opened  # of a launch line the Python and the variables that it names count too
         launch = shlex.split(opened.given) if opened and opened.source.place == "command line" else None
@@ -296,7 +296,7 @@ class FitCheckScreen(Screen[None]):
 
     def action_focus_machine(self) -> None:
         """Go to the choice of cards."""
-        self.query_one(MachinePicker).query_one("Select").focus()
+        self.query_one(GpuPicker).query_one("Select").focus()
 
     def action_other_pane(self) -> None:
         """Go to the suggestions, or where there are none to the verdict; from there to the settings."""
@@ -306,7 +306,7 @@ class FitCheckScreen(Screen[None]):
         else:
             (suggestions if suggestions.display else view).focus()
 
-    async def _take_opened(self, opened: Opened | None) -> None:
+    async def _take_opened(self, opened: OpenedJob | None) -> None:
         """Show what was read in a form of its own, with where each value comes from."""
         if opened is None:
             return
@@ -317,7 +317,7 @@ class FitCheckScreen(Screen[None]):
         form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
         await settings.mount(form)
         self._past.take(source.job)
-        self.query_one(MachinePicker).choose(source.job.target.gpu)
+        self.query_one(GpuPicker).choose(source.job.target.gpu)
         self.query_one("#title", Label).update(f"Fit check: would {source.job.label} fit?")
         self.query_one(VerdictView).note(source.notes)
         self._edited = source.missing[0] if source.missing else "model.id"
@@ -402,16 +402,16 @@ class FitCheckScreen(Screen[None]):
         Args:
             anew: the budget is a new one.
         """
-        machine, view = self.query_one(MachinePicker), self.query_one(VerdictView)
+        machine, view = self.query_one(GpuPicker), self.query_one(VerdictView)
         budget = view.budget
         rooms = machine.rooms(budget.job.parallel.world_size if budget else 1, pinned=self._pinned)
         here = budget is None or budget.job.target.gpu is None
-        before, self._judge = self._judge, Judge(rooms=rooms, host=self._host if here else None)
+        before, self._judge = self._judge, Capacity(rooms=rooms, host=self._host if here else None)
         view.judge(self._judge)
         if budget is None or view.doubtful:
             return
         offered = view.advice.suggestions if view.advice else ()
-        if anew or told(offered, budget, before) != told(offered, budget, self._judge):
+        if anew or capacity_fingerprint(offered, budget, before) != capacity_fingerprint(offered, budget, self._judge):
             self.call_after_refresh(self._advise, self._checks.asked)
 
     def _advise(self, asked: int) -> None:

@@ -16,7 +16,7 @@ from vramtop.estimator.common.sizes import format_gib
 
 from ...draw.labels import MUTED
 from ...draw.palette import VERDICTS
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 
 HEADINGS: dict[Verdict, str] = {
     "fits": "what makes it fit, the cheapest first",
@@ -28,7 +28,7 @@ _NAMES = {"micro_batch": "micro-batch"}
 _HOW = "Alt+1-9 applies, F10 undoes"
 
 
-class Suggestions(Lines, can_focus=True):
+class Suggestions(StaticLines, can_focus=True):
     """Suggestions in their order; nothing is shown where there are none.
 
     Drawn as one text: it changes with every key that is pressed in the form, and a list of widgets is slow to lay out.

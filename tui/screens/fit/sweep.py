@@ -12,7 +12,7 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import with_changes
-from vramtop.monitor.board.fit import Verdict
+from vramtop.monitor.board.fit_check import Verdict
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import EIGHTHS, level_of
@@ -31,7 +31,7 @@ _LIMIT, _CARD = "━", "╌"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class SweepPoint:
     """What the job takes with one value."""
 
     value: int
@@ -42,7 +42,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GpuLimits:
     """What the card gives."""
 
     available_bytes: int | None = None
@@ -57,24 +57,24 @@ class Sweep:
 
     axis: Axis
     present: int
-    points: tuple[Point, ...]
-    limits: Limits
+    points: tuple[SweepPoint, ...]
+    limits: GpuLimits
 
     @property
-    def largest(self) -> Point | None:
+    def largest(self) -> SweepPoint | None:
         """The last that fits with its upper bound, where all before it do."""
         return self._last(("fits",))
 
     @property
-    def largest_tight(self) -> Point | None:
+    def largest_tight(self) -> SweepPoint | None:
         """The last whose expected peak fits."""
         return self._last(("fits", "tight"))
 
-    def at(self, value: int) -> Point | None:
+    def at(self, value: int) -> SweepPoint | None:
         """The point of a value; of those that were not swept, the one before it."""
         return next((point for point in reversed(self.points) if point.value <= value), None)
 
-    def _last(self, verdicts: tuple[Verdict, ...]) -> Point | None:
+    def _last(self, verdicts: tuple[Verdict, ...]) -> SweepPoint | None:
         last = None
         for point in self.points:
             if point.verdict not in verdicts:
@@ -83,12 +83,12 @@ class Sweep:
         return last
 
 
-def sweep(
+def sweep_setting(
     job: Job,
     axis: Axis,
     estimate: Callable[[Job], Budget],
     judge: Callable[[Budget], Verdict],
-    limits: Limits,
+    limits: GpuLimits,
     *,
     max_positions: int | None = None,
     points: int = 96,
@@ -206,18 +206,18 @@ def column_of(swept: Sweep, value: int, width: int) -> int:
     return min(width - 1, max(0, -(-value * width // end) - 1))
 
 
-def in_words(swept: Sweep, point: Point) -> str:
+def point_words(swept: Sweep, point: SweepPoint) -> str:
     """A point as a sentence's part: ``micro-batch 8: 61.2 GiB (58.0 to 66.1)``."""
     low, high = format_gib(point.low_bytes), format_gib(point.high_bytes)
     return f"{AXES[swept.axis]} {point.value:,}: {format_gib(point.device_bytes)} GiB ({low} to {high})"
 
 
-def _point_of(swept: Sweep, column: int, width: int) -> Point:
+def _point_of(swept: Sweep, column: int, width: int) -> SweepPoint:
     """The last point in a column's stretch; of a stretch without any, the one before it."""
     return swept.at((column + 1) * swept.points[-1].value // width) or swept.points[0]
 
 
-def _end(need: Callable[[int], Budget | None], limits: Limits, *, least: int, most: int) -> int:
+def _end(need: Callable[[int], Budget | None], limits: GpuLimits, *, least: int, most: int) -> int:
     """Where to stop: beyond what can be had, by doubling and then by the straight line between."""
     limit = max(limits.available_bytes or 0, limits.card_bytes or 0) * _BEYOND
     last, size = least, _size(need(least))
@@ -236,9 +236,9 @@ def _size(budget: Budget | None) -> int | None:
     return None if budget is None else budget.peak.device_bytes
 
 
-def _point(value: int, budget: Budget, judge: Callable[[Budget], Verdict]) -> Point:
+def _point(value: int, budget: Budget, judge: Callable[[Budget], Verdict]) -> SweepPoint:
     peak = budget.peak
-    return Point(
+    return SweepPoint(
         value=value,
         device_bytes=peak.device_bytes,
         low_bytes=peak.low_bytes,
@@ -247,7 +247,7 @@ def _point(value: int, budget: Budget, judge: Callable[[Budget], Verdict]) -> Po
     )
 
 
-def _lines(limits: Limits, height: int, top: int, *, ascii_only: bool) -> dict[int, tuple[str, str]]:
+def _lines(limits: GpuLimits, height: int, top: int, *, ascii_only: bool) -> dict[int, tuple[str, str]]:
     """The rows of the limits, from the bottom, with the sign and the colour of each; what is available comes first."""
     found: dict[int, tuple[str, str]] = {}
     signs: Sequence[tuple[int | None, str, str]] = (

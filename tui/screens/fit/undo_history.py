@@ -5,7 +5,7 @@ from vramtop.estimator.job.job import Job
 _MOST = 100
 
 
-class Past:
+class UndoHistory:
     """Remembers jobs.
 
     Args:

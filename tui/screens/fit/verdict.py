@@ -10,23 +10,23 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.fit import Fit
+from vramtop.monitor.board.fit_check import FitResult
 
 from ...draw.labels import MUTED
 from ...widgets.budget_view import (
-    METHOD_WORDS,
-    deeper,
+    METHOD_LABELS,
     gpu_legend,
     gpu_lines,
-    headline,
+    is_better_estimate,
     model_lines,
     peak_line,
     phase_table,
     remark_lines,
+    verdict_line,
 )
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
+from .capacity import Capacity
 from .fit_estimates import Advice
-from .fit_judge import Judge
 from .suggestions import Suggestions
 from .what_if_plot import WhatIfPlot
 
@@ -62,7 +62,7 @@ class VerdictView(VerticalScroll):
         """What was said last about settings that make no sense."""
         self._before: Budget | None = None
         """The quick estimate that a deeper one has replaced."""
-        self._judge = Judge()
+        self._judge = Capacity()
         self._waiting = False
         self._notes: tuple[str, ...] = ()
 
@@ -74,10 +74,10 @@ class VerdictView(VerticalScroll):
     def compose(self) -> ComposeResult:
         """What is wrong, the verdict, what would help, the figures, and what else could be."""
         yield Static(id="doubt", markup=False)
-        yield Lines(id="answer")
+        yield StaticLines(id="answer")
         yield Suggestions(id="suggestions")
-        yield Lines(id="details")
-        yield Lines(id="over")
+        yield StaticLines(id="details")
+        yield StaticLines(id="over")
         yield WhatIfPlot(id="plots", ascii_only=bool(getattr(self.app, "ascii_only", False)))
 
     def take(self, budget: Budget, *, waiting: bool = False) -> None:
@@ -87,7 +87,7 @@ class VerdictView(VerticalScroll):
             budget: the newest.
             waiting: a deeper one is on its way.
         """
-        if deeper(budget, self.budget):
+        if is_better_estimate(budget, self.budget):
             replaced = self.budget is not None and self.budget.job == budget.job and budget.method != "formula"
             self._before = self.budget if replaced else None
             self.budget = budget
@@ -117,7 +117,7 @@ class VerdictView(VerticalScroll):
         self.query_one(Suggestions).offer((), two_lines=False)
         self.add_class("-doubtful")
 
-    def judge(self, judge: Judge) -> None:
+    def judge(self, judge: Capacity) -> None:
         """Hold the budget against these GPUs."""
         self._judge = judge
         self._draw()
@@ -134,7 +134,7 @@ class VerdictView(VerticalScroll):
         found = self._judge.fit(budget) if self._judge.rooms else None
         head = verdict_lines(budget, found, width=width, low=low)
         head.insert(min(2, len(head)), self._depth_line(budget))
-        self.query_one("#answer", Lines).show(Content("\n").join(head), layout=True)
+        self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
         needed = found is not None and found.verdict in ("tight", "does_not_fit")
         of_job = self.advice is not None and self.advice.budget.job == budget.job
         offered = self.advice.suggestions if self.advice is not None and needed and of_job else ()
@@ -146,7 +146,7 @@ class VerdictView(VerticalScroll):
             self.query_one(Suggestions).offer(offered, two_lines=not low)
         notes = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in self._notes]
         details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
-        self.query_one("#details", Lines).show(Content("\n").join(details), layout=True)
+        self.query_one("#details", StaticLines).show(Content("\n").join(details), layout=True)
         self._draw_plot()
 
     def _depth_line(self, budget: Budget) -> Content:
@@ -160,13 +160,13 @@ class VerdictView(VerticalScroll):
         words = "more" if budget.peak.device_bytes > self._before.peak.device_bytes else "less"
         change = "the same as" if now == said else f"{by} GiB {words} than"
         return Content.styled(
-            f"{METHOD_WORDS[budget.method]}: {change} the estimate before it, which was {said}", "bold $success"
+            f"{METHOD_LABELS[budget.method]}: {change} the estimate before it, which was {said}", "bold $success"
         )
 
     def _draw_plot(self) -> None:
         plot = self.query_one("#plots", WhatIfPlot)
         plot.display = self.size.height >= _HIGH and bool(self.advice and self.advice.sweeps)
-        over = self.query_one("#over", Lines)
+        over = self.query_one("#over", StaticLines)
         over.display = plot.display
         if plot.display and self.advice is not None:
             over.show(
@@ -175,7 +175,7 @@ class VerdictView(VerticalScroll):
             plot.show(self.advice.sweeps[0])
 
 
-def verdict_lines(budget: Budget, found: Fit | None, *, width: int, low: bool) -> list[Content]:
+def verdict_lines(budget: Budget, found: FitResult | None, *, width: int, low: bool) -> list[Content]:
     """The verdict, the peak, and the GPUs.
 
     Args:
@@ -186,7 +186,7 @@ def verdict_lines(budget: Budget, found: Fit | None, *, width: int, low: bool) -
     """
     if found is None:
         return [Content(_NO_GPUS), peak_line(budget)]
-    lines = [headline(found), peak_line(budget)]
+    lines = [verdict_line(found), peak_line(budget)]
     lines += gpu_lines(found, budget, width=width, placed_only=low)
     if found.host is not None and found.host.sentence not in found.sentence:
         lines.append(Content.styled(f"host: {found.host.sentence}", MUTED))

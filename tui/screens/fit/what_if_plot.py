@@ -4,13 +4,13 @@ from vramtop.estimator.common.sizes import GIB
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.drawn_rows import DrawnRows
+from ...widgets.cell_rows import CellRows
 from .sweep import Sweep, axis_rows, plot_top, what_if_rows
 
 _AXIS_ROWS = 2
 
 
-class WhatIfPlot(DrawnRows):
+class WhatIfPlot(CellRows):
     """Draws a sweep; a new one or another size draws it anew."""
 
     DEFAULT_CSS = "WhatIfPlot { height: 1fr; min-height: 6; }"

@@ -14,8 +14,8 @@ from vramtop.estimator.common.sizes import format_gib
 from ...draw.labels import badge
 from ...draw.palette import VERDICTS
 from ...widgets.keys_line import KeysLine
-from ...widgets.lines import Lines
-from .sweep import AXES, Axis, Sweep, in_words
+from ...widgets.static_lines import StaticLines
+from .sweep import AXES, Axis, Sweep, point_words
 from .what_if_plot import WhatIfPlot
 
 
@@ -63,10 +63,10 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
 
     def compose(self) -> ComposeResult:
         """Facts, plot, legend."""
-        yield Lines(id="title")
-        yield Lines(id="facts")
+        yield StaticLines(id="title")
+        yield StaticLines(id="facts")
         yield WhatIfPlot(id="plot", ascii_only=self._ascii_only)
-        yield Lines(id="signs")
+        yield StaticLines(id="signs")
         yield KeysLine(show_command_palette=False)
 
     def on_resize(self, _: Resize) -> None:
@@ -116,10 +116,10 @@ class WhatIfScreen(Screen[tuple[Axis, int] | None]):
     def _draw(self) -> None:
         swept = self.swept
         title = f"What if {self._label} had another {AXES[swept.axis]}?"
-        self.query_one("#title", Lines).show(Content(title))
-        self.query_one("#facts", Lines).show(Content("\n").join(facts(swept, self._value)), layout=True)
+        self.query_one("#title", StaticLines).show(Content(title))
+        self.query_one("#facts", StaticLines).show(Content("\n").join(facts(swept, self._value)), layout=True)
         self.query_one("#plot", WhatIfPlot).show(swept, cursor=self._value)
-        self.query_one("#signs", Lines).show(self._signs())
+        self.query_one("#signs", StaticLines).show(self._signs())
 
     def _signs(self) -> Content:
         limit, card, high = ("=", "-", ".") if self._ascii_only else ("━", "╌", "·")
@@ -135,7 +135,7 @@ def facts(swept: Sweep, value: int) -> list[Content]:
     lines = []
     point = swept.at(value)
     if point is not None:
-        lines.append(Content.assemble(badge(VERDICTS[point.verdict], point.verdict), f" {in_words(swept, point)}"))
+        lines.append(Content.assemble(badge(VERDICTS[point.verdict], point.verdict), f" {point_words(swept, point)}"))
     largest, tight = swept.largest, swept.largest_tight
     name = AXES[swept.axis]
     if largest is not None:

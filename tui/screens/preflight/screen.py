@@ -18,15 +18,15 @@ from textual.screen import Screen
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import Room
+from vramtop.monitor.board.fit_check import DeviceCapacity
 from vramtop.monitor.preflight.context.check import Check
-from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.context.check_context import CheckContext
 
-from ...background.latest_only_task import Newest
-from ...background.preflight_run import Looked, Subject, context_of, look
-from ...draw.terminal import clean
+from ...background.latest_only_task import LatestOnlyTask
+from ...background.preflight_run import PreflightProgress, PreflightRequest, read_context, run_preflight
+from ...draw.text_output import printable
 from ...widgets.keys_line import KeysLine
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .preflight_rows import PreflightMark, check_rows, sum_row
 
 _TICK_SECONDS = 1.0
@@ -59,14 +59,14 @@ class PreflightScreen(Screen[None]):
         """It has come further."""
 
         asked: int
-        looked: Looked
+        looked: PreflightProgress
 
     def __init__(
         self,
-        subject: Subject,
+        subject: PreflightRequest,
         *,
-        told: Callable[[Looked], None] = lambda _: None,
-        gather: Callable[[Subject], Context] = context_of,
+        told: Callable[[PreflightProgress], None] = lambda _: None,
+        gather: Callable[[PreflightRequest], CheckContext] = read_context,
         checks: Sequence[Check] | None = None,
     ) -> None:
         super().__init__()
@@ -74,25 +74,25 @@ class PreflightScreen(Screen[None]):
         self._told = told
         self._gather = gather
         self._checks = checks
-        self.looked: Looked | None = None
+        self.looked: PreflightProgress | None = None
         """How far it has come."""
         self._asked = 0
-        self._work = Newest("preflight")
+        self._work = LatestOnlyTask("preflight")
         self._gone = threading.Event()
 
     def compose(self) -> ComposeResult:
         """What is looked at, the checks, and what it comes to."""
-        yield Lines(id="title")
-        yield Lines(id="facts")
+        yield StaticLines(id="title")
+        yield StaticLines(id="facts")
         with VerticalScroll(id="checks", can_focus=True):
-            yield Lines(id="rows")
-        yield Lines(id="sum")
+            yield StaticLines(id="rows")
+        yield StaticLines(id="sum")
         yield KeysLine(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Begin."""
         self.query_one("#checks").focus()
-        self.query_one("#title", Lines).show(Content(f"Preflight: {clean(self._subject.job.label)}"))
+        self.query_one("#title", StaticLines).show(Content(f"Preflight: {printable(self._subject.job.label)}"))
         self.set_interval(_TICK_SECONDS, self._tick)
         self.action_again()
 
@@ -112,15 +112,15 @@ class PreflightScreen(Screen[None]):
     def action_again(self) -> None:
         """Make all checks anew; what still runs is given up."""
         self._work.interrupt()
-        self._work = Newest("preflight")  # one that hangs holds nobody up
+        self._work = LatestOnlyTask("preflight")  # one that hangs holds nobody up
         self._asked += 1
         asked, subject = self._asked, self._subject
 
-        def told(looked: Looked) -> None:
+        def told(looked: PreflightProgress) -> None:
             if not self._gone.is_set():
                 self.post_message(self.Told(asked, looked))
 
-        self._work.submit(lambda: look(lambda: self._gather(subject), told, self._checks))
+        self._work.submit(lambda: run_preflight(lambda: self._gather(subject), told, self._checks))
         self.query_one("#checks").scroll_home(animate=False)
 
     @on(Told)
@@ -144,16 +144,16 @@ class PreflightScreen(Screen[None]):
             return
         width = self.size.width - 3  # a space on both sides, and the scrollbar
         rows = [] if looked.problem is not None else check_rows(looked, width=width, now=time.monotonic())
-        self.query_one("#facts", Lines).show(Content(_facts(looked)))
-        self.query_one("#rows", Lines).show(Content("\n").join(rows), layout=True)
-        self.query_one("#sum", Lines).show(sum_row(looked), layout=True)
+        self.query_one("#facts", StaticLines).show(Content(_facts(looked)))
+        self.query_one("#rows", StaticLines).show(Content("\n").join(rows), layout=True)
+        self.query_one("#sum", StaticLines).show(sum_row(looked), layout=True)
 
 
 def open_preflight(
     opener: Screen[None],
     job: Job | None,
     *,
-    rooms: tuple[Room, ...] = (),
+    rooms: tuple[DeviceCapacity, ...] = (),
     budget: Budget | None = None,
     launch: Sequence[str] | None = None,
 ) -> None:
@@ -170,7 +170,7 @@ def open_preflight(
         opener.notify("There is no job to look at yet: choose a model, and correct what is marked.", severity="warning")
         return
     app, marks = opener.app, opener.query(PreflightMark)
-    subject = Subject(
+    subject = PreflightRequest(
         job=job,
         rooms=rooms if job.target.gpu else (),
         board=getattr(app, "board", None),
@@ -179,20 +179,20 @@ def open_preflight(
         python=getattr(app, "python", None),
     )
 
-    def told(looked: Looked) -> None:
+    def told(looked: PreflightProgress) -> None:
         for mark in marks:
             mark.take(looked, job)
 
     app.push_screen(PreflightScreen(subject, told=told))
 
 
-def _facts(looked: Looked) -> str:
+def _facts(looked: PreflightProgress) -> str:
     """Where the job is to run, and under which Python."""
     context = looked.context
     if context is None:
         return ""
-    machine, python = context.machine, context.python
+    machine, python = context.machine, context.interpreter
     where = "on this machine"
-    if machine.elsewhere:
-        where = f"on {len(machine.rooms)} × {machine.rooms[0].name} elsewhere" if machine.rooms else "elsewhere"
-    return clean(f"{where} · {python.path} ({python.origin})")
+    if machine.is_described:
+        where = f"on {len(machine.devices)} × {machine.devices[0].name} elsewhere" if machine.devices else "elsewhere"
+    return printable(f"{where} · {python.path} ({python.origin})")

@@ -18,14 +18,14 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.common.sizes import format_gib
 
-from ...background.latest_only_task import Newest
-from ...draw.terminal import clean
+from ...background.latest_only_task import LatestOnlyTask
+from ...draw.text_output import printable
 from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.legend import legend_line
-from ...widgets.lines import Lines
+from ...widgets.static_lines import StaticLines
 from .step_graph import StepGraph
-from .step_graph_rows import CARD, RESERVED, top_bytes
+from .step_graph_rows import CARD, RESERVED, step_top_bytes
 from .tensor_table import tensor_lines
 
 _UNTRACED = "The step was not traced: "
@@ -83,19 +83,19 @@ class StepScreen(Screen[None]):
         self._refine = refine if budget.timeline is None else None
         self._state: str | None = WAITING if waiting or self._refine else None
         self._ascii_only = ascii_only
-        self._work = Newest("step")
+        self._work = LatestOnlyTask("step")
         self._gone = threading.Event()
 
     def compose(self) -> ComposeResult:
         """Facts, graph, legend, tensors."""
-        yield Lines(id="title")
-        yield Lines(id="facts")
-        yield Lines(id="state")
+        yield StaticLines(id="title")
+        yield StaticLines(id="facts")
+        yield StaticLines(id="state")
         yield StepGraph(id="graph", ascii_only=self._ascii_only)
-        yield Lines(id="lines")
-        yield Lines(id="letters")
+        yield StaticLines(id="lines")
+        yield StaticLines(id="letters")
         with VerticalScroll(id="tensors", can_focus=True):
-            yield Lines(id="table")
+            yield StaticLines(id="table")
         yield KeysLine()
 
     def on_mount(self) -> None:
@@ -151,16 +151,18 @@ class StepScreen(Screen[None]):
             return
         budget, width = self.budget, self.size.width - 2
         state = self._state or (None if budget.timeline else _why_untraced(budget))
-        self.query_one("#title", Lines).show(Content(f"One training step: {clean(budget.job.label)}"))
-        self.query_one("#facts", Lines).show(peak_line(budget), layout=True)
-        box = self.query_one("#state", Lines)
+        self.query_one("#title", StaticLines).show(Content(f"One training step: {printable(budget.job.label)}"))
+        self.query_one("#facts", StaticLines).show(peak_line(budget), layout=True)
+        box = self.query_one("#state", StaticLines)
         box.set_class(state is not None, "-told")
         box.show(Content(state or ""), layout=True)
         self.query_one(StepGraph).show(budget, card_bytes=self._card_bytes)
-        self.query_one("#lines", Lines).show(Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True))
-        self.query_one("#letters", Lines).show(legend_line(width, bars=False))
+        self.query_one("#lines", StaticLines).show(
+            Content.styled(self._line_words(), "dim").truncate(width, ellipsis=True)
+        )
+        self.query_one("#letters", StaticLines).show(legend_line(width, bars=False))
         table = tensor_lines(budget, width=width - 1)
-        self.query_one("#table", Lines).show(Content("\n").join(table), layout=True)
+        self.query_one("#table", StaticLines).show(Content("\n").join(table), layout=True)
         self.query_one("#tensors").display = bool(table)
 
     def _line_words(self) -> str:
@@ -172,7 +174,7 @@ class StepScreen(Screen[None]):
             device = format_gib(max(budget.timeline.reserved_bytes) + budget.timeline.outside_bytes)
             words.append(f"{RESERVED} {cache}, to {device} GiB")
         if self._card_bytes is not None:
-            above = " (above)" if self._card_bytes > top_bytes(budget, self._card_bytes) else ""
+            above = " (above)" if self._card_bytes > step_top_bytes(budget, self._card_bytes) else ""
             words.append(f"{CARD} card {format_gib(self._card_bytes)}{above}")
         order = "allocations in order" if wide else "in order"
         words.append(f"→ {order if budget.timeline else 'phases'}, not time")

@@ -4,13 +4,13 @@ from vramtop.estimator.budget.budget import Budget
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.drawn_rows import DrawnRows
-from .step_graph_rows import axis_rows, step_of, step_rows, top_bytes
+from ...widgets.cell_rows import CellRows
+from .step_graph_rows import axis_rows, step_memory, step_rows, step_top_bytes
 
 _AXIS_ROWS = 2
 
 
-class StepGraph(DrawnRows):
+class StepGraph(CellRows):
     """Draws a budget's step; a new budget or another size draws it anew.
 
     Args:
@@ -39,7 +39,7 @@ class StepGraph(DrawnRows):
         width, height = self.size.width, self.size.height - _AXIS_ROWS
         if self._budget is None or height <= 0:
             return
-        step, top = step_of(self._budget), top_bytes(self._budget, self._card_bytes)
+        step, top = step_memory(self._budget), step_top_bytes(self._budget, self._card_bytes)
         labels = axis_labels(top, height, ascii_only=self._ascii_only)
         inner = width - len(labels[0])
         colourless = self._ascii_only or self.app.no_color

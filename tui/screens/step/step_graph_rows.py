@@ -12,7 +12,7 @@ from vramtop.estimator.budget.budget import Budget, ComponentName, Components, P
 from ...draw.bars import Cell
 from ...draw.palette import COMPONENTS, darker
 
-STACK: tuple[ComponentName, ...] = (
+STACK_ORDER: tuple[ComponentName, ...] = (
     "context",
     "weights",
     "optimizer",
@@ -35,7 +35,7 @@ _Parts = list[tuple[ComponentName, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepMemory:
     """Moments of a step, in order."""
 
     positions: tuple[int, ...]
@@ -55,19 +55,19 @@ class Step:
         return totals.index(max(totals))
 
 
-def step_of(budget: Budget) -> Step:
+def step_memory(budget: Budget) -> StepMemory:
     """The traced step; where there is none, each phase of the closed form at its fullest, all equally long."""
     line = budget.timeline
     if line is None:
         phases = [phase for phase in budget.phases if phase.name != "loading"] or list(budget.phases)
-        return Step(
+        return StepMemory(
             positions=tuple(range(len(phases))),
             end=len(phases),
             levels=tuple(phase.components for phase in phases),
             device_bytes=None,
             phases=tuple(PhaseMark(name=phase.name, event=at) for at, phase in enumerate(phases)),
         )
-    return Step(
+    return StepMemory(
         positions=line.events,
         end=line.events[-1] + 1,
         levels=line.levels,
@@ -76,7 +76,7 @@ def step_of(budget: Budget) -> Step:
     )
 
 
-def top_bytes(budget: Budget, card_bytes: int | None) -> int:
+def step_top_bytes(budget: Budget, card_bytes: int | None) -> int:
     """What the graph's full height stands for: the card, where the job fills enough of it to be seen."""
     need = budget.peak.device_bytes
     if card_bytes is not None and card_bytes <= _CARD_IN_SIGHT * need:
@@ -85,7 +85,7 @@ def top_bytes(budget: Budget, card_bytes: int | None) -> int:
 
 
 def step_rows(
-    step: Step, *, width: int, height: int, top: int, card_bytes: int | None = None, letters_only: bool = False
+    step: StepMemory, *, width: int, height: int, top: int, card_bytes: int | None = None, letters_only: bool = False
 ) -> list[list[Cell]]:
     """Draw the step, the highest row first.
 
@@ -117,7 +117,7 @@ def step_rows(
     return rows
 
 
-def axis_rows(step: Step, *, width: int) -> tuple[str, str]:
+def axis_rows(step: StepMemory, *, width: int) -> tuple[str, str]:
     """Under the graph: a line with a tick where each phase begins and a sign at the peak; and the phases' names."""
     marks, names, free = ["─"] * width, [" "] * width, 0
     starts = [_column(step, phase.event, width) for phase in step.phases]
@@ -131,12 +131,12 @@ def axis_rows(step: Step, *, width: int) -> tuple[str, str]:
     return "".join(marks), "".join(names)
 
 
-def _column(step: Step, position: int, width: int) -> int:
+def _column(step: StepMemory, position: int, width: int) -> int:
     first = step.positions[0]
     return min(width - 1, max(0, position - first) * width // max(1, step.end - first))
 
 
-def _columns(step: Step, width: int) -> Iterator[int]:
+def _columns(step: StepMemory, width: int) -> Iterator[int]:
     """For each column the index of the fullest moment in it; where there is none, of the last one before it."""
     fullest: dict[int, int] = {}
     for at, position in enumerate(step.positions):
@@ -153,7 +153,7 @@ def _columns(step: Step, width: int) -> Iterator[int]:
 def _edges(level: Components, unit: float) -> _Parts:
     """Where each component ends, from the bottom, in eighths of a row."""
     total, edges = 0, []
-    for name in STACK:
+    for name in STACK_ORDER:
         total += getattr(level, name)
         edges.append((name, round(total / unit)))
     return edges

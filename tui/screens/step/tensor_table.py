@@ -5,7 +5,7 @@ from textual.content import Content
 from vramtop.estimator.budget.budget import Budget, LargeTensor
 
 from ...draw.palette import COMPONENTS
-from ...reports.tensor_rows import tensor_rows
+from ...reports.budget_text import tensor_rows
 
 _NARROW = 100
 

@@ -1,0 +1,58 @@
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job, ModelSpec, Training
+from vramtop.tui.job.load_job import load_from_text
+
+LINE = (
+    "torchrun --nproc_per_node 2 train.py --model_name_or_path meta-llama/Llama-3.1-8B "
+    "--per_device_train_batch_size 4 --max_length 1024 --output_dir out"
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("from trl import SFTTrainer\n")
+    return tmp_path
+
+
+def test_a_job_file_is_opened_with_what_it_sets(folder):
+    (folder / "my job.toml").write_text('[model]\nid = "gpt2"\n[training]\nmicro_batch = 3\n')
+    found = load_from_text(f"'{folder / 'my job.toml'}'")
+    assert found.job == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=3))
+    assert found.origins == {"model.id": "my job.toml", "training.micro_batch": "my job.toml"}
+    assert found.file == folder / "my job.toml"
+
+
+def test_a_launch_line_is_read_with_the_flags_it_came_from():
+    found = load_from_text(f"$ {LINE}")
+    assert found.job.training.micro_batch == 4
+    assert found.job.parallel.world_size == 2
+    assert "--per_device_train_batch_size" in found.origins["training.micro_batch"]
+    assert found.missing == ()
+
+
+def test_what_a_configuration_does_not_say_is_missing_and_not_refused(folder):
+    (folder / "sft.yaml").write_text("model_name_or_path: gpt2\noutput_dir: out\nper_device_train_batch_size: 2\n")
+    found = load_from_text("sft.yaml")
+    assert found.job.model.id == "gpt2"
+    assert set(found.missing) <= {"training.sequence_length"}
+
+
+def test_a_model_is_a_job_with_its_usual_task():
+    assert load_from_text("bert-base-uncased").job.model.task == "masked-lm"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "nothing is given"),
+        ("none.yaml", "no such file"),
+        ("nonesuch-9000", "no model"),
+        ("echo hello world", "starts no Python script"),
+    ],
+)
+def test_what_cannot_be_opened_is_said_in_a_sentence(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load_from_text(text)

@@ -1,0 +1,98 @@
+"""What is odd, as ``vramtop --once`` and ``vramtop attach`` print it."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.tui.cli.commands import attach, once
+from vramtop.tui.cli.main import main
+from vramtop.tui.draw.text_output import TextOutput
+from vramtop.tui.reports.anomaly_text import anomaly_lines
+
+Make = Callable[..., Any]
+ODD = Anomaly(
+    kind="helpers",
+    gpu_index=0,
+    pids=(102, 103),
+    about=(101,),
+    held_bytes=2**30,
+    sentence="2 data loader workers of process 101 (processes 102, 103) hold a CUDA context each: 1.0 GiB",
+    advice="keep CUDA out of the dataset, collate_fn and worker_init_fn",
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_an_oddity_is_wrapped_to_the_terminal_and_keeps_its_size_together(width: int) -> None:
+    lines = list(anomaly_lines([ODD], TextOutput(colour_depth="none", ascii_only=True, width=width)))
+    assert all(len(line) <= width and line.isascii() for line in lines)
+    assert lines[0].startswith("     ! 2 data loader workers")
+    assert sum(line.startswith("     ! ") for line in lines) == 1
+    assert any("1.0 GiB" in line for line in lines)
+    assert " ".join(" ".join(lines).split()) == f"! {ODD.sentence} {ODD.advice}"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, make_snapshot: Make, scripted_source: Make) -> Callable[..., None]:
+    """Puts GPUs in place of this machine's."""
+
+    def put(*gpus: Any) -> None:
+        snapshot = make_snapshot(gpus, time=time.time())
+        for command in (once, attach):
+            monkeypatch.setattr(command, "NvmlSource", lambda: scripted_source([snapshot]))
+
+    return put
+
+
+def test_once_says_what_is_odd_below_its_gpu(
+    machine: Callable[..., None], make_gpu: Make, make_process: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker = make_process(102, 0.5, parent=101, name="pt_data_worker")
+    machine(make_gpu(0), make_gpu(1, [make_process(101), worker], used_bytes=61 * 2**29))
+    assert main(["--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if "data loader worker of process 101" in line)
+    assert lines[at - 1].startswith("GPU 1  NVIDIA H100")
+    assert lines[at].startswith(
+        "     ! 1 data loader worker of process 101 (process 102) holds a CUDA context: 0.5 GiB"
+    )
+    assert main(["--once", "--json"]) == 0
+    odd = json.loads(capsys.readouterr().out)["oddities"]
+    assert [(each["kind"], each["gpu"], each["pids"]) for each in odd] == [("unseen", 0, []), ("helpers", 1, [102])]
+
+
+def test_attach_shows_each_rank_with_its_gpu_and_what_is_odd_about_it(
+    machine: Callable[..., None],
+    make_gpu: Make,
+    make_process: Make,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        try:
+            while psutil.Process(process.pid).cmdline() != command:
+                time.sleep(0.01)
+            mine = make_process(process.pid, 20, start_time=psutil.Process(process.pid).create_time())
+            worker = make_process(102, 0.5, parent=process.pid, name="pt_data_worker")
+            machine(make_gpu(0), make_gpu(1, [mine, worker]))
+            words = ["attach", str(process.pid)]
+            assert main(words) == 3
+            text = capsys.readouterr().out
+            assert main([*words, "--json"]) == 3
+            report = json.loads(capsys.readouterr().out)
+        finally:
+            process.kill()
+    assert ["-", str(process.pid), "1", "20.0", "NVML"] in [line.split() for line in text.splitlines()]
+    assert "warning: GPU 1: 1 data loader worker of process" in text
+    (rank,) = report["ranks"]
+    assert (rank["gpu"], rank["gpu_from"], rank["gpu_sure"]) == (1, "NVML", "certain")
+    assert [each["kind"] for each in report["oddities"]] == ["helpers"]

@@ -1,0 +1,33 @@
+"""What the fit screen holds jobs against where GPUs are in MIG mode."""
+
+from collections.abc import Callable
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+from vramtop.tui.screens.fit.capacity import Capacity
+from vramtop.tui.screens.fit.gpu_picker import GpuPicker
+from vramtop.tui.screens.fit.sweep import GpuLimits
+
+FIRST, SECOND = (Job(name=name, model=ModelSpec(id="gpt2")) for name in ("first", "second"))
+
+
+def test_mig_devices_are_held_against_the_job_less_what_those_before_it_take(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_mig_gpu: Callable[..., GpuReading],
+) -> None:
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
+    watchlist.add_pending(FIRST)
+    watchlist.add_pending(SECOND)
+    picker = GpuPicker()
+    picker.show_board(watchlist.update(make_snapshot([make_mig_gpu(0, free=(30, 19))])))
+    # the first takes of the larger instance, which then has 14 GiB left, the second of the other one
+    assert [room.available_bytes for room in picker.rooms(1, pinned=FIRST)] == [30 * GIB, 30 * GIB, 19 * GIB]
+    assert [room.available_bytes for room in picker.rooms(1, pinned=SECOND)] == [14 * GIB, 14 * GIB, 19 * GIB]
+    assert [room.available_bytes for room in picker.rooms(1)] == [14 * GIB, 14 * GIB, 3 * GIB]
+    judge = Capacity(rooms=picker.rooms(1, pinned=SECOND))
+    assert judge.fit(make_budget(device=16, high=17)).cuda_devices == ("MIG-0-9-0",)
+    assert judge.limits(make_budget(device=16, high=17)) == GpuLimits(available_bytes=19 * GIB, card_bytes=20 * GIB)

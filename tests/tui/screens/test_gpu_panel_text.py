@@ -1,0 +1,161 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess, GpuReading, WatchedJob
+from vramtop.tui.draw.gpu_bars import held_cells
+from vramtop.tui.draw.palette import unattributed_label
+from vramtop.tui.screens.base import FeedStatus
+from vramtop.tui.screens.dashboard.gpu_panel_text import PanelShape, panel_lines
+from vramtop.tui.screens.dashboard.gpu_row_text import gpu_row_line, gpu_row_titles
+from vramtop.tui.screens.dashboard.header_text import header_line, summary_line
+
+SHAPE = PanelShape(width=120, graph_height=3)
+
+
+@pytest.fixture
+def make_row(make_budget, make_snapshot) -> Callable[..., GpuRow]:
+    """The row of one GPU; pid 1 runs a job of ``need`` GiB."""
+
+    def make(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
+        watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
+        if need is not None:
+            watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
+        return watchlist.update(make_snapshot([gpu])).gpus[0]
+
+    return make
+
+
+def drawn(row: GpuRow, shape: PanelShape = SHAPE, **options: Any) -> list[str]:
+    return [line.plain for line in panel_lines(row, options.pop("history", ()), shape, now=2_000.0, **options)]
+
+
+@pytest.mark.parametrize("width", [60, 78, 100, 120, 200])
+@pytest.mark.parametrize("need", [None, 10, 30, 200])
+def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, width: int, need: float | None):
+    gpu = make_gpu(0, [make_process(1, 30), make_process(2, 5)], name="NVIDIA 演算 " + "long name " * 9)
+    row = make_row(gpu, need=need)
+    lines = drawn(row, PanelShape(width=width, graph_height=2), history=[(1_990.0, 30 * GIB), (1_999.0, None)])
+    assert [cell_len(line) for line in lines] == [width] * 6
+    assert cell_len(gpu_row_line(row, width, chosen=True).plain) == width
+    assert cell_len(gpu_row_titles(width).plain) == width
+
+
+def test_budget_beyond_the_card_ends_in_an_arrow(make_row, make_gpu, make_process):
+    lines = drawn(make_row(make_gpu(0, [make_process(1, 30)]), need=100))
+    assert "▶▏" in lines[2]
+
+
+def test_job_with_a_budget_is_drawn_first_so_that_both_bars_begin_together(make_row, make_gpu, make_process):
+    row = make_row(make_gpu(0, [make_process(2, 50), make_process(1, 20)]), need=20)
+    held, budget = drawn(row)[1:3]
+    seam = held.index("▊")
+    assert abs(seam + 1 - budget.index("├")) <= 3
+
+
+def test_graph_line_counts_what_other_processes_hold(make_row, make_gpu, make_process):
+    lines = drawn(make_row(make_gpu(0, [make_process(1, 20), make_process(2, 30)]), need=25))
+    assert any("expected 56.0" in line for line in lines)
+
+
+def test_unknown_total_shows_reason_and_what_processes_hold(make_row, make_gpu, make_process):
+    gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
+    lines = drawn(make_row(gpu, need=30))
+    assert "n/a: the card's total is not known, processes hold 30.0 GiB" in lines[1]
+    assert "30.0 GiB (28.1 to 31.9)" in lines[2]
+    assert "free n/a" in lines[0]
+
+
+def test_idle_gpu_and_unknown_job_say_so(make_row, make_gpu, make_process):
+    assert "nothing runs here" in drawn(make_row(make_gpu(0)))[2]
+    assert "no job known here" in drawn(make_row(make_gpu(0, [make_process(1, 3)])))[2]
+
+
+def test_summary_names_each_gpu_of_the_job_that_is_over_once(make_budget, make_snapshot, make_gpu, make_process):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
+    watchlist.add_run(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
+    board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
+    assert summary_line(board, 100).plain.split() == ["▲", "1", "OVER", "GPU", "0,", "1"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_summary_gives_way_but_keeps_the_word_for_the_next_job(
+    make_budget, make_snapshot, make_gpu, make_process, width: int
+):
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
+    watchlist.add_run(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
+    watchlist.add_pending(Job(name="a-rather-long-name-of-a-job"))
+    watchlist.add_pending(Job(name="another"))
+    line = summary_line(watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])])), width).plain
+    assert cell_len(line) <= width
+    assert width < 40 or "DOES NOT FIT" in line
+
+
+@pytest.mark.parametrize("width", [30, 60, 78, 118])
+def test_header_keeps_its_width_and_says_how_old_the_figures_are(make_snapshot, make_gpu, width: int):
+    board = Watchlist(estimate=lambda job: None).update(make_snapshot([make_gpu(0)]))  # type: ignore[arg-type,return-value]
+    line = header_line(board, FeedStatus(interval=1.0, age_seconds=75.0), width).plain
+    assert cell_len(line) == width
+    assert "! figures are 1 min old" in line or width < 40
+
+
+def test_many_small_processes_take_no_more_of_the_bar_than_they_hold(
+    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
+) -> None:
+    gpu = make_gpu(0, [make_process(pid, 0.5) for pid in range(1, 81)])  # 40 of 80 GiB, and 1 unattributed
+    rows = tuple(ProcessRow(gpu=gpu, process=process, elapsed_seconds=None) for process in gpu.processes or ())
+    cells = held_cells(GpuRow(reading=gpu, rows=rows), 40)
+    assert sum(cell.char in "█▊" for cell in cells) == 20
+
+
+def test_a_sum_with_an_unknown_in_it_says_so(
+    make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], make_row: Callable[..., GpuRow]
+) -> None:
+    one = make_gpu(0, [make_process(1, 30), make_process(2, None)])
+    text = "\n".join(line.plain for line in panel_lines(make_row(one), (), replace(SHAPE, width=200), now=2_000.0))
+    assert "1 more n/a" in text
+    assert unattributed_label(one) == "n/a processes and unattributed"
+    assert unattributed_label(make_gpu(0, [make_process(1, 30)])) == "unattributed"
+    some = make_gpu(0, [make_process(1, 30), make_process(2, 4), make_process(3, None)])
+    text = "\n".join(line.plain for line in panel_lines(make_row(some), (), replace(SHAPE, width=200), now=2_000.0))
+    assert "2 more 4.0 and n/a" in text
+
+
+def test_a_gpu_whose_processes_cannot_be_read_does_not_look_idle(make_row, make_gpu, make_process):
+    refused = Fault(field="processes", code="NO_PERMISSION", message="the driver does not let this user read them")
+    gpu = make_gpu(0, used_bytes=40 * GIB, free_bytes=39 * GIB + GIB // 2, faults=(refused,))
+    row = GpuRow(reading=replace(gpu, processes=None), rows=())
+    cells = held_cells(row, 40)
+    assert 19 <= sum(cell.char == "▓" for cell in cells) <= 21
+    text = "\n".join(line.plain for line in panel_lines(row, (), PanelShape(width=100, graph_height=0), now=2_000.0))
+    assert "processes n/a" in text
+    assert "n/a: the driver does not let this user read them" in text
+
+
+def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(make_row, make_gpu, make_process):
+    process = make_process(used=20)
+    gpu = make_gpu(0, [process], used_bytes=20 * GIB, free_bytes=40 * GIB, reserved_bytes=None)
+    assert "(host's memory)" not in drawn(make_row(gpu))[0]
+    shares = Fault(field="reserved_bytes", code=HOST_MEMORY, message="this GPU shares the host's memory")
+    row = make_row(replace(gpu, faults=(shares,)))
+    assert [sum(cell.char == char for cell in held_cells(row, 40)) for char in "█░ "] == [10, 10, 20]
+    assert "(host's memory)" in drawn(row)[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [("GPU_IS_LOST", "! lost"), ("RESET_REQUIRED", "! reset required"), ("UNKNOWN", "! cannot be")]
+)
+def test_a_gpu_that_does_not_answer_has_a_word_for_it_in_its_line(make_row, make_gpu, code: str, word: str):
+    nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
+    gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
+    line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, chosen=False).plain
+    assert word in line
+    assert "n/a: it is gone" in line
+    assert "idle" not in line

@@ -1,0 +1,153 @@
+"""Plain-terminal output: colour where there is colour, ASCII where there is nothing else, and aligned tables."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from textwrap import wrap
+from typing import TextIO
+
+from vramtop.monitor.host.plain_text import strip_invisible
+
+from .bars import Cell, colour_runs
+from .capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
+from .contrast import nearest_of_16, nearest_of_256, parse_hex
+from .palette import ASCII_SIGNS, INK
+
+_NEED_WHITE = (1, 4, 5)
+"""Red, blue and magenta, on which black does not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOutput:
+    """What the output can show."""
+
+    colour_depth: ColourDepth
+    ascii_only: bool
+    width: int
+    unlimited_width: bool = False
+    """It is no terminal, so rows of a table may be of any length."""
+
+    def text(self, text: str) -> str:
+        """The text as this terminal can show it; what it could take for a command is left out."""
+        text = printable(text)
+        return text.translate(ASCII_SIGNS).encode("ascii", "replace").decode() if self.ascii_only else text
+
+    def wrapped(self, text: str, *, indent: str = "", further: str | None = None) -> list[str]:
+        """The text in lines of the terminal's width; a size stays with its unit.
+
+        Args:
+            text: one sentence or more.
+            indent: before the first line.
+            further: before the others; as before the first when left out.
+        """
+        whole = wrap(
+            self.text(text).replace(" GiB", "\xa0GiB"),
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=indent if further is None else further,
+            break_long_words=False,
+            break_on_hyphens=False,  # flags stay whole
+        )
+        return [line.replace("\xa0", " ") for line in whole]
+
+    def paint(self, text: str, colour: str | None, *, bold: bool = False) -> str:
+        """The text in a colour (``#rrggbb``) where there is colour.
+
+        It is the nearest of the user's own eight: nobody else knows what reads on their ground.
+        """
+        text = self.text(text)
+        if self.colour_depth == "none" or (colour is None and not bold):
+            return text
+        codes = ["1"] if bold else []
+        if colour and (number := nearest_of_16(parse_hex(colour))) not in (0, 7):
+            codes.append(str(30 + number))
+        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
+
+    def bar(self, cells: Sequence[Cell]) -> str:
+        """A drawn bar: coloured ground with the letters on it, or the letters alone."""
+        return "".join(self._stretch(text, colour) for text, colour in colour_runs(cells))
+
+    def _stretch(self, text: str, colour: str | None) -> str:
+        text = self.text(text)
+        if self.colour_depth == "none" or colour is None:
+            return text
+        if self.colour_depth == "16":
+            ground = nearest_of_16(parse_hex(colour))
+            return f"\x1b[{97 if ground in _NEED_WHITE else 30};{40 + ground}m{text}\x1b[0m"
+        return f"\x1b[{self._code(38, INK)};{self._code(48, colour)}m{text}\x1b[0m"
+
+    def _code(self, kind: int, colour: str) -> str:
+        if self.colour_depth == "256":
+            return f"{kind};5;{16 if colour == INK else nearest_of_256(parse_hex(colour))}"
+        return f"{kind};2;" + ";".join(map(str, parse_hex(colour)))
+
+
+@lru_cache(maxsize=4096)
+def printable(text: str) -> str:
+    """The text without what a terminal could take for a command, in one line."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " for char in strip_invisible(text))
+
+
+def detect_output(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> TextOutput:
+    """What a stream can show: NO_COLOR, FORCE_COLOR, TERM, pipes and locales without UTF-8 are respected.
+
+    Args:
+        stream: standard output when left out.
+        ascii_only: what the user wants; None: as the locale has it.
+    """
+    stream = stream or sys.stdout
+    tty = stream.isatty() and not is_dumb_terminal()
+    encoding = (stream.encoding or "ascii").lower().replace("-", "")
+    width = 100
+    if tty:
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(stream.fileno()).columns
+    if ascii_only is None:
+        ascii_only = not locale_is_utf8()
+    return TextOutput(
+        colour_depth=_forced_depth() if use_colour(tty=tty) else "none",
+        ascii_only=ascii_only or not encoding.startswith("utf"),
+        width=max(60, min(width, 160)),
+        unlimited_width=not stream.isatty(),
+    )
+
+
+def _forced_depth() -> ColourDepth:
+    """As the terminal has them; where colour is forced and the terminal has none, the fewest."""
+    found = colour_depth()
+    return "16" if found == "none" else found
+
+
+def format_table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """Lines of a table: ``align`` has ``<`` or ``>`` for each column; columns are as wide as their widest cell."""
+    sizes = [[_width(cell) for cell in row] for row in rows]
+    widths = [max(row[column] for row in sizes) for column in range(len(align))] if rows else []
+    lines = []
+    for row, taken in zip(rows, sizes, strict=True):
+        gaps = [" " * (width - size) for width, size in zip(widths, taken, strict=True)]
+        cells = (cell + gap if side == "<" else gap + cell for cell, gap, side in zip(row, gaps, align, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def truncate(line: str, width: int) -> str:
+    """As much of the line as so many cells hold."""
+    if line.isascii():
+        return line[:width]
+    from rich.cells import set_cell_size
+
+    return line if _width(line) <= width else set_cell_size(line, width).rstrip()
+
+
+def _width(text: str) -> int:
+    """Cells that a text takes: Chinese letters take two each."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # costs as much as a tenth of the start
+
+    return cell_len(text)

@@ -1,0 +1,211 @@
+"""The settings of a job as fields of a form: derived from ``Job`` itself, so that a form never lags behind it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.model.find_config import built_in_models, hub_cache
+
+FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
+
+TUNING = "lora"
+"""The field that says whether there are adapters; the fields of ``[lora]`` count only if it says so."""
+FULL, LORA, QLORA = "full", "LoRA", "QLoRA"
+SERVING, ENGINE = "inference", "inference.engine"
+_MODE = "training.mode"
+DECIDING = (TUNING, _MODE, ENGINE)
+"""Fields by whose values others are shown or hidden."""
+
+_TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    ("model", ModelSpec),
+    ("training", Training),
+    ("lora", Lora),
+    ("inference", Inference),
+    ("parallel", Parallel),
+)
+_EMPTY: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
+"""What a job that lacks these tables would have in them."""
+_NOT_ON_A_LINE = ("model.config", "model.code_folder", "parallel.tensor_plan")
+_SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
+_LABELS = {"model.id": "model", "training.micro_batch": "micro-batch", TUNING: "fine-tuning"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobField:
+    """One setting that is typed or chosen."""
+
+    key: str
+    """Dotted job key, such as ``training.micro_batch``; ``lora`` alone for the kind of fine-tuning."""
+    label: str
+    kind: FieldKind
+    choices: tuple[str, ...] = ()
+    """What can be chosen; for ``words``: the words that stand alone."""
+    optional: bool = False
+    """It may stay empty."""
+
+    @property
+    def table(self) -> str:
+        """The job file's table, which is the form's heading."""
+        return self.key.partition(".")[0]
+
+
+def job_fields() -> tuple[JobField, ...]:
+    """Every field, in the job file's order."""
+    found = []
+    for table, struct in _TABLES:
+        if table == TUNING:
+            found.append(JobField(key=TUNING, label=_LABELS[TUNING], kind="choice", choices=(FULL, LORA, QLORA)))
+        for field in msgspec.structs.fields(struct):
+            key = f"{table}.{field.encode_name}"
+            if key not in _NOT_ON_A_LINE:
+                found.append(_field(key, field.type))
+    return tuple(found)
+
+
+def field_value(job: Job, key: str) -> Any:
+    """What the job says for a field; the defaults of ``[lora]`` where it has none."""
+    if key == TUNING:
+        return FULL if job.lora is None else LORA if job.lora.quantization == "none" else QLORA
+    table, _, name = key.partition(".")
+    holder = getattr(job, table)
+    value = getattr(_EMPTY[table] if holder is None else holder, name)
+    return "nf4" if key == "lora.quantization" and value == "none" else value
+
+
+def value_text(value: Any) -> str:
+    """A value as it is typed into a field."""
+    if value is None:
+        return ""
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def parse_text(field: JobField, text: str) -> Any:
+    """What was typed into a field.
+
+    Raises:
+        InputError: it is no value of this field.
+    """
+    text = text.strip()
+    if not text and field.optional:
+        return None
+    if field.kind == "number":
+        return _number(field, text)
+    if field.kind == "share":
+        return _share(field, text)
+    if not text:
+        raise InputError(f"{field.label} is empty; type a value")
+    if field.kind == "words" and text not in field.choices:
+        return [word for word in text.replace(",", " ").split() if word]
+    return text
+
+
+def build_job(base: Job, values: Mapping[str, Any]) -> Job:
+    """The job with the form's values in place of its own.
+
+    Args:
+        base: what the form does not show stays as it is here.
+        values: by key of ``JobField``.
+
+    Raises:
+        InputError: the values make no job.
+    """
+    serves = values.get(_MODE, base.training.mode) == "inference"
+    apart = {TUNING, *([] if serves else [SERVING])}  # a table that means nothing stays as it was
+    changes = {key: value for key, value in values.items() if key.partition(".")[0] not in apart}
+    if serves and base.inference is None and all(field_value(Job(), key) == values.get(key) for key in _SERVING_KEYS):
+        changes = {key: value for key, value in changes.items() if key not in _SERVING_KEYS}
+    if TUNING in values:
+        changes[TUNING] = adapter_values(values)
+    return with_changes(base, changes, where="the form")
+
+
+def adapter_values(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The job's ``[lora]`` table by the form's values; None for full fine-tuning."""
+    if values[TUNING] == FULL:
+        return None
+    adapters = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{TUNING}.")}
+    return adapters | {"quantization": "none"} if values[TUNING] == LORA else adapters
+
+
+def shown_fields(values: Mapping[str, Any], fields: Sequence[JobField]) -> set[str]:
+    """Keys of the fields that mean something beside these values.
+
+    Args:
+        values: by key, at least of the kind of fine-tuning, the mode, and the engine that serves.
+        fields: all of the form's.
+    """
+    hidden: set[str] = set()
+    if values[TUNING] == FULL:
+        hidden |= {"lora.rank", "lora.targets", "lora.quantization"}
+    elif values[TUNING] == LORA:
+        hidden.add("lora.quantization")
+    if values[_MODE] != "inference":
+        hidden.update(_SERVING_KEYS)
+    elif values[ENGINE] != "vllm":
+        hidden.update(set(_SERVING_KEYS) - {ENGINE})
+    return {field.key for field in fields} - hidden
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of models to suggest, short ones first: they are quicker to type."""
+    models = built_in_models()
+    short = (model.id.rpartition("/")[2] for model in models)
+    return tuple(dict.fromkeys([*short, *(name for model in models for name in (*model.aliases, model.id))]))
+
+
+def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Ids of the models in the Hugging Face cache, in alphabetical order; a cache that cannot be read has none."""
+    try:
+        names = sorted(
+            entry.name
+            for entry in hub_cache(os.environ if environ is None else environ).iterdir()
+            if entry.name.startswith("models--")
+        )
+    except OSError:
+        return ()
+    return tuple(name.removeprefix("models--").replace("--", "/", 1) for name in names)
+
+
+def _field(key: str, kind: Any) -> JobField:
+    label = _LABELS.get(key, key.partition(".")[2].replace("_", " "))
+    if kind is bool:
+        return JobField(key=key, label=label, kind="flag")
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        if key == "lora.quantization":
+            choices = tuple(choice for choice in choices if choice != "none")
+        return JobField(key=key, label=label, kind="choice", choices=choices)
+    options = get_args(kind)
+    if float in options:
+        return JobField(key=key, label=label, kind="share")
+    if int in options:
+        return JobField(key=key, label=label, kind="number")
+    if any(int in get_args(option) for option in options):
+        return JobField(key=key, label=label, kind="number", optional=True)
+    if any(get_origin(option) is list for option in options):
+        alone = tuple(word for option in options if get_origin(option) is Literal for word in get_args(option))
+        return JobField(key=key, label=label, kind="words", choices=alone)
+    return JobField(key=key, label=label, kind="text")
+
+
+def _number(field: JobField, text: str) -> int:
+    digits = text.replace("_", "").replace(",", "").replace(" ", "")
+    if not digits.isdecimal() or len(digits) > 9 or not int(digits):
+        raise InputError(f"{field.label} must be a whole number from 1 to 999,999,999, not {text!r}")
+    return int(digits)
+
+
+def _share(field: JobField, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise InputError(f"{field.label} must be a number above 0, at most 1, such as 0.9, not {text!r}")
+    return share

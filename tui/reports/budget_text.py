@@ -1,0 +1,173 @@
+"""Budgets and verdicts as text for a terminal: what ``estimate``, ``fit`` and ``attach`` print."""
+
+from collections.abc import Iterator, Sequence
+
+from vramtop.estimator.budget.budget import Budget, LargeTensor
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.estimator.job.effective_batch import effective_batch
+from vramtop.monitor.board.fit_check import DeviceCapacity, DeviceVerdict, FitResult
+
+from ..draw.bars import BarSegment, component_segments, draw_bar, mark_range
+from ..draw.palette import COMPONENTS, VERDICTS
+from ..draw.text_output import TextOutput, format_table, printable
+
+_TENSORS = 6
+_METHODS = {
+    "formula": "closed form, parameters counted from the shape",
+    "exact": "closed form, parameters counted on the built model",
+    "traced": "one training step traced",
+}
+
+
+def budget_lines(budget: Budget, terminal: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
+    """A budget: headline, bar, table by phase and component, assumptions and warnings.
+
+    Args:
+        budget: what to show.
+        terminal: what the output can show.
+        scale_bytes: what the bar's full width stands for, such as a card's total; the upper bound when left out.
+    """
+    peak = budget.peak
+    yield terminal.paint(f"{budget.job.label}: {_job_words(budget)}", None, bold=True)
+    yield terminal.text(_model_words(budget))
+    if budget.serving is not None:
+        each = format_gib(budget.serving.sequence_bytes, digits=2)
+        yield terminal.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+    if budget.host is not None:
+        loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
+        yield terminal.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
+    batch = effective_batch(budget.job)
+    if batch is not None:
+        advice = batch.advice()
+        yield from terminal.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}")
+    yield ""
+    scale = scale_bytes or round(peak.high_bytes * 1.05)
+    width = terminal.width - 12
+    cells = mark_range(
+        draw_bar(component_segments(peak.components), scale_bytes=scale, width=width),
+        low_bytes=peak.low_bytes,
+        high_bytes=peak.high_bytes,
+        scale_bytes=scale,
+        ascii_only=terminal.ascii_only,
+    )
+    yield f"{terminal.bar(cells)} {format_gib(scale):>6} GiB"
+    yield terminal.text(
+        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device in the {peak.phase}"
+        f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
+        f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
+        f" {format_gib(peak.reserved_bytes, digits=2)} reserved"
+    )
+    yield ""
+    yield from _phase_table(budget, terminal)
+    yield from _tensor_table(budget, terminal)
+    for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
+        for sentence in sentences:
+            yield from terminal.wrapped(f"{title}: {sentence}", further="  ")
+
+
+def fit_lines(found: FitResult, budget: Budget, terminal: TextOutput) -> Iterator[str]:
+    """A verdict: in words, a bar per GPU, and the host."""
+    mark = VERDICTS[found.verdict]
+    yield terminal.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + terminal.text(f"  {found.sentence}")
+    yield ""
+    for gpu in found.gpus:
+        yield from _gpu_lines(gpu, budget, found, terminal)
+    if found.host is not None:
+        yield terminal.text(f"  host: {found.host.sentence}")
+
+
+def _gpu_lines(gpu: DeviceVerdict, budget: Budget, found: FitResult, terminal: TextOutput) -> Iterator[str]:
+    room, mark = gpu.device, VERDICTS[gpu.verdict]
+    chosen = "*" if room in found.rank_devices else " "
+    short = f", short of {format_gib(gpu.shortfall_bytes)} GiB" if gpu.shortfall_bytes else ""
+    if room.unusable_reason:
+        yield terminal.text(f"{chosen}{_room_words(room)} {room.unusable_reason}")
+        return
+    size = f"{format_gib(room.available_bytes)} GiB available of {format_gib(room.total_bytes)}"
+    verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
+    yield terminal.text(f"{chosen}{_room_words(room)}: {size}: ") + verdict + short
+    if room.unread_reason:
+        yield from terminal.wrapped(room.unread_reason, indent="  ", further="  ")
+    if room.total_bytes is None or room.free_bytes is None:
+        return
+    held = BarSegment(room.total_bytes - room.free_bytes, "#", "#788497")
+    committed = BarSegment(room.committed_bytes, "c", "#788497")
+    parts = [held, committed, *component_segments(budget.peak.components)]
+    cells = draw_bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".")
+    taken = held.size_bytes + committed.size_bytes
+    if taken + budget.peak.low_bytes < room.total_bytes:
+        cells = mark_range(
+            cells,
+            low_bytes=taken + budget.peak.low_bytes,
+            high_bytes=taken + budget.peak.high_bytes,
+            scale_bytes=room.total_bytes,
+            ascii_only=terminal.ascii_only,
+        )
+    yield "  " + terminal.bar(cells)
+
+
+def _room_words(room: DeviceCapacity) -> str:
+    return room.label if room.mig else f"{room.label} {room.name or 'unknown card'}"
+
+
+def _job_words(budget: Budget) -> str:
+    job = budget.job
+    training, parallel = job.training, job.parallel
+    what = "inference" if training.mode == "inference" else "full fine-tuning"
+    if job.lora:
+        quantized = "" if job.lora.quantization == "none" else f" over {job.lora.quantization}"
+        what = f"LoRA rank {job.lora.rank}{quantized}"
+    words = [what, training.precision, f"{training.micro_batch} x {training.sequence_length} tokens"]
+    if training.mode == "train":
+        words.append(training.optimizer)
+    if training.activation_checkpointing != "none":
+        words.append(f"checkpointing {training.activation_checkpointing}")
+    if parallel.world_size > 1:
+        words.append(f"{parallel.strategy} over {parallel.world_size} GPUs, each")
+    return ", ".join(words)
+
+
+def _model_words(budget: Budget) -> str:
+    facts = budget.model
+    count = "" if facts.count == "exact" else " (approximate)"
+    return (
+        f"{facts.parameters:,} parameters{count}, {facts.trainable_parameters:,} trainable; {_METHODS[budget.method]}"
+    )
+
+
+def _tensor_table(budget: Budget, terminal: TextOutput) -> Iterator[str]:
+    """The largest tensors at the peak, where a step was traced."""
+    if not budget.largest:
+        return
+    yield f"largest at the peak ({budget.peak.phase}), GiB"
+    rows = tensor_rows(budget.largest[:_TENSORS])
+    yield from (terminal.text(line[: terminal.width]) for line in format_table(rows, "<><<<"))
+    yield ""
+
+
+def _phase_table(budget: Budget, terminal: TextOutput) -> Iterator[str]:
+    names = [name for name in COMPONENTS if any(getattr(phase.components, name) for phase in budget.phases)]
+    head = ("GiB", *(phase.name for phase in budget.phases))
+    rows = [head]
+    for name in names:
+        mark = COMPONENTS[name]
+        figures = (format_gib(getattr(phase.components, name), digits=2) for phase in budget.phases)
+        rows.append((f"{mark.letter} {mark.word}", *figures))
+    rows.append(("  allocated", *(format_gib(phase.allocated_bytes, digits=2) for phase in budget.phases)))
+    rows.append(("  in all", *(format_gib(phase.components.total_bytes, digits=2) for phase in budget.phases)))
+    yield from (terminal.text(line) for line in format_table(rows, "<" + ">" * len(budget.phases)))
+    yield ""
+
+
+def tensor_rows(tensors: Sequence[LargeTensor]) -> list[tuple[str, str, str, str, str]]:
+    """(letter, GiB, module, type, shape) of each."""
+    return [
+        (
+            COMPONENTS[tensor.component].letter,
+            format_gib(tensor.bytes, digits=2),
+            printable(tensor.module) or "(no module)",
+            tensor.dtype,
+            " x ".join(str(size) for size in tensor.shape) or "scalar",
+        )
+        for tensor in tensors
+    ]

@@ -1,0 +1,198 @@
+"""One process of a run in words and bars: what it holds against its budget, and how it stands."""
+
+import time
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import format_gib
+from vramtop.monitor.board.board import ProcessRow
+from vramtop.monitor.board.run_phases import RunPhase
+from vramtop.monitor.probe.probe_reader import STALE_SECONDS
+
+from ...draw.bars import BarSegment, draw_bar
+from ...draw.gpu_bars import NO_JOB, bar_content
+from ...draw.labels import MUTED, badge, format_duration, high_water_label, signed_gib
+from ...draw.memory_graph import Readings
+from ...draw.palette import COMPONENTS, STATUSES
+from ...draw.text_output import printable
+from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
+from .run_graph_rows import BOUND, CARD, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
+
+PHASES: dict[RunPhase, tuple[str, str]] = {
+    "started": ("S", "start"),
+    "context": ("C", "context"),
+    "loading": ("L", "loading"),
+    "warming_up": ("F", "first step"),
+    "steady": ("=", "steady"),
+}
+"""Letter and word of each phase."""
+_LABEL, _TAIL = 10, 28
+_ALARM = "#ef4444"
+_CACHED = "▒"
+
+
+def colour_of(row: ProcessRow) -> str:
+    """The colour of its status."""
+    return STATUSES[row.comparison.status].colour if row.comparison else NO_JOB
+
+
+def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> RunGraphData:
+    """The process's memory over time in front of its budget."""
+    budget, card = row.budget, row.gpu.total_bytes
+    most = max((size for _, size in history if size is not None), default=None)
+    top = graph_top_bytes(card, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
+    lines = [LevelLine(card, CARD, _ALARM)] if card is not None and card <= top else []
+    if budget is not None:
+        lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
+        lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))
+    return RunGraphData(
+        history=history,
+        top_bytes=top,
+        span_seconds=span_seconds,
+        now=now,
+        layers=budget.peak.components if budget else None,
+        slack_bytes=budget.peak.device_bytes - budget.peak.components.total_bytes if budget else 0,
+        lines=tuple(lines),
+        marks=tuple(TimeMark(mark.time, PHASES[mark.phase][0]) for mark in row.phase_starts),
+        colour=colour_of(row),
+    )
+
+
+def legend_content(row: ProcessRow, picture: RunGraphData, span_words_: str) -> Content:
+    """What the graph shows, its lines, and those of its marks that can be seen."""
+    words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_words_}"]
+    if row.budget:
+        words.append(f"{EXPECTED} expected  {BOUND} low and high")
+    if picture.lines and picture.lines[0].char == CARD:
+        words.append(f"{CARD} the card")
+    seen = {mark.letter for mark in picture.marks if mark.time >= picture.now - picture.span_seconds}
+    marks = [f"{letter} {word}" for letter, word in PHASES.values() if letter in seen]
+    return Content.styled("  ".join([*words, " · ".join(marks)] if marks else words), MUTED)
+
+
+def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
+    """What it holds and its budget on one scale, what torch counts of it, and how it stands."""
+    scale = _scale(row)
+    cells = width - _LABEL - _TAIL
+    lines = [_held_line(row, scale, cells)]
+    if row.budget is not None:
+        peak = row.budget.peak
+        drawn = bar_content(budget_bar(row.budget, scale_bytes=scale, width=cells))
+        tail = f"│ {format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
+        lines.append(Content.assemble(f"{'budget':<{_LABEL}}", drawn, tail))
+    return Content("\n").join([*lines, *_counter_lines(row, now), _status_line(row, now)])
+
+
+def nothing_content(sentence: str, budget: Budget | None, width: int) -> Content:
+    """A run that is seen on no GPU: why, and its budget alone."""
+    words = Content(sentence)
+    if budget is None:
+        return words
+    parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=width - _LABEL)
+    return Content("\n").join([words, Content.assemble(f"{'budget':<{_LABEL}}", bar_content(parts))])
+
+
+def budget_content(budget: Budget) -> Content:
+    """What the budget says: its peak, its phases, and what was taken for granted."""
+    lines = [peak_line(budget), *model_lines(budget), Content(), *phase_table(budget), Content()]
+    return Content("\n").join([*lines, *remark_lines(budget)])
+
+
+def facts_content(row: ProcessRow) -> Content:
+    """Who the process is, its command in full."""
+    process = row.process
+    facts = [
+        f"pid {process.pid}",
+        process.user or "user n/a",
+        f"GPU {row.gpu.label} {short_gpu_name(row.gpu.name)}",
+        ", ".join(process.kinds),
+        "start n/a" if process.start_time is None else f"started {_clock(process.start_time)}",
+        f"up {format_duration(row.elapsed_seconds)}",
+    ]
+    lines = [
+        Content.styled(" · ".join(facts), "bold"),
+        Content(printable(process.command or process.name or "command n/a")),
+    ]
+    if row.job is not None:
+        lines.append(Content(f"job {printable(row.job.label)}"))
+    if process.note:
+        lines.append(Content.styled(printable(process.note), "$text-warning"))
+    return Content("\n").join(lines)
+
+
+def time_words(unix_seconds: float) -> str:
+    """The time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
+
+
+def _scale(row: ProcessRow) -> int:
+    sizes = [row.process.used_bytes, row.budget.peak.high_bytes if row.budget else None]
+    return row.gpu.total_bytes or max(size for size in (*sizes, 1) if size is not None)
+
+
+def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
+    used = row.process.used_bytes
+    drawn = draw_bar(_held_parts(row), scale_bytes=scale, width=cells, empty=" " if used is not None else "?")
+    when = "held last" if row.ended_at is not None else "of"
+    size = f"{format_gib(used)} {when} {format_gib(row.gpu.total_bytes)} GiB"
+    tail = f"│ {format_gib(used)} held last" if row.ended_at is not None else f"│ {size}"
+    return Content.assemble(f"{f'GPU {row.gpu.label}':<{_LABEL}}", bar_content(drawn), tail)
+
+
+def _held_parts(row: ProcessRow) -> Sequence[BarSegment]:
+    """One part, or three where torch's own counters are known."""
+    used, counters, colour = row.process.used_bytes, row.process.counters, colour_of(row)
+    if used is None or counters is None or counters.allocated_bytes is None or counters.reserved_bytes is None:
+        return [BarSegment(used or 0, "█", colour, min_one_cell=True)]
+    context = COMPONENTS["context"]
+    cached = counters.reserved_bytes - counters.allocated_bytes
+    beside = BarSegment(used - counters.reserved_bytes, context.letter, context.colour)
+    return [
+        BarSegment(counters.allocated_bytes, "█", colour, min_one_cell=True),
+        BarSegment(cached, _CACHED, colour),
+        beside,
+    ]
+
+
+def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
+    counters, used = row.process.counters, row.process.used_bytes
+    if counters is None or counters.allocated_bytes is None or counters.reserved_bytes is None:
+        return []
+    allocated = f"█ {format_gib(counters.allocated_bytes)} allocated"
+    if counters.allocated_peak_bytes is not None:
+        allocated += f" (most {format_gib(counters.allocated_peak_bytes)}"
+        allocated += f", budget {format_gib(row.budget.peak.allocated_bytes)})" if row.budget else ")"
+    words = [allocated, f"{_CACHED} {format_gib(counters.reserved_bytes - counters.allocated_bytes)} cached and free"]
+    if used is not None:
+        context = COMPONENTS["context"].letter
+        beside = format_gib(max(0, used - counters.reserved_bytes))
+        expected = f" (budget {format_gib(row.budget.peak.components.context)})" if row.budget else ""
+        words.append(f"{context} {beside} context and libraries{expected}")
+    if counters.retries:
+        words.append(f"cache flushed {counters.retries} times")
+    if now - counters.time > STALE_SECONDS:
+        words.append(f"said {format_duration(now - counters.time)} ago")
+    return [Content.assemble(f"{'torch':<{_LABEL}}", (" · ".join(words), MUTED))]
+
+
+def _status_line(row: ProcessRow, now: float) -> Content:
+    comparison = row.comparison
+    if comparison is None:
+        return Content.styled(row.problem or "No job is known to run here, so there is no budget.", "dim")
+    status = badge(STATUSES[comparison.status], comparison.status)
+    if row.ended_at is not None:
+        after = f" after {format_duration(row.elapsed_seconds)}" if row.elapsed_seconds is not None else ""
+        return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
+    difference = signed_gib(comparison.difference_bytes)
+    phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
+    since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
+    phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
+    return Content.assemble(
+        status, f" {difference} GiB{phase} · {comparison.sentence} · {high_water_label(comparison)}"
+    )
+
+
+def _clock(unix_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))

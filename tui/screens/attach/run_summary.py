@@ -1,0 +1,105 @@
+"""What runs are, in a few lines: all of them beside each other, and the one that is shown."""
+
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.board.board import ProcessRow, RunRow
+from vramtop.monitor.snapshot.snapshot import ProcessKey
+
+from ...draw.labels import MUTED, badge, format_duration, gpu_labels, process_name, shorten, signed_gib, worst_row
+from ...draw.palette import STATUSES
+from ...draw.text_output import printable
+from .missing_reason import NOT_ON_GPU_YET
+from .rank_text import time_words
+
+_NAME = 28
+
+
+def run_tabs(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) -> Content:
+    """The runs that are followed, in one line, the shown one marked; those that do not fit are counted."""
+    if not runs:
+        return Content("Attach: what does a running job take?")
+    at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
+    if len(runs) == 1 and at == 0:  # its status stands below
+        return Content(_name(runs[0])).truncate(width)
+    tabs = [_tab(number, run, shown=number == at) for number, run in enumerate(runs)]
+    first = 0
+    while at is not None and first < at and sum(tab.cell_length + 2 for tab in tabs[first : at + 1]) > width:
+        first += 1
+    line = Content(f"‹ {first} more  " if first else "")
+    for place, tab in enumerate(tabs[first:], start=first):
+        if line.cell_length + tab.cell_length > width - 10 and place not in {first, at}:
+            return Content.assemble(line, f"{len(tabs) - place} more ›").truncate(width)
+        line = Content.assemble(line, tab, "  ")
+    return line.truncate(width)
+
+
+def run_header(attachment: Attachment, rows: Sequence[ProcessRow], absent: str) -> Content:
+    """The run in one line, its command in another.
+
+    Args:
+        attachment: what was read of it.
+        rows: its processes on GPUs.
+        absent: why there are none, where there are none.
+    """
+    gpus = gpu_labels(rows)
+    versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
+    count = len(attachment.ranks)
+    facts = [
+        f"pid {attachment.pid}" if count < 2 else f"{count} ranks",
+        f"by {attachment.launcher}" if attachment.launcher else "started directly",
+        *(printable(place) for place in attachment.inside),
+        "with the probe" if attachment.probe else "",
+        f"GPU {', '.join(gpus)}" if gpus else absent,
+        f"up {format_duration(rows[0].elapsed_seconds)}" if rows else "",
+        versions,
+    ]
+    return _head([fact for fact in facts if fact], rows, attachment.command)
+
+
+def process_header(rows: Sequence[ProcessRow]) -> Content:
+    """The same of a process that was not read."""
+    first = rows[0].process
+    gpus = gpu_labels(rows)
+    facts = [f"pid {first.pid}", printable(first.user or "user n/a"), f"GPU {', '.join(gpus)}"]
+    facts.append(f"up {format_duration(rows[0].elapsed_seconds)}")
+    return _head(facts, rows, first.command or first.name or "command n/a")
+
+
+def warnings_content(attachment: Attachment) -> Content:
+    """What could not be seen or understood."""
+    return Content("\n").join(Content.assemble(("! ", "bold #c96c04"), printable(text)) for text in attachment.warnings)
+
+
+def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
+    row = worst_row(run.rows)
+    words = Content.styled(f" {number + 1} {shorten(_name(run), _NAME)}", "bold reverse" if shown else "")
+    if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
+        return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
+    if row is None or row.comparison is None:
+        return Content.assemble(
+            words, Content.styled(" no budget" if run.problem else f" {NOT_ON_GPU_YET.words}", MUTED)
+        )
+    return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
+
+
+def _name(run: RunRow) -> str:
+    """Its job's name, else its program and model: of two runs of one script the model tells them apart."""
+    if run.job.name:
+        return printable(run.job.name)
+    program = [process_name(row.process) for row in run.rows[:1]]
+    return printable(" ".join([*program, (run.job.model.id or "").rpartition("/")[2]]))
+
+
+def _head(facts: Sequence[str], rows: Sequence[ProcessRow], command: str) -> Content:
+    row = worst_row(rows)
+    status = Content()
+    if row is not None and row.comparison is not None:
+        difference = row.comparison.difference_bytes
+        size = f" {signed_gib(difference)} GiB · " if difference is not None else " "
+        status = Content.assemble(badge(STATUSES[row.comparison.status], row.comparison.status), size)
+    return Content("\n").join(
+        [Content.assemble(status, (" · ".join(facts), "bold")), Content.styled(printable(command), "dim")]
+    )

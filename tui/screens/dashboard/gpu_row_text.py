@@ -1,0 +1,132 @@
+"""A GPU or MIG device in one line: what is held with the budget's mark on it, the figures, and the status in a word."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from textual.content import Content
+
+from vramtop.estimator.common.sizes import GIB, format_gib
+from vramtop.monitor.board.board import GpuRow
+from vramtop.monitor.snapshot.mig_devices import MigDevice
+from vramtop.monitor.snapshot.snapshot import GpuReading
+
+from ...draw.gpu_bars import bar_content, held_cells_with_budget_mark
+from ...draw.labels import ALARM, FAINT, MUTED, format_duration, gpu_status, process_name, shorten, worst_row
+from ...draw.text_output import printable
+
+_STATUS_WIDTH = 20
+_UTIL_WIDTH = 6
+_JOB_WIDTH = 22
+_INDEX_WIDTH = 2
+_PROFILE_WIDTH = 12
+"""As long as ``1c.7g.141gb``, and one more."""
+
+
+def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
+    """Cells for the names at the left: the indices, or where there are MIG devices also those and their profiles."""
+    if not any(gpu.devices for gpu in gpus):
+        return _INDEX_WIDTH
+    return max(cell_len(_title(gpu.reading)) for gpu in gpus)
+
+
+def gpu_row_line(
+    gpu: GpuRow, width: int, *, chosen: bool, names: int = _INDEX_WIDTH, stale_seconds: float | None = None
+) -> Content:
+    """The GPU's line, exactly ``width`` cells.
+
+    Args:
+        gpu: what to show.
+        width: cells.
+        names: cells for the name at its left, as ``gpu_name_width`` tells.
+        chosen: it is the one whose panel is open.
+        stale_seconds: how old its figures are, where that is worth saying.
+    """
+    reading = gpu.reading
+    mark = "▶" if chosen else " "
+    index = Content.styled(f"{mark}{set_cell_size(_title(reading), names)} ", "bold" if chosen else "")
+    if names == _INDEX_WIDTH:
+        index = Content.styled(f"{mark}{reading.index:>{names}} ", "bold" if chosen else "")
+    right = [_memory(gpu), _free(gpu), _status(gpu, stale_seconds)]
+    if width >= 100:
+        util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
+        right.insert(2, Content(f"{util:>{_UTIL_WIDTH}}"))
+        right.append(_job(gpu))
+    words = Content("  ").join(right)
+    room = max(4, width - index.cell_length - words.cell_length - 2)
+    drawn = _drawn(gpu, room)
+    return Content.assemble(index, drawn, " ", words).truncate(width)
+
+
+def _title(reading: GpuReading) -> str:
+    """``0``, ``0:3 1g.10gb``."""
+    if not isinstance(reading, MigDevice):
+        return reading.label
+    return f"{reading.label} {shorten(printable(reading.device.profile or 'MIG'), _PROFILE_WIDTH)}"
+
+
+def _drawn(gpu: GpuRow, room: int) -> Content:
+    """The bar and its end, or why there is none."""
+    reading = gpu.reading
+    if isinstance(reading, MigDevice) and reading.shares_memory_of:
+        of = reading.shares_memory_of
+        said = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
+        words = next((words for words in said if cell_len(words) <= room), said[-1])
+        return Content.styled(set_cell_size(words, room + 1), MUTED)
+    if reading.total_bytes:
+        return Content.assemble(bar_content(held_cells_with_budget_mark(gpu, room)), ("▏", FAINT))
+    reason = reading.reason("total_bytes") or "total not known"
+    return Content.styled(set_cell_size(shorten(f"n/a: {printable(reason)}", room), room + 1), MUTED)
+
+
+def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
+    """The titles over the lines of ``gpu_row_line``."""
+    right = [f"{'held/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
+    if width >= 100:
+        right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
+        right.append(f"{'job':{_JOB_WIDTH}}")
+    words = "  ".join(right)
+    room = max(4, width - names - 2 - len(words) - 2)
+    held = shorten("held GiB, ┃ where its budget says it ends", room + 1)
+    return Content.styled(f"{'GPU':{names + 1}} {held:{room + 1}} {words}", MUTED).truncate(width)
+
+
+def _memory(gpu: GpuRow) -> Content:
+    if _is_shared(gpu):
+        return Content.styled(f"{'shared':>11}", MUTED)
+    used, total = gpu.reading.used_bytes, gpu.reading.total_bytes
+    words = f"{format_gib(used)}/{'n/a' if total is None else _short(total)}"
+    return Content(f"{words:>11}")
+
+
+def _short(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.1f}"
+
+
+def _free(gpu: GpuRow) -> Content:
+    return Content(" " * 5 if _is_shared(gpu) else f"{format_gib(gpu.reading.free_bytes):>5}")
+
+
+def _is_shared(gpu: GpuRow) -> bool:
+    """Its memory stands in the line of another MIG device."""
+    return isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of is not None
+
+
+def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
+    status = gpu_status(gpu)
+    if stale_seconds is not None:
+        status = Content.styled(f" ! {format_duration(stale_seconds)} old ", ALARM)
+    status = status.truncate(_STATUS_WIDTH)
+    return Content.assemble(status, " " * (_STATUS_WIDTH - status.cell_length))
+
+
+def _job(gpu: GpuRow) -> Content:
+    """The worst job; of a MIG device without one its largest process."""
+    row = worst_row(gpu.rows)
+    if row and row.job:
+        return Content(set_cell_size(shorten(printable(row.job.label), _JOB_WIDTH), _JOB_WIDTH))
+    if not gpu.rows or not isinstance(gpu.reading, MigDevice):
+        return Content(" " * _JOB_WIDTH)
+    process = gpu.rows[0].process
+    rest = f" {process.pid}{f' +{len(gpu.rows) - 1}' if len(gpu.rows) > 1 else ''}"
+    name = shorten(process_name(process), _JOB_WIDTH - len(rest))
+    return Content.styled(set_cell_size(name + rest, _JOB_WIDTH), MUTED)

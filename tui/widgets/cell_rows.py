@@ -1,0 +1,71 @@
+"""A widget that draws its rows itself, and repaints only when they have changed."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.events import Resize
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ..draw.bars import Cell
+
+
+class CellRows(Widget):
+    """Rows of cells, drawn anew for another size.
+
+    Args:
+        ascii_only: draw without block characters.
+        id: the widget's id in the DOM.
+        classes: its CSS classes.
+    """
+
+    def __init__(
+        self,
+        *,
+        ascii_only: bool = False,
+        id: str | None = None,  # noqa: A002 - Textual's own name for it
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self._ascii_only = ascii_only
+        self._rows: list[list[Cell]] = []
+
+    def on_resize(self, _: Resize) -> None:
+        """Draw for the new size."""
+        self._draw()
+
+    def render_line(self, y: int) -> Strip:
+        """The row ``y`` as drawn last."""
+        if y >= len(self._rows):
+            return Strip.blank(self.size.width, self.rich_style)
+        return cells_strip(self._rows[y], self.rich_style)
+
+    def _draw(self) -> None:
+        raise NotImplementedError
+
+    def _keep(self, rows: list[list[Cell]]) -> None:
+        """Show these rows from now on."""
+        if rows != self._rows:
+            self._rows = rows
+            self.refresh()
+
+
+def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:
+    """The cells as one line of a widget.
+
+    Args:
+        cells: from left to right.
+        ground: the widget's own style, under the cells' colours.
+    """
+    base = ground or Style.null()
+    runs = groupby(cells, key=lambda cell: (cell.colour, cell.ground))
+    segments = (Segment("".join(cell.char for cell in run), base + _style(*colours)) for colours, run in runs)
+    return Strip(segments, len(cells))
+
+
+@lru_cache(maxsize=64)
+def _style(colour: str | None, ground: str | None) -> Style:
+    return Style(color=colour, bgcolor=ground)
