@@ -18,7 +18,7 @@ from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
-from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
+from vramtop.estimator.trace.worker_process import Worker
 from vramtop.estimator.worker.model.tasks import auto_class_name
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -108,7 +108,7 @@ def counter() -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def tracer() -> Iterator[Worker]:
-    with Worker(Path(sys.executable), INVENTORY_PROGRAM.with_name("trace.py")) as running:
+    with Worker(Path(sys.executable)) as running:
         yield running
 
 
