@@ -54,7 +54,9 @@ class BuiltInModel:
 
 
 def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, folders: bool = True) -> ResolvedModel:
-    """Find a job's model inline, in a folder, in the Hugging Face cache, or built in, in this order, and return its config.
+    """Return the config of a job's model.
+
+    Tried in this order: inline, a folder, the Hugging Face cache, the built-in models.
 
     Args:
         spec: the job's model.
