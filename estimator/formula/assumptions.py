@@ -8,10 +8,10 @@ from ..job.resolved_job import ResolvedJob, resolve_job
 from ..job.version_rules import version_assumptions
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.families import FAMILIES
+from ..model.families.registry import FAMILIES
 from ..model.lora import adapter_groups
 from ..model.parameters import Inventory
-from .activations.attention import uses_eager_attention
+from .activations.layer_context import uses_eager_attention
 
 _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""
@@ -119,7 +119,7 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
     if arch.max_positions and length > arch.max_positions:
         yield f"The sequence length {length} is beyond the model's {arch.max_positions} positions."
-    if uses_eager_attention(job.job, arch) and length >= _LONG_SEQUENCE:
+    if uses_eager_attention(job.model.attention, arch) and length >= _LONG_SEQUENCE:
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.quantization and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."

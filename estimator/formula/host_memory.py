@@ -29,7 +29,7 @@ from .plan import Plan, make_plan
 _PROCESS_BYTES = 430 * MIB
 """Python with torch and transformers imported: resident size, torch 2.13, transformers 5.23."""
 _CUDA_BYTES = 900 * MIB
-"""CUDA and its libraries in addition: a process with one small module on the GPU took 1.3 GB (pytorch/pytorch#31767)."""
+"""CUDA and its libraries besides: a process with one small module on the GPU took 1.3 GB (pytorch/pytorch#31767)."""
 ASSUMPTION = (
     "Host memory: a process takes 1.3 GiB before any tensor, and checkpoints are safetensors files; data loader "
     "workers and the data itself are not counted."
@@ -105,5 +105,5 @@ def _offloaded_of_stage(job: ResolvedJob, stage: Stage) -> tuple[int, int, int]:
 
 def _activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
     """Return what the GPU would save of activations without offloading."""
-    kept = replace(job.job, training=replace(job.training, activation_offload=False))
-    return saved_activations(kept, arch, stage, job.widths).all_layers_bytes * stage.in_flight
+    kept = replace(job, training=replace(job.training, activation_offload=False))
+    return saved_activations(kept, arch, stage).all_layers_bytes * stage.in_flight

@@ -5,9 +5,10 @@ from functools import cached_property, lru_cache
 
 from ..job.resolved_job import ResolvedJob
 from ..model.rank_share import Stage
+from .activations.kv_cache import key_value_cache_bytes
 from .activations.litgpt import head_passes
 from .activations.logits_and_loss import LossBytes, loss_bytes
-from .activations.saved_activations import SavedActivations, key_value_cache_bytes, saved_activations
+from .activations.saved_activations import SavedActivations, saved_activations
 from .cuda_overhead import communication_buffers, context_bytes, nccl_bytes, workspace_bytes
 from .fsdp_buffers import Buffers
 from .model_states import ModelStates, model_states
@@ -93,16 +94,16 @@ class RankMemory:
 
 def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
     """Return what one rank of a pipeline stage holds."""
-    job, arch, widths, tied = plan.job, plan.arch, plan.job.widths, plan.inventory.tied_head
+    job, arch, tied = plan.job, plan.arch, plan.inventory.tied_head
     return RankMemory(
         job=job,
         stage=stage,
         states=model_states(job, stage),
-        saved=saved_activations(job.job, arch, stage, widths),
-        loss=loss_bytes(job.job, arch, stage, widths),
+        saved=saved_activations(job, arch, stage),
+        loss=loss_bytes(job, arch, stage),
         buffers=communication_buffers(job, stage, tied=tied),
         nccl=nccl_bytes(job.parallel),
-        kv_cache=key_value_cache_bytes(job.job, arch, stage, widths),
+        kv_cache=key_value_cache_bytes(job, arch, stage),
         context=context_bytes(job.versions, plan.generation),
         bare_context=context_bytes(job.versions, plan.generation, kernels=False),
         workspace=workspace_bytes(
@@ -121,7 +122,7 @@ def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool) ->
     """Return the bytes of autocast's weight copies in the blocks, or outside of them."""
     if not job.widths.autocast:
         return 0
-    passes = 1 if layered else head_passes(job.job)  # a frozen weight is cast again for every use
+    passes = 1 if layered else head_passes(job)  # a frozen weight is cast again for every use
     elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied)
     return elements * passes * job.widths.compute
 

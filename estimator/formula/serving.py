@@ -74,15 +74,15 @@ def _need(plan: Plan, stage: Stage) -> ServingNeed:
     job, arch = plan.job, plan.arch
     asked, widths = job.inference or Inference(), job.widths
     sequences, length = job.training.micro_batch, job.training.sequence_length
-    step = prefill_tokens(job.job, large_card=_is_large(plan.gpu))
+    step = prefill_tokens(job, large_card=_is_large(plan.gpu))
     return ServingNeed(
         utilization=asked.gpu_memory_utilization,
         weights=round(sum(_weight_bytes(held, asked.weights, widths.compute) for held in stage.parameters)),
         activations=max(_prefill_bytes(plan, step), _sampler_bytes(arch, stage, min(sequences, step))),
         libraries=_LIBRARIES_BYTES,
         graphs=_GRAPHS_BYTES,
-        sequence_bytes=sequence_cache_bytes(job.job, arch, stage.layers, widths, length),
-        token_bytes=layer_token_bytes(job.job, arch, widths) * stage.layers,
+        sequence_bytes=sequence_cache_bytes(job, arch, stage.layers, length),
+        token_bytes=layer_token_bytes(job, arch) * stage.layers,
         sequences=sequences,
         length=length,
     )
@@ -115,13 +115,14 @@ def _sampler_bytes(arch: Architecture, stage: Stage, sequences: int) -> int:
 
 def _assumptions(plan: Plan) -> list[str]:
     share = (plan.job.inference or Inference()).gpu_memory_utilization
-    step = prefill_tokens(plan.job.job, large_card=_is_large(plan.gpu))
+    step = prefill_tokens(plan.job, large_card=_is_large(plan.gpu))
     gpu = plan.gpu.label if plan.gpu else "a GPU of the Hopper generation"
     found = [
         f"CUDA context as on {gpu}.",
         f"vLLM takes {share:g} of the GPU's total, whatever it needs; the figures here are the least it starts with: "
         "weights, its largest step, and the cache of one sequence of full length.",
-        f"A step has {step:,} tokens at most (max_num_batched_tokens), and samples for {plan.job.training.micro_batch}.",
+        f"A step has at most {step:,} tokens (max_num_batched_tokens), and samples for "
+        f"{plan.job.training.micro_batch}.",
     ]
     if plan.arch.sliding_window:
         found.append("Layers with a sliding window keep only that many tokens (vLLM's hybrid cache manager).")

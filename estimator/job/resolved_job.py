@@ -65,7 +65,11 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     accumulates_unsharded: bool
     """Gradients are accumulated before they are reduced, and so unsharded."""
     compiles_loss: bool
-    """Cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits."""
+    """Cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
+
+    ``compile`` covers blocks and loss in torchtitan (since 0.1: components/loss.py, pull request 1033) and torchtune
+    (training/_compile.py); the logits themselves are saved then, and backward writes their gradient.
+    """
 
 
 def resolve_job(job: Job) -> ResolvedJob:

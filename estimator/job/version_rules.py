@@ -125,31 +125,3 @@ def steps_take_same_memory(job: Job, *, torch: str, transformers: str) -> bool:
         asked.copies_shifted_logits == found.copies_shifted_logits
         and asked.casts_logits_in_model == found.casts_logits_in_model
     )
-
-
-def keeps_quantized_inputs(job: Job) -> bool:
-    return version_rules(job).keeps_quantized_inputs
-
-
-def saves_softmax_inputs(job: Job) -> bool:
-    return version_rules(job).saves_softmax_inputs
-
-
-def copies_shifted_logits(job: Job) -> bool:
-    return version_rules(job).copies_shifted_logits
-
-
-def casts_logits_in_model(job: Job) -> bool:
-    return version_rules(job).casts_logits_in_model
-
-
-def scales_norms_in_fp32(job: Job) -> bool:
-    return version_rules(job).scales_norms_in_fp32
-
-
-def runs_longest_first(job: Job) -> bool:
-    return version_rules(job).runs_longest_first
-
-
-def leaves_loss_to_eager(job: Job) -> bool:
-    return version_rules(job).leaves_loss_to_eager
