@@ -128,7 +128,7 @@ def test_ranks_on_one_gpu_are_named(machine: Machine) -> None:
         machine.rank(number, pid)
     (found,) = machine.look()
     assert kinds([found]) == [("shared", 1, (201, 202))]
-    assert found.sentence.startswith("ranks 0 and 1 of one job sit on this one GPU (processes 201, 202)")
+    assert found.sentence.startswith("ranks 0 and 1 of one job share this GPU (processes 201, 202)")
     assert "NCCL refuses" in found.advice
 
 
@@ -155,7 +155,7 @@ def test_contexts_that_ranks_leave_on_another_ones_gpu_are_named(machine: Machin
     assert kinds([found]) == [("strays", 0, (301, 302, 303))]
     assert found.about == (300,)
     assert found.sentence == (
-        "ranks 1 to 3 (processes 301, 302, 303), at home on other GPUs, hold a CUDA context each here: "
+        "ranks 1 to 3 (processes 301, 302, 303), whose own GPUs are others, hold a CUDA context each here: "
         "2.1 GiB of rank 0's GPU"
     )
     assert "set_device" in found.advice
