@@ -170,7 +170,7 @@ def _stray_contexts(context: RuleContext, job: dict[int, int], by_gpu: dict[int,
             pids=pids,
             about=tuple(owners),
             held_bytes=held,
-            sentence=f"{who} ({format_pids(pids)}), whose own GPUs are others, hold{'s' * (len(pids) == 1)} {each} here: "
+            sentence=f"{who} ({format_pids(pids)}), which run on other GPUs, hold{'s' * (len(pids) == 1)} {each} here: "
             f"{format_gib(held)} GiB of {_format_ranks(sorted(job[pid] for pid in owners))}'s GPU",
             advice=_ONE_GPU_PER_RANK_ADVICE,
         )
