@@ -8,8 +8,8 @@ what is computed or moved once more; ``quality`` says on the same scale what som
 from collections.abc import Iterator
 from typing import Any
 
-from ..formula.model_states import shards
 from ..job.job import Job
+from ..job.resolved_job import resolve_job
 from .change import HOST_LOADING, Change, shorter_sequences
 from .inference_changes import for_inference, for_vllm
 
@@ -116,7 +116,7 @@ def _smaller_batches(job: Job) -> Iterator[Change]:
     batch, factor = training.micro_batch, 2
     while batch % factor == 0:
         smaller = batch // factor
-        gathers = shards(job).weights > 1
+        gathers = resolve_job(job).shards.weights > 1
         idle = 0.3 if smaller * training.sequence_length < _MIN_BUSY_TOKENS else 0.0
         yield Change(
             kind="micro-batch",
