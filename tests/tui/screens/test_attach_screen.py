@@ -379,7 +379,7 @@ async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimat
     def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
-    screen = AttachScreen(watchlist, attach=read_run, estimate=estimate_forty, pid=1)
+    screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
     async with Host(screen).run_test() as pilot:
         await until(pilot, lambda: "hidden from this user" in text_of(screen, "#say"))
 
