@@ -14,7 +14,7 @@ from ..job.version_rules import (
 )
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.families import FAMILIES
+from ..model.families.registry import FAMILIES
 from ..model.lora import adapter_groups
 from ..model.parameters import Inventory
 from .activations.attention import uses_eager_attention

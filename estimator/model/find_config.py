@@ -16,7 +16,7 @@ from ..common.paths import expand_user, is_file
 from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
 from ..job.job import ModelSpec, Task
 from ..job.job_file import names_user_code
-from .architecture import usual_task
+from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
 """Parts of a name that tell how, or when, a model was trained on, not its shape."""

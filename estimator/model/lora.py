@@ -10,42 +10,13 @@ from typing import Literal
 
 from ..common.errors import InputError
 from ..job.job import Job, Lora
+from .families.registry import family_of
 from .parameters import Inventory, ParameterGroup
 
 _PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
 _WHOLE = frozenset({"query_key_value", "qkv_proj", "c_attn"})
 """In LitGPT queries, keys and values are one layer, adapted by its parts; what families call it that fuse it too."""
 _Targets = tuple[str, ...] | Literal["all-linear"]
-_FUSED_FAMILIES = frozenset(
-    {
-        "afmoe",
-        "cohere2_moe",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "dots1",
-        "ernie4_5_moe",
-        "exaone_moe",
-        "flex_olmo",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm4v_moe",
-        "glm_moe_dsa",
-        "hunyuan_v1_moe",
-        "longcat_flash",
-        "minimax",
-        "minimax_m2",
-        "mixtral",
-        "olmoe",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_omni_moe",
-        "qwen3_omni_moe_text",
-        "qwen3_omni_moe_thinker",
-        "solar_open",
-    }
-)
-"""Families whose experts transformers 5 fused, and for which peft takes the old names to mean the fused ones."""
 
 
 def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
@@ -137,7 +108,7 @@ def _may_adapt(group: ParameterGroup, inventory: Inventory, lora: Lora) -> bool:
 
 def _tied_head(inventory: Inventory) -> list[ParameterGroup]:
     """A head that is the embedding has no parameter of its own, but is a layer that can be targeted."""
-    if not inventory.tied_head or inventory.family in ("bert", "roberta", "distilbert"):  # there it is called otherwise
+    if not inventory.tied_head or family_of(inventory.family).heads.masked_lm:  # that has another name
         return []
     tokens = [g for g in inventory.groups if g.role == "embedding" and g.shape[0] == _vocabulary_rows(inventory)]
     return [replace(group, name="lm_head.weight") for group in tokens[:1]]
@@ -154,9 +125,10 @@ def _vocabulary_rows(inventory: Inventory) -> int:
 
 def _old_names(inventory: Inventory) -> dict[str, str]:
     """What the parts of a mixture of experts were called before they were fused, and are called now."""
-    if inventory.family not in _FUSED_FAMILIES:
+    names = family_of(inventory.family).expert_names
+    if names is None:
         return {}
-    gate, up, down = ("w1", "w3", "w2") if inventory.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    gate, up, down = names
     return {"gate": "gate.weight", gate: "gate_up_proj", up: "gate_up_proj", down: "down_proj"}
 
 

@@ -21,8 +21,9 @@ from vramtop.estimator.readers.source.filesystem_view import follow_links
 
 from ..host.container_info import container_info
 from ..host.interpreter import find_interpreter, installed_versions
-from ..host.process_tree import ProcessInfo, RunProcesses, find_run_processes, parse_rank, read_process
-from ..host.processes import namespace_pids
+from ..host.process_identity import namespace_pids
+from ..host.process_info import ProcessInfo, parse_rank, read_process
+from ..host.run_processes import RunProcesses, find_run_processes
 from ..probe.probe_reader import ProbeReader, ProbeSample
 from ..probe.probe_settings import settings_from_probe
 from ..snapshot.snapshot import GpuReading

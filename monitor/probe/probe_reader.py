@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..host.processes import namespace_pids
+from ..host.process_identity import namespace_pids
 from ..snapshot.snapshot import MAX_UNIX_SECONDS
 
 _MAGIC = b"VRAMTOP1"

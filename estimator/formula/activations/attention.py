@@ -11,19 +11,6 @@ from ...model.architecture import Architecture
 from . import litgpt
 from .layer_context import LayerContext
 
-_FUSED_VIEWS = frozenset({"phi3", "gpt_neox"})
-"""Values are a view of one tensor with queries and keys, which rotation copies: the whole tensor stays."""
-COPIED_OUTPUT = frozenset({"phi", "phi3", "gpt_neox", "deepseek_v2", "deepseek_v3"})
-"""Queries are concatenated, so attention's output comes in another layout and is copied for its projection."""
-_GATHERED_ATTENTION = frozenset({"phi3", "olmo2"})
-"""Families whose plan for tensor parallelism gathers what the projections give, and splits it again behind."""
-WIDE_SCALE = ("gemma", "olmo2", "gpt_oss")
-"""Families (the beginnings of their names) whose norms multiply by their weight in fp32."""
-PLAIN_SOFTMAX = frozenset({"bert", "roberta", "distilbert", "gpt2", "t5"})
-"""Families whose eager attention takes the softmax in the type of the scores; the others' takes it in fp32."""
-_NO_FUSED_KERNEL = frozenset({"gpt_oss", "gemma2"})
-"""Families for which transformers 5 has no sdpa: sinks, or capped scores."""
-
 
 def uses_math_attention(job: Job, arch: Architecture, widths: Widths) -> bool:
     """Whether sdpa has no fused kernel to choose and keeps its probabilities: grouped heads in fp32.
@@ -35,7 +22,7 @@ def uses_math_attention(job: Job, arch: Architecture, widths: Widths) -> bool:
 
 def uses_eager_attention(job: Job, arch: Architecture) -> bool:
     """Attention keeps its probabilities: asked for, or the family has no other with sdpa."""
-    return job.model.attention == "eager" or (job.model.attention == "sdpa" and arch.family in _NO_FUSED_KERNEL)
+    return job.model.attention == "eager" or (job.model.attention == "sdpa" and not arch.rules.supports_sdpa)
 
 
 def attention_per_token(context: LayerContext) -> float:
@@ -57,22 +44,22 @@ def attention_per_token(context: LayerContext) -> float:
     elif uses_math_attention(context.job, arch, widths):
         core = c * (whole + arch.attention_output_size) + 4 * arch.heads * length
     elif eager:
-        softmax = c if arch.family in PLAIN_SOFTMAX and not widths.mixed else 4
+        softmax = c if arch.rules.softmax_in_score_dtype and not widths.mixed else 4
         # dropout keeps a mask, and what it gives is multiplied; else it is the probabilities, or their cast
         kept = 1 + c if arch.attention_dropout else (c if c != softmax else 0)
         tanh = c if arch.attention_softcap else 0
-        if arch.family == "gpt_oss":  # the softmax of scores and sinks, of which the scores' part is multiplied
+        if arch.rules.attention_sinks:  # the softmax of scores and sinks, of which the scores' part is multiplied
             softmax, kept = (4, c) if widths.autocast else (c, 0)  # the sinks are parameters, and not cast
         given = (4 if widths.mixed else c) if saves_softmax_inputs(context.job) else 0
         core = c * whole + arch.heads * length * (softmax + kept + tanh + given)
     else:
         copied = (
-            arch.family in COPIED_OUTPUT and context.trains_weights and c != 4
+            arch.rules.copies_attention_output and context.trains_weights and c != 4
         )  # the kernel for fp32 lays it out as needed
         core = c * grouped + 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
         core += masked * c * (whole - grouped)
     core += masked * c * length
-    if arch.family in _FUSED_VIEWS and fused and not uses_math_attention(context.job, arch, widths):
+    if arch.rules.fused_qkv_views and fused and not uses_math_attention(context.job, arch, widths):
         core += c * (arch.query_size + arch.key_size)
     needing = context.readers.get("attention_out", (1, 1))[1]
     if eager and (needing or context.trains_weights):
@@ -80,7 +67,7 @@ def attention_per_token(context: LayerContext) -> float:
     elif needing and not context.trains_weights and context.adapter_width != c and framework != "litgpt":
         # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
         core += (c if widths.autocast else context.adapter_width) * arch.attention_output_size
-    if context.gathers(_GATHERED_ATTENTION):
+    if arch.rules.gathers_attention and context.follows_plan:
         return core + _query_norms_per_token(context) + c * arch.attention_output_size / split
     return (core + _query_norms_per_token(context) + _latents_per_token(context)) / split
 
@@ -119,7 +106,7 @@ def _query_norms_per_token(context: LayerContext) -> float:
     if arch.qk_norm == "none":
         return 0.0
     size, heads = arch.query_size + arch.key_size, arch.heads + arch.kv_heads
-    scaled = 4 if arch.family.startswith(WIDE_SCALE) else c
+    scaled = 4 if arch.rules.fp32_norm_scale else c
     return 4 * size + 4 * heads + (scaled * size if context.trains_weights else 0)
 
 

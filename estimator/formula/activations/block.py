@@ -5,7 +5,7 @@ Read off what torch autograd saves for each operation of transformers 5's blocks
 
 from ...job.version_rules import keeps_quantized_inputs
 from . import litgpt
-from .attention import COPIED_OUTPUT, WIDE_SCALE, attention_per_token, relative_bias_per_token, uses_eager_attention
+from .attention import attention_per_token, relative_bias_per_token, uses_eager_attention
 from .layer_context import LayerContext, tokens_per_rank
 from .linear_inputs import LinearInput
 
@@ -13,8 +13,6 @@ _ACTIVATION_EXTRA = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
 AUTOCAST_EXTRA = {"gelu_new": 7}
 """The same in units of two bytes under CUDA's autocast, which runs ``pow`` and all that follows it in fp32."""
-_GATHERED_MLP = frozenset({"phi3"})
-"""Families whose plan for tensor parallelism gathers what the projections give, and splits it again behind."""
 
 
 def attention_half_per_token(context: LayerContext) -> float:
@@ -66,7 +64,7 @@ def norm_per_token(context: LayerContext, size: float) -> float:
         return (4 if widths.mixed else widths.residual) * size + 8  # input, mean and reciprocal deviation
     if context.job.training.framework in ("torchtitan", "megatron"):
         return widths.residual * size + 4  # fused: input and reciprocal deviation
-    scaled = 4 if arch.family.startswith(WIDE_SCALE) else widths.residual
+    scaled = 4 if arch.rules.fp32_norm_scale else widths.residual
     if context.job.training.framework == "litgpt":
         scaled = litgpt.norm_scale_width(context.job, widths)
     # T5's norm multiplies its input as it came, and not the copy in fp32 that it takes the variance of
@@ -116,7 +114,7 @@ def quantized_inputs_per_token(context: LayerContext) -> dict[LinearInput, float
     if arch.parallel_residual and arch.norms_per_layer == 1:
         del sizes["mlp_in"]  # the same tensor
     eager = uses_eager_attention(context.job, arch)
-    if context.job.training.framework == "litgpt" or eager or arch.family in COPIED_OUTPUT:
+    if context.job.training.framework == "litgpt" or eager or arch.rules.copies_attention_output:
         sizes["attention_out"] = arch.attention_output_size  # else it is the tensor that attention has saved
     # an adapter of the same type without dropout before it keeps the tensor itself
     adapted = context.adapter_width == c and context.job.training.framework != "litgpt"
@@ -136,7 +134,7 @@ def mlp_per_token(context: LayerContext, size: int) -> float:
         product = context.adapter_width * size
         if context.job.training.framework == "litgpt":
             product = litgpt.dropout_per_token(context.widths, size)
-    if context.gathers(_GATHERED_MLP):
+    if arch.rules.gathers_mlp and context.follows_plan:
         return saved * c * size + product / context.tensor_parallel
     if arch.relative_buckets and arch.hidden_dropout:  # T5 drops out what its second projection reads
         product += (c + 1) * size
@@ -159,7 +157,7 @@ def _experts_per_token(context: LayerContext) -> float:
     # for the experts' gradient; what takes the place of the grouped product outside of bf16 keeps it anyway
     needed = full or context.adapted_expert_elements > 0 or wide == 4
     tensors = (2 if needed else 1) * arch.hidden + (factors + needed) * arch.expert_mlp_size
-    if arch.family == "gpt_oss":  # its experts have biases, and clamp what they multiply
+    if arch.rules.expert_bias:  # its experts have biases, and clamp what they multiply
         tensors += arch.hidden + arch.expert_mlp_size
     routed = arch.experts_per_token * wide * tensors
     router = 12 * arch.experts + (c * arch.hidden if full else 0)

@@ -65,11 +65,10 @@ class LayerContext:
         """True if linear layers read an fp32 norm's output under autocast, and each makes its own cast of it."""
         return self.widths.autocast or (self.widths.mixed and self.arch.norm == "layer" and self.arch.causal)
 
-    def gathers(self, families: frozenset[str]) -> bool:
-        """Return True if tensor parallelism leaves the activations of this family whole here."""
-        return (
-            self.tensor_parallel > 1 and self.arch.family in families and self.job.training.framework == "transformers"
-        )
+    @property
+    def follows_plan(self) -> bool:
+        """True if tensor parallelism follows the plan in a transformers model."""
+        return self.tensor_parallel > 1 and self.job.training.framework == "transformers"
 
 
 def layer_context(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LayerContext:

@@ -1,6 +1,6 @@
 """Bytes per token that one block needs for a moment while it runs, besides what the forward pass saves."""
 
-from .attention import PLAIN_SOFTMAX, relative_bias_per_token, scores_per_token
+from .attention import relative_bias_per_token, scores_per_token
 from .block import AUTOCAST_EXTRA, activation_tensors, mlp_per_token
 from .layer_context import LayerContext
 
@@ -54,7 +54,8 @@ def _adapter_outputs(context: LayerContext, *, saved_behind: bool) -> float:
 def attention_backward_per_token(context: LayerContext) -> float:
     """The same for its attention: of the scores, where these are written, else of queries, keys and values."""
     arch, c = context.arch, context.widths.compute
-    plain = context.job.training.framework == "transformers" and arch.family in {*PLAIN_SOFTMAX, "gpt_oss"}
+    low_precision_softmax = arch.rules.softmax_in_score_dtype or arch.rules.attention_sinks
+    plain = context.job.training.framework == "transformers" and low_precision_softmax
     scores = scores_per_token(context) * (2 * c if plain and not context.widths.mixed else 4 + c)
     fused = (
         4 * arch.query_size + c * (arch.query_size + 2 * arch.heads * arch.value_head_dim)

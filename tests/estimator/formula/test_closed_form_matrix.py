@@ -17,7 +17,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.trace import traced_budget as traced
 from vramtop.estimator.trace.traced_budget import TRACE_PROGRAM
 from vramtop.estimator.trace.worker_process import Worker

@@ -13,10 +13,10 @@ from transformers.models.auto import modeling_auto
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Task, Training
-from vramtop.estimator.model.architecture import read_architecture, usual_task
-from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, inventory_from_shape
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
+from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
 from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
 from vramtop.estimator.worker.model.tasks import auto_class_name
@@ -218,7 +218,7 @@ def test_the_usual_task_of_a_family_that_is_not_known(config: dict[str, Any], ta
 
 def as_unknown(model: BuiltInModel) -> float:
     """How far off the count is when the family is not known."""
-    unknown = inventory_from_shape({**model.config, "model_type": "brandnew"}, model.task)
+    unknown = count_parameters(read_architecture({**model.config, "model_type": "brandnew"}, model.task))
     assert unknown.count == "approximate"
     return unknown.parameters / model.parameters - 1
 

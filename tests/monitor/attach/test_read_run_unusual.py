@@ -56,7 +56,7 @@ def test_a_pid_that_was_given_to_another_process(start: Start, script: Script) -
             ["bash", "-c", "echo ready; sleep 120; true"],
             r"\(bash -c echo ready; sleep 120; true\) runs no Python script",
         ),
-        (["PYTHON", "-c", SLEEPS], "runs Python code that no file holds"),
+        (["PYTHON", "-c", SLEEPS], "runs Python code that is in no file"),
     ],
 )
 def test_a_process_that_trains_nothing(start: Start, command: list[str], why: str) -> None:

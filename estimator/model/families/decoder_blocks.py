@@ -1,47 +1,33 @@
-"""The parameters of decoder blocks as transformers 5 names them: Llama and its like, MoE, latent attention, Phi, GPT.
+"""Parameters of decoders as transformers 5 names them: Llama-like blocks, MoE, latent attention, Phi, GPT.
 
-Every function yields what one model has; ``repeat`` is already the number of layers. Linear weights are (out, in).
+Every function yields the parameters of a whole model without its head. Linear weights are (out, in).
 """
 
 from collections.abc import Iterator
 
-from .architecture import Architecture
-from .families import Family
-from .parameter_roles import NamedShape
-
-
-def linear(name: str, out_size: int, in_size: int, repeat: int, *, bias: bool = False) -> Iterator[NamedShape]:
-    """A linear layer's weight, and its bias if it has one."""
-    yield NamedShape(f"{name}.weight", (out_size, in_size), repeat, "linear")
-    if bias:
-        yield NamedShape(f"{name}.bias", (out_size,), repeat, "bias")
-
-
-def norm(name: str, size: int, repeat: int, *, bias: bool = False) -> Iterator[NamedShape]:
-    """A norm's scale, and its shift if it is a layer norm."""
-    yield NamedShape(f"{name}.weight", (size,), repeat, "norm")
-    if bias:
-        yield NamedShape(f"{name}.bias", (size,), repeat, "norm")
+from ..architecture import Architecture
+from ..parameter_roles import NamedShape, linear, norm
+from .family import Family
 
 
 def llama_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
-    """Embedding, blocks and last norm of Llama-like decoders, with whatever MoE and latent attention they have."""
+    """Yield embedding, blocks and final norm of Llama-like decoders, including MoE and latent attention."""
     block = f"{prefix}layers.*."
     yield NamedShape(f"{prefix}embed_tokens.weight", (arch.vocab, arch.hidden), 1, "embedding")
     yield from _latent_attention(arch, block) if arch.kv_lora_rank else _attention(arch, block)
-    if arch.family == "gpt_oss":
+    if arch.rules.attention_sinks:
         yield NamedShape(f"{block}self_attn.sinks", (arch.heads,), arch.layers, "parameter")
     if arch.dense_layers:
         yield from _gated_mlp(f"{block}mlp.", arch, arch.mlp_size, arch.dense_layers)
     if arch.moe_layers:
         yield from _moe(arch, family, f"{block}mlp.")
-    for name in _block_norms(arch):
+    for name in family.block_norms:
         yield from norm(block + name, arch.hidden, arch.layers)
     yield from norm(f"{prefix}norm", arch.hidden, 1)
 
 
-def phi3_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
-    """Phi-3: Llama's block with fused projections."""
+def phi3_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of Phi-3: Llama's block with fused projections."""
     block, layers = f"{prefix}layers.*.", arch.layers
     fused = arch.query_size + arch.key_size + arch.value_size
     yield NamedShape(f"{prefix}embed_tokens.weight", (arch.vocab, arch.hidden), 1, "embedding")
@@ -49,13 +35,13 @@ def phi3_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
     yield from linear(f"{block}self_attn.o_proj", arch.hidden, arch.attention_output_size, layers)
     yield from linear(f"{block}mlp.gate_up_proj", 2 * arch.mlp_size, arch.hidden, layers)
     yield from linear(f"{block}mlp.down_proj", arch.hidden, arch.mlp_size, layers)
-    for name in _block_norms(arch):
+    for name in family.block_norms:
         yield from norm(block + name, arch.hidden, layers)
     yield from norm(f"{prefix}norm", arch.hidden, 1)
 
 
-def phi_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
-    """Phi-1 and Phi-2: attention and MLP beside each other under one layer norm, all with biases."""
+def phi_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of Phi-1 and Phi-2: attention and MLP in parallel after one layer norm, all with biases."""
     block, layers = f"{prefix}layers.*.", arch.layers
     yield NamedShape(f"{prefix}embed_tokens.weight", (arch.vocab, arch.hidden), 1, "embedding")
     yield from linear(f"{block}self_attn.q_proj", arch.query_size, arch.hidden, layers, bias=True)
@@ -67,25 +53,26 @@ def phi_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
             yield from norm(f"{block}self_attn.{name}", arch.head_dim, layers, bias=True)
     yield from linear(f"{block}mlp.fc1", arch.mlp_size, arch.hidden, layers, bias=True)
     yield from linear(f"{block}mlp.fc2", arch.hidden, arch.mlp_size, layers, bias=True)
-    yield from norm(f"{block}input_layernorm", arch.hidden, layers, bias=True)
+    for name in family.block_norms:
+        yield from norm(block + name, arch.hidden, layers, bias=True)
     yield from norm(f"{prefix}final_layernorm", arch.hidden, 1, bias=True)
 
 
-def gpt_neox_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
-    """GPT-NeoX and Pythia: fused query, key and value; layer norms."""
+def gpt_neox_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of GPT-NeoX and Pythia: fused query, key and value; layer norms."""
     block, layers = f"{prefix}layers.*.", arch.layers
     yield NamedShape(f"{prefix}embed_in.weight", (arch.vocab, arch.hidden), 1, "embedding")
     yield from linear(f"{block}attention.query_key_value", 3 * arch.hidden, arch.hidden, layers, bias=arch.qkv_bias)
     yield from linear(f"{block}attention.dense", arch.hidden, arch.hidden, layers, bias=arch.output_bias)
     yield from linear(f"{block}mlp.dense_h_to_4h", arch.mlp_size, arch.hidden, layers, bias=True)
     yield from linear(f"{block}mlp.dense_4h_to_h", arch.hidden, arch.mlp_size, layers, bias=True)
-    for name in ("input_layernorm", "post_attention_layernorm"):
+    for name in family.block_norms:
         yield from norm(block + name, arch.hidden, layers, bias=True)
     yield from norm(f"{prefix}final_layer_norm", arch.hidden, 1, bias=True)
 
 
-def gpt2_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
-    """GPT-2, whose linear layers are stored (in, out)."""
+def gpt2_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of GPT-2, whose linear layers are stored (in, out)."""
     block, layers, hidden = f"{prefix}h.*.", arch.layers, arch.hidden
     yield NamedShape(f"{prefix}wte.weight", (arch.vocab, hidden), 1, "embedding")
     yield NamedShape(f"{prefix}wpe.weight", (arch.positions, hidden), 1, "embedding")
@@ -97,7 +84,7 @@ def gpt2_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
     ):
         yield NamedShape(f"{block}{name}.weight", (in_size, out_size), layers, "conv1d")
         yield NamedShape(f"{block}{name}.bias", (out_size,), layers, "bias")
-    for name in ("ln_1", "ln_2"):
+    for name in family.block_norms:
         yield from norm(block + name, hidden, layers, bias=True)
     yield from norm(f"{prefix}ln_f", hidden, 1, bias=True)
 
@@ -137,34 +124,21 @@ def _gated_mlp(prefix: str, arch: Architecture, size: int, repeat: int) -> Itera
 
 
 def _moe(arch: Architecture, family: Family, mlp: str) -> Iterator[NamedShape]:
-    """Router, routed experts fused into one tensor each, shared experts."""
+    """Yield router, routed experts (fused into one tensor per projection) and shared experts."""
     layers, experts, size = arch.moe_layers, arch.experts, arch.expert_mlp_size
     router = f"{mlp}{'router' if family.router_bias else 'gate'}"
     yield NamedShape(f"{router}.weight", (experts, arch.hidden), layers, "parameter")
     if family.router_bias:
         yield NamedShape(f"{router}.bias", (experts,), layers, "parameter")
     up, down = (2 * size, arch.hidden), (arch.hidden, size)
-    if family.expert_bias:  # gpt_oss stores them (in, out), with biases
+    if arch.rules.expert_bias:  # gpt_oss stores them (in, out), with biases
         up, down = (up[1], up[0]), (down[1], down[0])
         yield NamedShape(f"{mlp}experts.gate_up_proj_bias", (experts, 2 * size), layers, "parameter")
         yield NamedShape(f"{mlp}experts.down_proj_bias", (experts, arch.hidden), layers, "parameter")
     yield NamedShape(f"{mlp}experts.gate_up_proj", (experts, *up), layers, "parameter")
     yield NamedShape(f"{mlp}experts.down_proj", (experts, *down), layers, "parameter")
     if arch.shared_mlp_size:
-        single = arch.family == "qwen2_moe"
-        yield from _gated_mlp(f"{mlp}shared_expert{'' if single else 's'}.", arch, arch.shared_mlp_size, layers)
-        if single:
+        plural = "" if family.shared_expert_gate else "s"
+        yield from _gated_mlp(f"{mlp}shared_expert{plural}.", arch, arch.shared_mlp_size, layers)
+        if family.shared_expert_gate:
             yield from linear(f"{mlp}shared_expert_gate", 1, arch.hidden, layers)
-
-
-def _block_norms(arch: Architecture) -> tuple[str, ...]:
-    if arch.norms_per_layer == 4:
-        return (
-            "input_layernorm",
-            "post_attention_layernorm",
-            "pre_feedforward_layernorm",
-            "post_feedforward_layernorm",
-        )
-    if arch.family == "olmo2":
-        return ("post_attention_layernorm", "post_feedforward_layernorm")
-    return ("input_layernorm", "post_attention_layernorm")

@@ -1,17 +1,17 @@
-"""The parameters of encoders and of T5 as transformers 5 names them.
+"""Parameters of encoders and of T5 as transformers 5 names them.
 
-Every function yields what one model has; ``repeat`` is already the number of layers. Linear weights are (out, in).
+Every function yields the parameters of a whole model without its head. Linear weights are (out, in).
 """
 
 from collections.abc import Iterator
 
-from .architecture import Architecture
-from .count_decoder import linear, norm
-from .parameter_roles import NamedShape
+from ..architecture import Architecture
+from ..parameter_roles import NamedShape, linear, norm
+from .family import Family
 
 
-def bert_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
-    """BERT and RoBERTa: embeddings, blocks, and the pooler where the task's model has one."""
+def bert_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of BERT and RoBERTa: embeddings, blocks, and the pooler if the task's model has one."""
     embeddings, block, layers = f"{prefix}embeddings.", f"{prefix}encoder.layer.*.", arch.layers
     yield NamedShape(f"{embeddings}word_embeddings.weight", (arch.vocab, arch.hidden), 1, "embedding")
     yield NamedShape(f"{embeddings}position_embeddings.weight", (arch.positions, arch.hidden), 1, "embedding")
@@ -19,31 +19,30 @@ def bert_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
     yield from norm(f"{embeddings}LayerNorm", arch.hidden, 1, bias=True)
     for name in ("self.query", "self.key", "self.value", "output.dense"):
         yield from linear(f"{block}attention.{name}", arch.hidden, arch.hidden, layers, bias=True)
-    yield from norm(f"{block}attention.output.LayerNorm", arch.hidden, layers, bias=True)
     yield from linear(f"{block}intermediate.dense", arch.mlp_size, arch.hidden, layers, bias=True)
     yield from linear(f"{block}output.dense", arch.hidden, arch.mlp_size, layers, bias=True)
-    yield from norm(f"{block}output.LayerNorm", arch.hidden, layers, bias=True)
-    pooled = ("feature-extraction", "sequence-classification") if arch.family == "bert" else ("feature-extraction",)
-    if arch.task in pooled:
+    for name in family.block_norms:
+        yield from norm(block + name, arch.hidden, layers, bias=True)
+    if arch.task in family.heads.pooled:
         yield from linear(f"{prefix}pooler.dense", arch.hidden, arch.hidden, 1, bias=True)
 
 
-def distilbert_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
-    """DistilBERT: BERT's block without token types and pooler."""
+def distilbert_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of DistilBERT: BERT's block without token types and pooler."""
     embeddings, block, layers = f"{prefix}embeddings.", f"{prefix}transformer.layer.*.", arch.layers
     yield NamedShape(f"{embeddings}word_embeddings.weight", (arch.vocab, arch.hidden), 1, "embedding")
     yield NamedShape(f"{embeddings}position_embeddings.weight", (arch.positions, arch.hidden), 1, "embedding")
     yield from norm(f"{embeddings}LayerNorm", arch.hidden, 1, bias=True)
     for name in ("q_lin", "k_lin", "v_lin", "out_lin"):
         yield from linear(f"{block}attention.{name}", arch.hidden, arch.hidden, layers, bias=True)
-    yield from norm(f"{block}sa_layer_norm", arch.hidden, layers, bias=True)
     yield from linear(f"{block}ffn.lin1", arch.mlp_size, arch.hidden, layers, bias=True)
     yield from linear(f"{block}ffn.lin2", arch.hidden, arch.mlp_size, layers, bias=True)
-    yield from norm(f"{block}output_layer_norm", arch.hidden, layers, bias=True)
+    for name in family.block_norms:
+        yield from norm(block + name, arch.hidden, layers, bias=True)
 
 
-def t5_body(arch: Architecture, prefix: str) -> Iterator[NamedShape]:
-    """T5: relative positions in each stack's first block, root-mean-square norms, no biases."""
+def t5_body(arch: Architecture, _family: Family, prefix: str) -> Iterator[NamedShape]:
+    """Yield the parameters of T5: relative positions in each stack's first block, RMS norms, no biases."""
     yield NamedShape(f"{prefix}shared.weight", (arch.vocab, arch.hidden), 1, "embedding")
     yield from _t5_stack(arch, f"{prefix}encoder.", arch.encoder_layers, cross=False)
     if arch.decoder_layers:
