@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..job.job import Job
+from ..job.resolved_job import ResolvedJob
 
 HOST_LOADING = "loading"
 """The kind of changes that lower host memory only."""
@@ -33,7 +33,7 @@ class Change:
         return max(0.0, self.slowdown) + self.quality
 
 
-Proposal = Callable[[Job, int], Iterator[Change]]
+Proposal = Callable[[ResolvedJob, int], Iterator[Change]]
 """Yields the changes that suit a job, given the number of GPUs that there are: a ``ChangeRule`` or a function."""
 
 
@@ -42,15 +42,15 @@ class ChangeRule:
     """A row of a table of changes: the jobs that it applies to, the settings that it changes, and its cost."""
 
     kind: str
-    applies: Callable[[Job], bool]
-    changes: Mapping[str, Any] | Callable[[Job], dict[str, Any]]
+    applies: Callable[[ResolvedJob], bool]
+    changes: Mapping[str, Any] | Callable[[ResolvedJob], dict[str, Any]]
     """Dotted job keys and their new values, or a function of the job that returns them."""
     why: str
     slowdown: float = 0.0
     quality: float = 0.0
     source: str
 
-    def __call__(self, job: Job, _gpus: int) -> Iterator[Change]:
+    def __call__(self, job: ResolvedJob, _gpus: int) -> Iterator[Change]:
         """Yield the change if it applies to the job."""
         if self.applies(job):
             yield Change(
@@ -63,7 +63,7 @@ class ChangeRule:
             )
 
 
-def shorter_sequences(job: Job, _gpus: int) -> Iterator[Change]:
+def shorter_sequences(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
     """Yield sequences of half the length, a quarter, ... down to 512 tokens."""
     length, halvings = job.training.sequence_length, 1
     while length % 2 == 0 and length >= 1024:

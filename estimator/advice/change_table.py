@@ -3,6 +3,7 @@
 from typing import Literal
 
 from ..job.job import Job
+from ..job.resolved_job import ResolvedJob, resolve_job
 from .change import Change, Proposal
 from .inference_changes import INFERENCE_CHANGES, VLLM_CHANGES
 from .training_changes import TRAINING_CHANGES
@@ -24,11 +25,12 @@ def candidate_changes(job: Job, *, gpus: int = 1) -> tuple[Change, ...]:
         job: the job to change.
         gpus: number of GPUs that there are, for sharding the job further.
     """
-    found = [change for propose in CHANGES[_workload(job)] for change in propose(job, gpus)]
+    resolved = resolve_job(job)
+    found = [change for propose in CHANGES[_workload(resolved)] for change in propose(resolved, gpus)]
     return tuple(sorted(found, key=lambda change: change.cost))
 
 
-def _workload(job: Job) -> Workload:
+def _workload(job: ResolvedJob) -> Workload:
     if job.served_by_vllm:
         return "vllm"
-    return "training" if job.training.mode == "train" else "inference"
+    return "training" if job.trains else "inference"

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 
-from ..job.frameworks import FRAMEWORKS
-from ..job.job import Inference, Job
-from ..job.strategies import PRECISIONS
+from ..job.job import Inference
+from ..job.resolved_job import ResolvedJob
 from .change import Change, ChangeRule, Proposal, shorter_sequences
 
 _UTILIZATIONS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
 
-def _inference(job: Job) -> Inference:
+def _inference(job: ResolvedJob) -> Inference:
     return job.inference or Inference()
 
 
@@ -21,7 +20,7 @@ def _fewer_sequences(slowdown: float) -> Proposal:
         slowdown: cost of each halving.
     """
 
-    def propose(job: Job, _gpus: int) -> Iterator[Change]:
+    def propose(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
         batch, halvings = job.training.micro_batch, 0
         while batch > 1:
             batch, halvings = batch // 2, halvings + 1
@@ -37,7 +36,7 @@ def _fewer_sequences(slowdown: float) -> Proposal:
     return propose
 
 
-def _other_utilizations(job: Job, _gpus: int) -> Iterator[Change]:
+def _other_utilizations(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
     """Yield other shares of the GPU's memory that vLLM takes."""
     for share in _UTILIZATIONS:
         lower = _inference(job).gpu_memory_utilization - share
@@ -53,9 +52,9 @@ def _other_utilizations(job: Job, _gpus: int) -> Iterator[Change]:
         )
 
 
-def _more_tensor_ranks(job: Job, gpus: int) -> Iterator[Change]:
+def _more_tensor_ranks(job: ResolvedJob, gpus: int) -> Iterator[Change]:
     """Yield tensor parallelism over twice as many GPUs, if there are that many."""
-    if FRAMEWORKS[job.training.framework].tensor_parallel_plan and 2 * job.parallel.world_size <= gpus:
+    if job.framework.tensor_parallel_plan and 2 * job.parallel.world_size <= gpus:
         yield Change(
             kind="sharding",
             changes={"parallel.tensor": 2 * job.parallel.tensor},
@@ -69,7 +68,7 @@ def _more_tensor_ranks(job: Job, gpus: int) -> Iterator[Change]:
 INFERENCE_CHANGES: tuple[Proposal, ...] = (
     ChangeRule(
         kind="precision",
-        applies=lambda job: not PRECISIONS[job.training.precision].half_weights,
+        applies=lambda job: not job.precision.half_weights,
         changes={"training.precision": "bf16"},
         why="weights in 16 bits",
         slowdown=-0.5,

@@ -8,11 +8,7 @@ what is computed or moved once more; ``quality`` states on the same scale how mu
 from collections.abc import Iterator
 from typing import Any
 
-from ..formula.model_states import shards
-from ..job.frameworks import FRAMEWORKS, Framework
-from ..job.job import Job
-from ..job.optimizers import OPTIMIZERS, Optimizer
-from ..job.strategies import STRATEGIES, Strategy
+from ..job.resolved_job import ResolvedJob
 from .change import HOST_LOADING, Change, ChangeRule, Proposal, shorter_sequences
 
 _FORWARD_SHARE = 1 / 3
@@ -28,25 +24,13 @@ _MORE_GPUS_SLOWDOWN = 0.2
 """Per doubling of the GPUs: other jobs cannot use them."""
 
 
-def _framework(job: Job) -> Framework:
-    return FRAMEWORKS[job.training.framework]
-
-
-def _strategy(job: Job) -> Strategy:
-    return STRATEGIES[job.parallel.strategy]
-
-
-def _optimizer(job: Job) -> Optimizer:
-    return OPTIMIZERS[job.training.optimizer]
-
-
-def _smaller_batches(job: Job, _gpus: int) -> Iterator[Change]:
+def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
     """Yield micro-batches of half the size, a quarter, ... with as many more accumulation steps."""
     training = job.training
     factor = 2
     while training.micro_batch % factor == 0:
         smaller = training.micro_batch // factor
-        gathering = _EXTRA_GATHER_SLOWDOWN if shards(job).weights > 1 else 0.0
+        gathering = _EXTRA_GATHER_SLOWDOWN if job.shards.weights > 1 else 0.0
         idle = _IDLE_SLOWDOWN if smaller * training.sequence_length < _MIN_BUSY_TOKENS else 0.0
         yield Change(
             kind="micro-batch",
@@ -62,12 +46,12 @@ def _smaller_batches(job: Job, _gpus: int) -> Iterator[Change]:
         factor *= 2
 
 
-def _more_gpus(job: Job, gpus: int) -> Iterator[Change]:
+def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
     """Yield sharding over two, four, ... times as many GPUs, with the same global batch if possible."""
     parallel, training = job.parallel, job.training
     if parallel.strategy == "ddp" and parallel.data_replicate > 1:
         return  # these are sharded first
-    strategy = parallel.strategy if _strategy(job).shards else "fsdp2"
+    strategy = parallel.strategy if job.strategy.zero_stage else "fsdp2"
     factor = 2
     while parallel.world_size * factor <= gpus:
         changes: dict[str, Any] = {"parallel.strategy": strategy, "parallel.data_shard": parallel.data_shard * factor}
@@ -86,13 +70,13 @@ def _more_gpus(job: Job, gpus: int) -> Iterator[Change]:
         factor *= 2
 
 
-def _quantized_adapters(job: Job) -> dict[str, Any]:
+def _quantized_adapters(job: ResolvedJob) -> dict[str, Any]:
     rank, targets = (job.lora.rank, job.lora.targets) if job.lora else (16, "all-linear")
     return {"lora.rank": rank, "lora.targets": targets, "lora.quantization": "nf4-double"}
 
 
-def _takes_quantized_weights(job: Job) -> bool:
-    return _framework(job).adapters and _strategy(job).quantized_weights
+def _takes_quantized_weights(job: ResolvedJob) -> bool:
+    return job.framework.adapters and job.strategy.quantized_weights
 
 
 _ATTENTION_AND_OPTIMIZER = (
@@ -106,8 +90,8 @@ _ATTENTION_AND_OPTIMIZER = (
     ),
     ChangeRule(
         kind="optimizer",
-        applies=lambda job: _optimizer(job).same_result is not None,
-        changes=lambda job: {"training.optimizer": _optimizer(job).same_result},
+        applies=lambda job: job.optimizer.same_result is not None,
+        changes=lambda job: {"training.optimizer": job.optimizer.same_result},
         why="faster, same result",
         slowdown=-0.01,
         source="one kernel in place of foreach's copies (torch.optim's documentation)",
@@ -116,7 +100,7 @@ _ATTENTION_AND_OPTIMIZER = (
 _LOSS = (
     ChangeRule(
         kind="loss",
-        applies=lambda job: job.training.loss == "full" and _framework(job).available_loss == "fused-linear",
+        applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "fused-linear",
         changes={"training.loss": "fused-linear"},
         why="same result; needs a fused loss such as Liger's",
         slowdown=0.01,
@@ -124,7 +108,7 @@ _LOSS = (
     ),
     ChangeRule(
         kind="loss",
-        applies=lambda job: job.training.loss == "full" and _framework(job).available_loss == "chunked",
+        applies=lambda job: job.training.loss == "full" and job.framework.available_loss == "chunked",
         changes={"training.loss": "chunked"},
         why="same result",
         slowdown=0.01,
@@ -133,14 +117,14 @@ _LOSS = (
 )
 
 
-def _may_checkpoint_selectively(job: Job) -> bool:
-    return job.training.activation_checkpointing == "none" and _framework(job).selective_checkpointing
+def _may_checkpoint_selectively(job: ResolvedJob) -> bool:
+    return job.training.activation_checkpointing == "none" and job.framework.selective_checkpointing
 
 
 _CHECKPOINTING = (
     ChangeRule(
         kind="checkpointing",
-        applies=lambda job: _may_checkpoint_selectively(job) and _framework(job).selective_slowdown is None,
+        applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is None,
         changes={"training.activation_checkpointing": "selective"},
         why="about a sixth slower, same result",
         slowdown=_FORWARD_SHARE / 2,
@@ -148,7 +132,7 @@ _CHECKPOINTING = (
     ),
     ChangeRule(
         kind="checkpointing",
-        applies=lambda job: _may_checkpoint_selectively(job) and _framework(job).selective_slowdown is not None,
+        applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is not None,
         changes={"training.activation_checkpointing": "selective"},
         why="a few per cent slower, same result",
         slowdown=0.04,
@@ -178,7 +162,7 @@ _SHARDING = (
     ),
     ChangeRule(
         kind="resharding",
-        applies=lambda job: _strategy(job).fsdp and not job.parallel.reshard_after_forward,
+        applies=lambda job: job.strategy.fsdp and not job.parallel.reshard_after_forward,
         changes={"parallel.reshard_after_forward": True},
         why="weights are gathered twice a step, same result",
         slowdown=_EXTRA_GATHER_SLOWDOWN,
@@ -187,7 +171,7 @@ _SHARDING = (
     ChangeRule(
         kind=HOST_LOADING,
         applies=lambda job: (
-            _strategy(job).fsdp and _framework(job).loads_on_rank_zero and not job.parallel.load_on_rank_zero
+            job.strategy.fsdp and job.framework.loads_on_rank_zero and not job.parallel.load_on_rank_zero
         ),
         changes={"parallel.load_on_rank_zero": True},
         why="one rank of a machine loads the checkpoint for all",
@@ -197,8 +181,8 @@ _SHARDING = (
 )
 
 
-def _may_offload_activations(job: Job) -> bool:
-    return not job.training.activation_offload and _framework(job).offloads_activations
+def _may_offload_activations(job: ResolvedJob) -> bool:
+    return not job.training.activation_offload and job.framework.offloads_activations
 
 
 _OFFLOADING = (
@@ -220,7 +204,7 @@ _OFFLOADING = (
     ),
     ChangeRule(
         kind="cpu offload",
-        applies=lambda job: job.parallel.cpu_offload == "none" and "optimizer" in _strategy(job).cpu_offload,
+        applies=lambda job: job.parallel.cpu_offload == "none" and "optimizer" in job.strategy.cpu_offload,
         changes={"parallel.cpu_offload": "optimizer"},
         why="the optimizer steps on the CPU: much slower steps",
         slowdown=0.8,
@@ -228,7 +212,7 @@ _OFFLOADING = (
     ),
     ChangeRule(
         kind="cpu offload",
-        applies=lambda job: job.parallel.cpu_offload != "all" and "all" in _strategy(job).cpu_offload,
+        applies=lambda job: job.parallel.cpu_offload != "all" and "all" in job.strategy.cpu_offload,
         changes={"parallel.cpu_offload": "all"},
         why="weights come from host memory for every use: much slower steps",
         slowdown=1.5,
@@ -239,9 +223,9 @@ _PRECISION = (
     ChangeRule(
         kind="optimizer",
         applies=lambda job: (
-            _optimizer(job).smaller_states is not None and _framework(job).bitsandbytes and not _strategy(job).shards
+            job.optimizer.smaller_states is not None and job.framework.bitsandbytes and not job.strategy.zero_stage
         ),
-        changes=lambda job: {"training.optimizer": _optimizer(job).smaller_states},
+        changes=lambda job: {"training.optimizer": job.optimizer.smaller_states},
         why="optimizer states in 8 bits",
         quality=0.05,
         source="no loss could be measured (arXiv:2110.02861)",
@@ -267,7 +251,7 @@ _PRECISION = (
 _ADAPTERS = (
     ChangeRule(
         kind="adapters",
-        applies=lambda job: job.lora is None and _framework(job).adapters,
+        applies=lambda job: job.lora is None and job.framework.adapters,
         changes={"lora.rank": 16, "lora.targets": "all-linear"},
         why="trains adapters instead of the weights",
         quality=0.6,
