@@ -94,7 +94,7 @@ class SavedAnswers:
     @property
     def _file(self) -> UserFile[_Runs]:
         path = self.path or data_file("answers.json")
-        return UserFile(path, kind=_Runs, empty=dict, version=_VERSION, holds="what you filled in about runs")
+        return UserFile(path, kind=_Runs, empty=dict, version=_VERSION, description="what you filled in about runs")
 
 
 def run_key(attachment: Attachment) -> str:

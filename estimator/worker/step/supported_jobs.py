@@ -1,40 +1,38 @@
-"""What a trace cannot run, each with the sentence that says so; a rule elsewhere has to answer for it."""
+"""Jobs that a trace supports: a sentence for each setting that it does not."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..request.errors import UnsupportedError
+from .optimizers import OPTIMIZERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .request import Request
+    from ..request.request import Request
 
-OPTIMIZERS = ("adamw", "adamw-fused", "sgd", "sgd-momentum", "adafactor", "none")
 STRATEGIES = ("none", "ddp", "fsdp2")
 
 
-class UnsupportedError(Exception):
-    """The job cannot be traced; the message is a sentence."""
-
-
-def check(request: Request) -> None:
-    """Raise for the first thing in the job that tracing cannot run.
+def check_supported(request: Request) -> None:
+    """Raise for the first setting of the job that cannot be traced.
 
     Raises:
         UnsupportedError: there is one.
     """
-    for sentence in _obstacles(request):
+    for sentence in _unsupported_settings(request):
         raise UnsupportedError(sentence)
 
 
-def _obstacles(request: Request) -> Iterator[str]:
-    yield from _of_training(request)
-    yield from _of_parallelism(request)
+def _unsupported_settings(request: Request) -> Iterator[str]:
+    yield from _unsupported_training(request)
+    yield from _unsupported_parallelism(request)
     if request.lora is not None and request.lora.quantization != "none":
-        yield f"weights quantized to {request.lora.quantization} need a card to be traced"
+        yield f"weights quantized to {request.lora.quantization} need a GPU to be traced"
 
 
-def _of_training(request: Request) -> Iterator[str]:
+def _unsupported_training(request: Request) -> Iterator[str]:
     training = request.training
     if training.framework != "transformers":
         yield f"the training loop of {training.framework} cannot be traced, only that of transformers"
@@ -46,15 +44,15 @@ def _of_training(request: Request) -> Iterator[str]:
         yield "selective activation checkpointing is no setting of transformers and cannot be traced"
     if training.activation_offload:
         yield "activation offload cannot be traced"
-    if training.optimizer_in_backward and (request.parallel.world > 1 or training.precision == "fp16-mixed"):
-        yield "an optimizer that steps in the backward pass can be traced on one card only, without a gradient scaler"
+    if training.optimizer_in_backward and (request.parallel.world_size > 1 or training.precision == "fp16-mixed"):
+        yield "an optimizer that steps in the backward pass can be traced on one GPU only, without a gradient scaler"
     if training.compile:
         yield "torch.compile cannot be traced"
     if request.task == "feature-extraction" and training.mode == "train":
         yield "feature-extraction has no loss, so no training step can be traced"
 
 
-def _of_parallelism(request: Request) -> Iterator[str]:
+def _unsupported_parallelism(request: Request) -> Iterator[str]:
     parallel = request.parallel
     if parallel.strategy not in STRATEGIES:
         yield f"the strategy {parallel.strategy} cannot be traced, only none, ddp and fsdp2"

@@ -1,6 +1,6 @@
-"""What the allocator would hold for the allocations of a trace, and those allocations in a form to keep.
+"""Reserved memory of a trace: its allocations replayed through the allocator model, and packed to be kept.
 
-Standard library only: the worker replays them as they come, and vramtop again for a card on which they are too many.
+Standard library only: the worker replays them once, and vramtop again for a GPU on which they do not fit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from .allocator import CachingAllocator
-from .allocator_settings import Settings
+from .allocator_settings import AllocatorSettings
 from .timeline import replay
 
 if TYPE_CHECKING:
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     Allocation = tuple[int, tuple[int, "int | None", int]]
     """Index of the event, and ``(record, bytes, stream)``, or ``(record, None, 0)`` for its release."""
 
-_POINTS = 500
-_WORDS = 4
+MAX_TIMELINE_POINTS = 500
+WORDS_PER_ALLOCATION = 4
 
 
-def reserved(
+def replay_reserved(
     allocations: Sequence[Allocation], marks: Sequence[int], options: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Most bytes reserved and how they went, over both steps: the allocator keeps what the first left free.
+    """Return peak and timeline of the reserved bytes over both steps; the second finds the cache of the first.
 
     Args:
         allocations: in order.
-        marks: indices of events at which the figure is wanted in any case.
-        options: ``conf``: the allocator's settings as its environment variable has them; ``capacity_bytes``: what torch
-            can get of the card, ``device_bytes``: the whole card; without end when left out.
+        marks: indices of events whose reserved bytes the timeline has to contain.
+        options: ``conf``: the allocator's settings as in its environment variable; ``capacity_bytes``: GPU memory that
+            torch can get, and ``device_bytes``: the GPU's whole memory; unlimited by default.
     """
     options = options or {}
-    settings = Settings.from_conf(options.get("conf"))
+    settings = AllocatorSettings.from_conf(options.get("conf"))
     allocator = CachingAllocator(settings, options.get("capacity_bytes"), device_bytes=options.get("device_bytes"))
     indices = [index for index, _ in allocations]
     kept = {bisect_right(indices, mark) - 1 for mark in marks}
-    line = replay((event for _, event in allocations), allocator, _POINTS, keep=kept)
+    line = replay((event for _, event in allocations), allocator, MAX_TIMELINE_POINTS, keep=kept)
     return {
         "peak": line.peak_reserved.reserved_bytes if line.peak_reserved else 0,
         "retries": line.retries,
@@ -52,26 +52,26 @@ def reserved(
     }
 
 
-def pack(allocations: Sequence[Allocation]) -> str:
-    """The allocations as text, for a machine of the same byte order."""
+def pack_allocations(allocations: Sequence[Allocation]) -> str:
+    """Return the allocations as text, for a machine with the same byte order."""
     words = array("q")
     for index, (record, size, stream) in allocations:
         words.extend((index, record, -1 if size is None else size, stream))
     return base64.b64encode(zlib.compress(words.tobytes(), 6)).decode()
 
 
-def unpack(text: str) -> list[Allocation]:
-    """What ``pack`` packed.
+def unpack_allocations(text: str) -> list[Allocation]:
+    """Return the allocations that ``pack_allocations`` packed.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is not packed allocations.
     """
     words = array("q")
     try:
         words.frombytes(zlib.decompress(base64.b64decode(text, validate=True)))
     except zlib.error as error:
         raise ValueError(str(error)) from None
-    columns = [words[at::_WORDS] for at in range(_WORDS)]
+    columns = [words[at::WORDS_PER_ALLOCATION] for at in range(WORDS_PER_ALLOCATION)]
     return [
         (index, (record, None if size < 0 else size, stream))
         for index, record, size, stream in zip(*columns)  # noqa: B905 - not in Python 3.9
