@@ -60,7 +60,8 @@ def _item(value: Any) -> "Item":
         array = tomlkit.array()
         array.extend(_item(each) for each in value if each is not None)
         return array
-    return tomlkit.item(value)
+    scalar: Item = tomlkit.item(value)
+    return scalar
 
 
 def _set(document: "Container", dotted: str, value: Any) -> None:
