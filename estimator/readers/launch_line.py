@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..common.errors import InputError
+from ..job.job import LIBRARIES_WITH_VERSION
 from .program.accelerate_env import accelerate_layers
 from .program.launchers import parse_launch, split_launch_line
 from .program.program import Program
@@ -21,8 +22,6 @@ from .trainer.trainer_program import read_trainer
 
 _WORKSPACE = re.compile(r"(:\d+:\d+)+")
 _VERSION = re.compile(r"v?\d")
-_LIBRARIES = ("torch", "transformers", "bitsandbytes", "litgpt", "torchtitan")
-"""Those that a job's software table has."""
 _TRAINER_FLAGS = ("output_dir", "do_train", "num_train_epochs", "logging_steps", "save_strategy", "optim", "report_to")
 
 
@@ -98,7 +97,7 @@ def _read(program: Program) -> JobReading:
 
 def _read_software(program: Program) -> None:
     """Versions that are known, and what the environment tells CUDA's libraries."""
-    for name in _LIBRARIES:
+    for name in LIBRARIES_WITH_VERSION:
         version = program.versions.get(name, "")
         if _VERSION.match(version):
             program.findings.put(f"software.{name}", version, "installed beside its interpreter", written=False)
