@@ -9,8 +9,8 @@ from pathlib import Path, PurePath
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.readers.program.launchers import Launch, find_program_index, parse_launch
-from vramtop.estimator.readers.tools.registry import find_tool_by_launch
+from vramtop.estimator.readers.program.launchers import Launch
+from vramtop.estimator.readers.tools.registry import find_program_index, find_tool_by_launch, parse_launch
 
 _OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
 _MAX_SHOWN_CHARACTERS = 120
