@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from ..job.job import Job, Optimizer
+from ..job.job import Job, OptimizerName
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
 from .sharding_causes import sharding_causes
 
@@ -206,7 +206,7 @@ def _of_batch(job: Job) -> Iterator[Cause]:
         )
 
 
-_OPTIMIZERS: dict[Optimizer, tuple[str, float]] = {
+_OPTIMIZERS: dict[OptimizerName, tuple[str, float]] = {
     "adamw": ("AdamW with foreach, which copies what it steps", USUAL),  # torch's own choice on GPUs
     "adamw-fused": ("AdamW without foreach's copies (fused)", USUAL),  # transformers' default since 4.46
     "adamw-8bit": ("AdamW with states in 8 bits", SOME),

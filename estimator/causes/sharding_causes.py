@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..job.job import Job, Parallel, Strategy
+from ..job.job import Job, Parallel, StrategyName
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
 
 _RANKS_PER_NODE = 8
-_ZERO: tuple[Strategy, ...] = ("zero1", "zero2", "zero3")
+_ZERO: tuple[StrategyName, ...] = ("zero1", "zero2", "zero3")
 
 
 def sharding_causes(job: Job) -> Iterator[Cause]:
@@ -35,7 +35,7 @@ def _not_sharded(parallel: Parallel) -> Iterator[Cause]:
             fix="start it through torchrun or accelerate launch",
         )
     shared = {"parallel.data_shard": parallel.data_ranks, "parallel.data_replicate": 1}
-    kinds: tuple[tuple[Strategy, str], ...] = (("fsdp2", "FSDP or ZeRO-3"), ("zero2", "ZeRO-2"))
+    kinds: tuple[tuple[StrategyName, str], ...] = (("fsdp2", "FSDP or ZeRO-3"), ("zero2", "ZeRO-2"))
     for strategy, words in kinds:
         yield Cause(
             name="sharded",
@@ -76,7 +76,7 @@ def _of_strategy(parallel: Parallel) -> Iterator[Cause]:
                     changes={"parallel.strategy": other},
                 )
     if strategy in ("fsdp1", "fsdp2"):
-        other_version: Strategy = "fsdp2" if strategy == "fsdp1" else "fsdp1"
+        other_version: StrategyName = "fsdp2" if strategy == "fsdp1" else "fsdp1"
         yield Cause(
             name="other FSDP",
             words=f"it is FSDP{other_version[-1]}, not FSDP{strategy[-1]}",

@@ -8,13 +8,13 @@ import time
 from itertools import combinations
 from typing import Any
 
-from vramtop.estimator.advice.training_changes import candidate_changes
-from vramtop.estimator.estimation import variants
+from vramtop.estimator.advice.change_table import candidate_changes
+from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 
 ROUNDS = 5
 CONFIG: dict[str, Any] = {
@@ -60,7 +60,7 @@ def jobs_per_second(tables: dict[str, Any]) -> float:
 def candidates_per_second() -> float:
     """Of a search for what makes an 8B model fit: pairs of changes, made into jobs, with what they take of the host."""
     job = job_from_mapping({"model": {"config": CONFIG}, "training": {"micro_batch": 8}}, where="bench")
-    quick = variants(job)
+    quick = quick_estimator(job)
     changes = candidate_changes(job, gpus=8)
     pairs = [{**a.changes, **b.changes} for a, b in combinations(changes, 2) if a.kind != b.kind]
     seconds = []

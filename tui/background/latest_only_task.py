@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from vramtop.estimator.common.cancellation import Cancel
+from vramtop.estimator.common.cancellation import CancelToken
 from vramtop.estimator.common.errors import CancelledError
 
 Task = Callable[[], None]
@@ -22,7 +22,7 @@ class LatestOnlyTask:
         self._lock = threading.Lock()
         self._waiting: Task | None = None
         self._running = False
-        self._cancel = Cancel()
+        self._cancel = CancelToken()
 
     def submit(self, task: Task) -> None:
         """Run the task as soon as the one that runs has ended, unless a newer one comes before that."""
@@ -35,7 +35,7 @@ class LatestOnlyTask:
         """Drop the task that waits, and have the one that runs give up what it waits for: a worker is ended."""
         with self._lock:
             self._waiting = None
-            cancel, self._cancel = self._cancel, Cancel()
+            cancel, self._cancel = self._cancel, CancelToken()
         cancel.cancel()
 
     def _start(self) -> None:
@@ -54,7 +54,7 @@ class LatestOnlyTask:
             if not done:  # a bug in a task ends its thread; what waits gets a new one
                 self._recover()
 
-    def _take(self) -> tuple[Task, Cancel] | None:
+    def _take(self) -> tuple[Task, CancelToken] | None:
         with self._lock:
             task, self._waiting = self._waiting, None
             self._running = task is not None

@@ -6,12 +6,12 @@ from typing import Any
 
 from vramtop.estimator.advice.config_edits import tool_edits
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec
-from vramtop.estimator.job.job_file import differences, job_to_mapping
+from vramtop.estimator.job.job_file import job_differences, job_to_mapping
 from vramtop.estimator.job.job_file_edit import toml_value
 
-from .load_job import LoadedJob, job_flags
+from .job_flags import TRUST_KEY, flags_by_key
+from .load_job import LoadedJob
 
-_SWITCH = "model.trust_remote_code"
 _ACCUMULATION = "training.gradient_accumulation"
 
 
@@ -35,7 +35,7 @@ def _command(job: Job, source: LoadedJob | None, given: str, gpus: int | None) -
     if source is None:
         base = Job(name=job.name, model=ModelSpec(id=job.model.id, config=job.model.config))
         yield shlex.quote(job.model.id or "MODEL")
-        changes = _said(differences(base, job), base)
+        changes = _said(job_differences(base, job), base)
     else:
         if not launched:
             yield shlex.quote(given)
@@ -49,7 +49,7 @@ def _command(job: Job, source: LoadedJob | None, given: str, gpus: int | None) -
 
 def _changes(job: Job, source: LoadedJob) -> dict[str, Any]:
     """What differs from what was read, with what was missing there, and what would follow from what is changed."""
-    changes = _said(differences(source.job, job), source.job)
+    changes = _said(job_differences(source.job, job), source.job)
     tables = job_to_mapping(job)
     for key in source.missing:
         table, _, name = key.partition(".")
@@ -73,13 +73,13 @@ def _said(changes: Mapping[str, Any], before: Job) -> dict[str, Any]:
 
 
 def _flags(changes: Mapping[str, Any]) -> Iterator[str]:
-    named = {key: flag for flag, key in job_flags().items()}
+    named = flags_by_key()
     for key, value in changes.items():
         if value is None and "." not in key:
             continue  # a table that is gone has no flag; what it was opened from says what to take out
         if key == "target.gpu":
             yield f"--gpu-type {shlex.quote(str(value))}"
-        elif key == _SWITCH and value is True:
+        elif key == TRUST_KEY and value is True:
             yield named[key]
         elif key in named and value is not None:
             yield f"{named[key]} {shlex.quote(_text(value))}"
@@ -100,7 +100,7 @@ def _edit_lines(job: Job, source: LoadedJob | None) -> Iterator[str]:
         yield f"# take out: {', '.join(gone)}"
     if source.reading is None:
         return
-    changed = differences(source.job, job)
+    changed = job_differences(source.job, job)
     wanted = {key: value for key, value in changes.items() if key in changed and value is not None}
     wanted.pop("target.gpu", None)
     edits = tool_edits(source.reading, source.job, wanted, tool=source.tool, place=source.place)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError
-from ...common.untrusted_files import TooLargeError, check_shape, parse_toml, read_file
+from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, read_file
 from .filesystem_view import FilesystemView
 from .settings import Setting
 
@@ -70,7 +70,7 @@ def _text(path: Path) -> str:
 def _json(path: Path, text: str) -> Any:
     try:
         data = json.loads(text)
-        check_shape(data)
+        check_nesting(data)
     except RecursionError:
         raise InputError(f"{path}: not JSON: nested too deeply") from None
     except ValueError as error:
@@ -85,7 +85,7 @@ def _yaml(path: Path, text: str) -> Any:
 
     try:
         data = yaml.load(text, BoundedLoader)  # noqa: S506 - a safe loader
-        check_shape(data)
+        check_nesting(data)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f" in line {mark.line + 1}" if mark is not None else ""

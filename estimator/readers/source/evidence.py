@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...job.job import Doubt, Job
+from ...job.job import Job, UncertaintyDirection
 from ...job.job_file import with_changes
 from .settings import Setting
 
@@ -55,7 +55,7 @@ class Uncertainty:
     """A component of the budget that may need less or more memory than the job's settings make it need."""
 
     component: Component
-    direction: Doubt
+    direction: UncertaintyDirection
     unless: str | None
     """A job key; giving its value removes the uncertainty."""
 
@@ -119,9 +119,9 @@ class JobReading:
             given.add("model.id")
         return tuple(key for key in self.missing if key not in given)
 
-    def _unsure_keys(self, overrides: Mapping[str, Any]) -> dict[str, Doubt]:
+    def _unsure_keys(self, overrides: Mapping[str, Any]) -> dict[str, UncertaintyDirection]:
         """Return the job file's ``[unsure]`` keys; opposite directions for one component make ``either``."""
-        directions: dict[str, Doubt] = {}
+        directions: dict[str, UncertaintyDirection] = {}
         for each in self.uncertainties:
             if each.unless is None or each.unless not in overrides:
                 key = f"unsure.{each.component}"
@@ -166,12 +166,14 @@ class FindingCollector:
         """Ask the user for a key, unless it is found."""
         self._required.append(key)
 
-    def add_uncertainty(self, direction: Doubt, *components: Component, unless: str | None = None) -> None:
+    def add_uncertainty(
+        self, direction: UncertaintyDirection, *components: Component, unless: str | None = None
+    ) -> None:
         """Record components that may need ``less``, ``more`` or ``either``, until the user gives the key ``unless``."""
         for component in components:
             self._uncertainties[Uncertainty(component=component, direction=direction, unless=unless)] = None
 
-    def mark_uncertain(self, key: str, sentence: str, *, direction: Doubt = "either") -> None:
+    def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
         self.warn(sentence)
         self.add_uncertainty(direction, *_COMPONENTS_DECIDED_BY[key], unless=key)

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 
-from ...job.job import Doubt
+from ...job.job import UncertaintyDirection
 from ..program.script_calls import UNKNOWN_TABLE
 from ..source.evidence import MODEL_STATES, Component, FindingCollector
 from ..source.settings import LayeredSettings, Setting, as_bool
 
-_EFFECT_BY_NAME: Mapping[str, tuple[Doubt, tuple[Component, ...]]] = {
+_EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"offload|on_cpu": ("less", (*MODEL_STATES, "activations")),
     r"(?<![a-z])qat(?![a-z])": ("more", ("weights", "activations")),
     r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),
@@ -88,7 +88,7 @@ def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> Non
             findings.add_uncertainty(direction, *components)
 
 
-def _possible_effect(name: str, setting: Setting) -> tuple[Doubt, tuple[Component, ...]] | None:
+def _possible_effect(name: str, setting: Setting) -> tuple[UncertaintyDirection, tuple[Component, ...]] | None:
     is_off = as_bool(setting) is False or setting.value in _OFF
     concerns_files = _ABOUT_FILES.match(name) is not None and "load_in_" not in name
     if is_off or concerns_files or name.rpartition(".")[2] in _WITHOUT_EFFECT:

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from vramtop.estimator.advice.largest_batch import find_largest
 from vramtop.estimator.budget.budget import Peak
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.estimation import Variants, variants
+from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 
 JOB = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16", optimizer="adamw-8bit"))
 SHAPES: tuple[dict[str, Any], ...] = (
@@ -71,12 +71,12 @@ def test_need_never_falls_as_batch_or_length_grow(
 
 
 @pytest.fixture(scope="module")
-def quick() -> Variants:
-    return variants(JOB)
+def quick() -> QuickEstimator:
+    return quick_estimator(JOB)
 
 
 @pytest.mark.parametrize("size", [70, 80, 141])
-def test_the_largest_fits_and_the_next_does_not(quick: Variants, size: int) -> None:
+def test_the_largest_fits_and_the_next_does_not(quick: QuickEstimator, size: int) -> None:
     def fits(job: Job) -> bool:
         return quick(job).peak.high_bytes <= size * GIB
 
@@ -93,7 +93,7 @@ def test_the_largest_fits_and_the_next_does_not(quick: Variants, size: int) -> N
         assert not fits(with_changes(JOB, {"training.sequence_length": found.sequence_length + 128}))
 
 
-def test_the_models_own_limit_is_said(quick: Variants) -> None:
+def test_the_models_own_limit_is_said(quick: QuickEstimator) -> None:
     found = find_largest(JOB, lambda job: job.training.micro_batch < 100, max_positions=quick.max_positions)
     assert (found.sequence_length, found.at_model_limit) == (131072, True)
     assert found.micro_batch == 96
@@ -101,7 +101,7 @@ def test_the_models_own_limit_is_said(quick: Variants) -> None:
     assert (odd.sequence_length, odd.at_model_limit) == (1000, True)
 
 
-def test_nothing_fits(quick: Variants) -> None:
+def test_nothing_fits(quick: QuickEstimator) -> None:
     found = find_largest(JOB, lambda _job: False, max_positions=quick.max_positions)
     assert found.to_json() == {"micro_batch": None, "sequence_length": None, "at_model_limit": False}
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
+from vramtop.estimator.advice.change_table import candidate_changes
 from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, shifted, suggest
-from vramtop.estimator.advice.training_changes import candidate_changes
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.estimation import Variants, variants
+from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file import with_changes
 
@@ -18,8 +18,8 @@ SHARDED = with_changes(JOB, {"parallel.strategy": "fsdp2", "parallel.data_shard"
 
 
 @pytest.fixture(scope="module")
-def quick() -> Variants:
-    return variants(JOB)
+def quick() -> QuickEstimator:
+    return quick_estimator(JOB)
 
 
 def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
@@ -36,13 +36,15 @@ def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
     return judge
 
 
-def offered(job: Job, quick: Variants, judge: Callable[[Budget], Verdict], *, gpus: int = 1) -> tuple[Suggestion, ...]:
+def offered(
+    job: Job, quick: QuickEstimator, judge: Callable[[Budget], Verdict], *, gpus: int = 1
+) -> tuple[Suggestion, ...]:
     return suggest(job, quick(job), quick, judge, gpus=gpus)
 
 
 @pytest.mark.parametrize("job", [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})])
 @pytest.mark.parametrize("size", [24, 40, 80, 120, 160])
-def test_every_suggestion_keeps_what_it_promises(quick: Variants, job: Job, size: float) -> None:
+def test_every_suggestion_keeps_what_it_promises(quick: QuickEstimator, job: Job, size: float) -> None:
     judge = within(size, 8)
     for suggestion in offered(job, quick, judge, gpus=8):
         budget = quick(with_changes(job, suggestion.changes))
@@ -52,7 +54,7 @@ def test_every_suggestion_keeps_what_it_promises(quick: Variants, job: Job, size
 
 
 @pytest.mark.parametrize("size", [40, 80, 120, 160])
-def test_what_fits_comes_first_and_the_cheapest_of_it(quick: Variants, size: float) -> None:
+def test_what_fits_comes_first_and_the_cheapest_of_it(quick: QuickEstimator, size: float) -> None:
     found = offered(JOB, quick, within(size))
     verdicts = [s.verdict for s in found]
     assert verdicts == sorted(verdicts, key=["fits", "tight", "does_not_fit"].index)
@@ -60,7 +62,7 @@ def test_what_fits_comes_first_and_the_cheapest_of_it(quick: Variants, size: flo
     assert fitting == sorted(fitting)
 
 
-def test_a_single_change_that_is_enough_needs_no_second_one(quick: Variants) -> None:
+def test_a_single_change_that_is_enough_needs_no_second_one(quick: QuickEstimator) -> None:
     need = quick(with_changes(JOB, {"training.activation_checkpointing": "full"})).peak
     found = offered(JOB, quick, within(need.high_bytes / GIB))
     full = next(s for s in found if s.changes == {"training.activation_checkpointing": "full"})
@@ -69,14 +71,14 @@ def test_a_single_change_that_is_enough_needs_no_second_one(quick: Variants) -> 
     assert all(s.cost <= 0.75 * full.cost for s in found if len(s.parts) == 2 and s.verdict == "fits")
 
 
-def test_pairs_come_where_no_single_change_is_enough(quick: Variants) -> None:
+def test_pairs_come_where_no_single_change_is_enough(quick: QuickEstimator) -> None:
     found = offered(JOB, quick, within(75))
     assert found[0].verdict == "fits"
     assert len(found[0].parts) == 2
     assert found[0].parts[0].kind != found[0].parts[1].kind
 
 
-def test_a_third_change_comes_where_no_pair_is_enough(quick: Variants) -> None:
+def test_a_third_change_comes_where_no_pair_is_enough(quick: QuickEstimator) -> None:
     found = offered(with_changes(JOB, {"training.micro_batch": 8}), quick, within(33))
     fitting = [s for s in found if s.verdict == "fits"]
     assert fitting
@@ -87,7 +89,7 @@ def test_a_third_change_comes_where_no_pair_is_enough(quick: Variants) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 24, 33, 60])
-def test_no_part_of_a_suggestion_does_as_well(quick: Variants, size: float) -> None:
+def test_no_part_of_a_suggestion_does_as_well(quick: QuickEstimator, size: float) -> None:
     found = offered(JOB, quick, within(size))
     for more in found:
         for fewer in found:
@@ -95,7 +97,7 @@ def test_no_part_of_a_suggestion_does_as_well(quick: Variants, size: float) -> N
                 assert fewer.verdict != more.verdict or more.verdict == "does_not_fit"
 
 
-def test_the_smallest_step_that_is_enough_is_taken(quick: Variants) -> None:
+def test_the_smallest_step_that_is_enough_is_taken(quick: QuickEstimator) -> None:
     halved, quartered = ({"training.micro_batch": 4 // f, "training.gradient_accumulation": f} for f in (2, 4))
     for changes in (halved, quartered):
         size = quick(with_changes(JOB, changes)).peak.high_bytes / GIB
@@ -144,21 +146,21 @@ def test_every_change_has_a_cost_and_a_source() -> None:
             assert with_changes(job, change.changes) != job
 
 
-def test_nothing_is_enough(quick: Variants) -> None:
+def test_nothing_is_enough(quick: QuickEstimator) -> None:
     found = offered(JOB, quick, within(4))
     needs = [s.budget.peak.device_bytes for s in found]
     assert {s.verdict for s in found} == {"does_not_fit"}
     assert needs == sorted(needs)
 
 
-def test_a_surer_budget_moves_all_figures(quick: Variants) -> None:
+def test_a_surer_budget_moves_all_figures(quick: QuickEstimator) -> None:
     surer = replace(shifted(quick(JOB), 3 * GIB), method="traced")
     full = with_changes(JOB, {"training.activation_checkpointing": "full"})
     assert calibrated(JOB, surer, quick)(full).peak.device_bytes == quick(full).peak.device_bytes + 3 * GIB
     assert calibrated(JOB, quick(JOB), quick)(full) == quick(full)
 
 
-def test_confirmed_figures_replace_the_quick_ones(quick: Variants) -> None:
+def test_confirmed_figures_replace_the_quick_ones(quick: QuickEstimator) -> None:
     judge = within(130)
     found = offered(JOB, quick, judge)
     assert sum(s.verdict == "fits" for s in found) >= 2
@@ -174,7 +176,7 @@ def test_confirmed_figures_replace_the_quick_ones(quick: Variants) -> None:
     assert len(told) == 1
 
 
-def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Variants) -> None:
+def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: QuickEstimator) -> None:
     judge = within(130)
     found = offered(JOB, quick, judge)
     first = found[0].budget.job

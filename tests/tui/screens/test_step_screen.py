@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from vramtop.estimator.budget.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
-from vramtop.estimator.common.cancellation import current
+from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -160,7 +160,7 @@ async def test_closing_the_screen_gives_the_trace_up(make_budget):
     begun, ended = threading.Event(), threading.Event()
 
     def refine() -> Budget:
-        with current().ending(ended.set):
+        with current_token().on_cancel(ended.set):
             begun.set()
             ended.wait(20)
             raise CannotTellError("the worker ended")
@@ -176,7 +176,7 @@ async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_bett
     traced, make_budget, make_snapshot, make_gpu, make_process, scripted_source
 ):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     source = scripted_source([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
 
     def refine(job: Job, **_: Any) -> Budget:
@@ -231,7 +231,7 @@ async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_tr
             return traced(job)
         stopped = threading.Event()
         try:
-            with current().ending(stopped.set):
+            with current_token().on_cancel(stopped.set):
                 stopped.wait(20)
                 raise CannotTellError("the worker ended")
         except CancelledError:
