@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from ..budget.budget import Budget, Components, Phase
 from ..common.errors import VramtopError
 from ..common.sizes import MIB
-from ..job.dtype_widths import read_widths, uses_megatron, uses_zero
 from ..job.job import Job
 from ..job.job_file import with_changes
+from ..job.resolved_job import resolve_job
 from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
 
 Estimate = Callable[[Job], Budget]
@@ -85,8 +85,9 @@ def _of_buckets(job: Job, step: Phase) -> Iterator[Cause]:
 
 
 def _of_wide_states(job: Job, states: Components) -> Iterator[Cause]:
-    pure = job.training.precision in ("bf16", "fp16") and job.lora is None
-    if not pure or uses_zero(job) or uses_megatron(job):
+    resolved = resolve_job(job)
+    pure = resolved.precision.half_weights and job.lora is None
+    if not pure or resolved.deepspeed or resolved.megatron_precision:
         return
     yield Cause(
         name="fp32 gradients",
@@ -153,8 +154,9 @@ def _of_upcast(job: Job, states: Components, estimate: Estimate) -> Iterator[Cau
     These are what is left of the unquantized weights: with q bytes per quantized element, 2 L + 2 N - (q L + 2 N)
     tells the quantized elements L, and so N.
     """
-    width = read_widths(job).quantized
-    if job.lora is None or width is None or job.training.precision not in ("bf16", "fp16"):
+    resolved = resolve_job(job)
+    width = resolved.widths.quantized
+    if width is None or not resolved.precision.half_weights:
         return
     whole = _components(job, {"lora.quantization": "none"}, estimate, "optimizer step")
     if whole is None:

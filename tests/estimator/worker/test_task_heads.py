@@ -184,7 +184,7 @@ def test_what_cannot_be_told_is_one_sentence(
 def test_a_head_without_a_rule_is_stood_in_for_and_said(ask_worker: AskWorker) -> None:
     budget = estimate(job_of("bert", "multiple-choice"))
     assert budget.model.count == "approximate"
-    sentence = "The formula has no rule for the multiple-choice head; that of sequence-classification stands in for it."
+    sentence = "The formula has no rule for the multiple-choice head and uses that of sequence-classification."
     assert sentence in budget.warnings
     with pytest.raises(CannotTellError, match="no zero-shot-image-classification head"):
         ask_worker({"op": "inventory", "config": CONFIGS["bert"], "task": "zero-shot-image-classification"})

@@ -17,7 +17,7 @@ from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
-from vramtop.monitor.attach.read_run import _is_ours
+from vramtop.monitor.attach.process_environment import is_own_process
 from vramtop.monitor.probe.probe_reader import OpenProbe, _sample, open_probe
 from vramtop.monitor.storage.reservations import Reservations
 
@@ -26,7 +26,7 @@ NOBODY = 65534
 
 def test_a_process_of_ours_is_ours() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert _is_ours(process.pid)
+        assert is_own_process(process.pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes of other users")
@@ -37,7 +37,7 @@ def test_a_setuid_program_is_its_starters(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # as whom it runs, not who started it
-        assert not _is_ours(process.pid)
+        assert not is_own_process(process.pid)
         process.communicate()
 
 
