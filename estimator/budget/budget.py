@@ -198,7 +198,7 @@ class Budget:
         return tuple(stage for stage in stages for _ in range(self.job.parallel.world_size // len(stages)))
 
     def of_rank(self, rank: int) -> "Budget":
-        """Return the budget with the peak of this rank's pipeline stage; its components stay those of the highest one."""
+        """Return the budget with the peak of this rank's pipeline stage and the components of the highest peak."""
         if not self.stages:
             return self
         need = self.ranks[rank]

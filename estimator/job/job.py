@@ -6,7 +6,7 @@ defaults below. ``job_file`` decodes it; ``resolved_job`` looks up the rules tha
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, field
 
 from .frameworks import FRAMEWORKS
 from .optimizers import OPTIMIZERS
@@ -218,12 +218,6 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """``CUDA_MODULE_LOADING``; absent: the default of the versions."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
     """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; absent: the GPU's default."""
-
-
-LIBRARIES_WITH_VERSION = tuple(
-    f.name for f in structs.fields(Software) if f.type == Version | None and f.name != "cuda"
-)
-"""Distributions whose version a job may state."""
 
 
 class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
