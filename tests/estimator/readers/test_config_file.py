@@ -10,8 +10,6 @@ from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.source.evidence import JobReading
 
 WORKER = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-
-
 AXOLOTL = "base_model: org/model\nsequence_len: 1024\nmicro_batch_size: 3\n"
 
 
