@@ -1,7 +1,7 @@
-"""How other training tools call the settings of a job, for writing changes down in their own words.
+"""Names and values by which other training tools set a job's keys, for writing changes into their configuration.
 
-Only names that stand for one job key and nothing else; the readers (``readers``) know many more. Sources are those
-that each tool's reader names.
+Only names that set one job key and nothing else; the readers (``readers``) know many more. Sources are those that
+each tool's reader states.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ class ToolKey:
 
     name: str
     values: Mapping[Any, Any] | None = None
-    """The tool's value for each value of the job; None: they are the same."""
+    """The tool's value by the job's value; None: they are the same."""
     also: Mapping[str, Any] = field(default_factory=dict)
-    """What has to be set with it."""
+    """Other settings that have to be set with it."""
 
 
 def _batches(batch: str, accumulation: str, length: str) -> dict[str, ToolKey]:
@@ -156,4 +156,4 @@ DERIVED_KEYS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "torchtitan": {"training.gradient_accumulation": "training.global_batch_size"},
     }
 )
-"""Job keys that a tool works out of another setting, which stays as it is."""
+"""Job keys that a tool derives from another setting, which stays unchanged."""

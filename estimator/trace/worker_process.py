@@ -18,7 +18,7 @@ import msgspec
 from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 
-INVENTORY_PROGRAM = Path(__file__).parents[1] / "worker" / "inventory.py"
+WORKER_PROGRAM = Path(__file__).parents[1] / "worker" / "__main__.py"
 _STDERR_TAIL = 4096
 
 
@@ -39,7 +39,7 @@ class Worker:
     """
 
     def __init__(
-        self, python: Path, program: Path = INVENTORY_PROGRAM, *, environ: Mapping[str, str] | None = None
+        self, python: Path, program: Path = WORKER_PROGRAM, *, environ: Mapping[str, str] | None = None
     ) -> None:
         self._python = python
         self._requests = 0
@@ -64,6 +64,11 @@ class Worker:
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Return True if the process has not ended."""
+        return self._process.poll() is None
 
     def request(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """One request and its answer.
@@ -104,6 +109,10 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the process and close its pipes; not while another thread waits for an answer."""
         self.close()
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream is not None:

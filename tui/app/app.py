@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
     from vramtop.estimator.estimation import QuickEstimator
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.attach.attach import Attachment
+    from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import ProcessKey, Snapshot
@@ -204,7 +204,7 @@ class VramtopApp(BoardApp):
 
     def renew_board(self) -> None:
         """Draw the newest figures again, because what is followed has changed."""
-        board = self.watchlist.again()
+        board = self.watchlist.rebuild_board()
         if board is not None:
             self.board = board
             screen = self.screen
@@ -226,7 +226,7 @@ class VramtopApp(BoardApp):
         def refine() -> Budget:
             assert deeper is not None  # noqa: S101 - passed on only where there is one
             better = deeper(budget.job)
-            self.watchlist.refine(better)
+            self.watchlist.set_budget(better)
             return better
 
         screen = StepScreen(
@@ -317,7 +317,7 @@ class VramtopApp(BoardApp):
         """Quick estimates for searches, meant for the same card as all others."""
         from vramtop.estimator.estimation import quick_estimator
 
-        return quick_estimator(job, gpu=None if job.target.gpu else self.watchlist.card)
+        return quick_estimator(job, gpu=None if job.target.gpu else self.watchlist.gpu_type)
 
     def _keep_draft(self, job: Job) -> None:
         """What is typed is not lost by Escape."""
@@ -373,7 +373,7 @@ class VramtopApp(BoardApp):
         """On the source's thread: estimates and comparisons happen here, off the UI thread."""
         board = self.watchlist.update(snapshot)
         if recorder := self._recorder:
-            recorder.add(replace(snapshot, watched=self.watchlist.watched(), pending=self.watchlist.pending()))
+            recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))
 
     def _say_failed(self, error: VramtopError) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.attach.saved_answers import Answers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 
 from .latest_only_task import LatestOnlyTask
 
@@ -18,7 +18,7 @@ class AnswerWriter:
         say: takes a sentence for the user, on another thread.
     """
 
-    def __init__(self, answers: Answers, say: Callable[[str], None]) -> None:
+    def __init__(self, answers: SavedAnswers, say: Callable[[str], None]) -> None:
         self._answers = answers
         self._say = say
         self._work = LatestOnlyTask("answers")
@@ -38,20 +38,20 @@ class AnswerWriter:
         """The user gives no value any more."""
         self._values.pop(key, None)
         if (run := self._run) is not None:
-            self._do(lambda: self._answers.forget(run, [key]))
+            self._do(lambda: self._answers.delete(run, [key]))
 
     def keep(self) -> None:
         """The values make sense: remember them."""
         run, values = self._run, self._values
         if run is not None and values:
             self._values = {}
-            self._do(lambda: self._answers.remember(run, values))
+            self._do(lambda: self._answers.save(run, values))
 
     def forget(self) -> None:
         """Forget all that was ever given for this run."""
         self._values = {}
         if (run := self._run) is not None:
-            self._do(lambda: self._answers.forget(run))
+            self._do(lambda: self._answers.delete(run))
 
     def _do(self, task: Callable[[], str | None]) -> None:
         self._todo.append(task)

@@ -6,7 +6,7 @@ from typing import Protocol
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attach import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 
 from .latest_only_task import LatestOnlyTask
 
@@ -62,7 +62,7 @@ class Estimates:
         """Runs on a thread of its own."""
         answer: Budget | str
         try:
-            answer = estimate(job, environ=attachment.environ_hf, python=attachment.worker_python)
+            answer = estimate(job, environ=attachment.estimate_environ, python=attachment.worker_python)
         except CancelledError:
             return
         except VramtopError as error:

@@ -12,14 +12,14 @@ from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import Room, rooms_of
-from vramtop.monitor.preflight.context.check import Check, Outcome
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import job_python
-from vramtop.monitor.preflight.facts.launch import job_environ
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.context.check import Check, CheckResult
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
+from vramtop.monitor.preflight.facts.launch_environment import job_environment
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import prepare, refuse_nonsense
-from vramtop.monitor.preflight.run import CHECKS, run
+from vramtop.monitor.preflight.prepare import prepare, validate_job
+from vramtop.monitor.preflight.run_checks import CHECKS, run_checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class PreflightRequest:
     """A job, and where it is to run."""
 
     job: Job
-    rooms: tuple[Room, ...] = ()
+    rooms: tuple[DeviceCapacity, ...] = ()
     """The empty cards of another machine, of the kind that the job's target names; none: it is to run on this one."""
     board: Board | None = None
     """The newest figures: running jobs may still take some of what is free."""
@@ -45,9 +45,9 @@ class PreflightProgress:
 
     checks: tuple[Check, ...]
     """All, in the order in which they are shown."""
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, CheckResult]
     """What those that are done say, by name."""
-    context: Context | None = None
+    context: CheckContext | None = None
     """What they look at; None: the machine is still being read."""
     problem: str | None = None
     """Why nothing can be checked."""
@@ -60,12 +60,12 @@ class PreflightProgress:
         return self.problem is not None or len(self.outcomes) == len(self.checks)
 
     @property
-    def worst_first(self) -> tuple[Outcome, ...]:
+    def worst_first(self) -> tuple[CheckResult, ...]:
         """What those that are done say: failures first, what was not looked at last."""
         return tuple(sorted((self.outcomes[c.name] for c in self.checks if c.name in self.outcomes), key=_urgency))
 
 
-def read_context(subject: PreflightRequest) -> Context:
+def read_context(subject: PreflightRequest) -> CheckContext:
     """What the checks look at: the driver is asked here, which may take its time.
 
     Raises:
@@ -75,21 +75,21 @@ def read_context(subject: PreflightRequest) -> Context:
     context = prepare(
         job,
         _machine(subject),
-        job_python(subject.python, launch, job_environ(os.environ, launch)),
+        find_job_interpreter(subject.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
         folder=Path.cwd(),
         launch=launch,
         worker_python=subject.python,
     )
-    refuse_nonsense(context)
+    validate_job(context)
     known = subject.budget
     if known is None or known.method == "formula" or known.job != job:
         return context
-    return replace(context, budget=lambda: known)
+    return replace(context, deepest_budget=lambda: known)
 
 
 def run_preflight(
-    gather: Callable[[], Context], told: Callable[[PreflightProgress], None], checks: Sequence[Check] | None = None
+    gather: Callable[[], CheckContext], told: Callable[[PreflightProgress], None], checks: Sequence[Check] | None = None
 ) -> None:
     """Make the checks, and tell after each one how far it has come; what is given up (``Cancel``) tells nothing more.
 
@@ -112,7 +112,9 @@ def run_preflight(
     try:
         context = gather()
         tell(replace(now, context=context, begun_at=time.monotonic()))
-        run(context, checks, told=lambda outcome: tell(replace(now, outcomes={**now.outcomes, outcome.name: outcome})))
+        run_checks(
+            context, checks, told=lambda outcome: tell(replace(now, outcomes={**now.outcomes, outcome.name: outcome}))
+        )
     except CancelledError:
         return
     except VramtopError as error:
@@ -126,10 +128,10 @@ def _machine(subject: PreflightRequest) -> Machine:
     machine, board = this_machine(), subject.board
     if machine.snapshot is None or board is None or board.snapshot.source.kind != "nvml":
         return machine
-    return replace(machine, rooms=rooms_of(machine.snapshot, board.committed))
+    return replace(machine, devices=device_capacities(machine.snapshot, board.committed))
 
 
-def _urgency(outcome: Outcome) -> int:
+def _urgency(outcome: CheckResult) -> int:
     if outcome.status == "warning" and outcome.unknown and outcome.decisive:
         return 1
     return {"failure": 0, "warning": 2, "pass": 3, "skipped": 4}[outcome.status]

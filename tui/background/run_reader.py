@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Protocol
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.attach.attach import Attachment
-from vramtop.monitor.attach.saved_answers import Answers, recalled
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from .latest_only_task import LatestOnlyTask
@@ -33,7 +33,7 @@ class RunReader:
     def __init__(
         self,
         attach: Attach,
-        answers: Answers,
+        answers: SavedAnswers,
         known: MutableMapping[ProcessKey, Attachment],
         take: Callable[[int, Attachment | str], None],
     ) -> None:
@@ -76,7 +76,7 @@ class RunReader:
         answer: Attachment | str
         try:
             answer = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
-            answer = recalled(answer, self._answers) if recall else answer
+            answer = with_saved_answers(answer, self._answers) if recall else answer
         except VramtopError as error:
             answer = error.message
         self._take(pid, answer)

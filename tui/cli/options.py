@@ -7,7 +7,7 @@ from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.estimation import MethodChoice
 from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.board.fit import Room
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.host.host_memory import HostRam
 from vramtop.monitor.snapshot.snapshot import Snapshot
 
@@ -24,12 +24,12 @@ def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, in
     return gpu, parse_size(options.gpu_memory) if options.gpu_memory else gpu.total_bytes if gpu else None
 
 
-def described_rooms(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[Room, ...]:
+def described_rooms(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
     """Return this number of empty GPUs of a machine that is described rather than read."""
     reserved = gpu.reserved_bytes or 0 if gpu and memory_bytes == gpu.total_bytes else 0
     name = gpu.label if gpu else "as described"
     return tuple(
-        Room(
+        DeviceCapacity(
             index=index,
             uuid=None,
             name=name,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vramtop.monitor.board.board import GpuRow, ProcessRow
-    from vramtop.monitor.board.divergence_status import Comparison, Status
+    from vramtop.monitor.divergence.divergence_status import Comparison, Status
     from vramtop.monitor.snapshot.snapshot import GpuProcess
 
 WORST_FIRST: tuple[Status, ...] = (
@@ -77,11 +77,11 @@ def signed_gib(size_bytes: int | None) -> str:
 
 def high_water_label(comparison: Comparison) -> str:
     """The most that a process has held, and who says so: ``most 60.6 (seen every 1.0 s)``."""
-    high = comparison.high_water
+    high = comparison.peak_usage
     if high is None:
         return "most n/a"
-    blind = "" if high.every_seconds is None else f" every {high.every_seconds:.1f} s"
-    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.how]
+    blind = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
+    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.source]
     return f"most {format_gib(high.size_bytes)} ({how})"
 
 

@@ -10,8 +10,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file import load_job, names_user_code, parse_assignment, with_changes, written_keys
-from vramtop.estimator.model.architecture import usual_task
 from vramtop.estimator.model.find_config import read_config, resolve_model
+from vramtop.estimator.model.read_architecture import usual_task
 
 from .job_flags import job_flags
 

@@ -1,10 +1,8 @@
 """What the built model tells beside its parameters: ties, buffers, experts, plans, peft's adapters, bitsandbytes."""
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +15,11 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Training
 from vramtop.estimator.job.quantization import quantized_bytes, tensor_bytes
-from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_from_shape
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.lora import adapter_groups_by_rule
 from vramtop.estimator.model.parameters import Inventory, ParameterGroup
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
-from vramtop.estimator.trace.worker_process import Worker
 
 SIZES = {
     "vocab_size": 200,
@@ -74,18 +71,17 @@ TASKS: dict[str, Any] = {"t5": "seq2seq-lm", "bert": "masked-lm"}
 Count = Callable[..., Inventory]
 
 
-@pytest.fixture(scope="module")
-def count() -> Iterator[Count]:
-    """The inventory of the built model, all in one worker process."""
-    with Worker(Path(sys.executable)) as worker:
+@pytest.fixture
+def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
+    """Return the inventory of the built model."""
 
-        def exact(config: dict[str, Any], task: str = "causal-lm", lora: Lora | None = None) -> Inventory:
-            request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
-            if lora:
-                request["lora"] = {"rank": lora.rank, "targets": lora.targets}
-            return inventory_from_answer(read_answer(worker.request(request, 120)))
+    def exact(config: dict[str, Any], task: str = "causal-lm", lora: Lora | None = None) -> Inventory:
+        request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
+        if lora:
+            request["lora"] = {"rank": lora.rank, "targets": lora.targets}
+        return inventory_from_answer(read_answer(ask_worker(request)))
 
-        yield exact
+    return exact
 
 
 def test_ties_buffers_types_and_plans(count: Count) -> None:
@@ -108,7 +104,7 @@ def test_ties_buffers_types_and_plans(count: Count) -> None:
 def test_buffers_count_as_weights_of_the_exact_budget(count: Count) -> None:
     config = CONFIGS["gpt2"] | {"n_positions": 1024}
     job = Job(model=ModelSpec(config=config), training=Training(precision="bf16"))
-    arch, counted, shape = read_architecture(config), count(config), inventory_from_shape(config)
+    arch, counted, shape = read_architecture(config), count(config), count_parameters(read_architecture(config))
     weights = [closed_form(job, arch, found).phases[0].components.weights for found in (counted, shape)]
     assert weights[0] - weights[1] == counted.buffer_bytes
     assert weights[1] == 2 * shape.parameters
@@ -140,7 +136,7 @@ def tally(groups: tuple[ParameterGroup, ...]) -> Counter[tuple[str, tuple[int, .
 def test_the_rules_for_adapters_are_those_of_peft(count: Count, family: str) -> None:
     """Fused projections, GPT-2's transposed layers, routers, and experts that transformers holds in one tensor."""
     task = TASKS.get(family, "causal-lm")
-    shape, compared = inventory_from_shape(CONFIGS[family], task), 0
+    shape, compared = count_parameters(read_architecture(CONFIGS[family], task)), 0
     for targets in TARGETS:
         lora = Lora(rank=8, targets=targets)
         try:
@@ -184,7 +180,7 @@ def test_what_bitsandbytes_replaces_is_what_transformers_hands_it(count: Count, 
 
     counted = count(CONFIGS[family], task)
     assert sum(group.elements for group in counted.groups if group.quantized) == replaced
-    shape = inventory_from_shape(CONFIGS[family], task)
+    shape = count_parameters(read_architecture(CONFIGS[family], task))
     by_rule = sum(group.elements for group in shape.groups if group.linear and group.role != "head")
     assert by_rule == pytest.approx(replaced, rel=0.05)
 

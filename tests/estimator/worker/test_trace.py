@@ -1,15 +1,13 @@
 """The traced step against real training steps on a CPU, counted by a counter that owes nothing to the trace.
 
 The trace runs as the program that it is, in a process of its own, with fake tensors; the counted steps run here, with
-real ones. There both are the CPU's (``as_is``); what stands in for CUDA's kernels is tested by what it changes.
+real ones. There both are the CPU's (``cpu_kernels``); what stands in for CUDA's kernels is tested by what it changes.
 """
 
 import contextlib
-import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +17,6 @@ from accelerate.utils.operations import convert_outputs_to_fp32
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
-
-PROGRAM = INVENTORY_PROGRAM.with_name("trace.py")
 DROPLESS = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -65,22 +60,16 @@ SHAPE = {"micro_batch": 2, "sequence_length": 256}
 BATCH, LENGTH = 2, 256
 PHASES = ("forward", "backward", "optimizer step")
 
+AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 Trace = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(Path(sys.executable), PROGRAM) as running:
-        yield running
-
-
 @pytest.fixture
-def trace(worker: Worker) -> Trace:
-    """The answer for a config and training settings; tables and switches by name."""
+def trace(ask_worker: AskWorker) -> Trace:
+    """Return the answer for a config and training settings; tables and switches by name."""
 
     def ask(config: dict[str, Any], training: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
-        message = {"op": "trace", "config": config, "training": SHAPE | (training or {}), **others}
-        return worker.request(message, 120)
+        return ask_worker({"op": "trace", "config": config, "training": SHAPE | (training or {}), **others})
 
     return ask
 
@@ -171,24 +160,40 @@ def step_in_backward(model: torch.nn.Module) -> None:
         parameter.register_post_accumulate_grad_hook(step)
 
 
-CASES = [
+def case_name(family: str, training: dict[str, Any]) -> str:
+    return f"{family}-{'-'.join(map(str, training.values()))}"
+
+
+QUICK_CASES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"precision": "bf16-mixed"}),
+    ("gpt2", {"precision": "fp16-mixed"}),
+    ("mixtral", {"precision": "bf16"}),
+    ("bert", {"precision": "fp32"}),
+    ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
+    ("llama", {"precision": "fp32", "gradient_accumulation": 2}),
+    ("qwen3", {"precision": "bf16", "optimizer_in_backward": True}),
+]
+SLOW_CASES: list[tuple[str, dict[str, Any]]] = [
     *[(family, {"precision": precision}) for family in CONFIGS for precision in ("fp32", "bf16-mixed")],
     ("llama", {"precision": "fp16-mixed"}),
-    ("gpt2", {"precision": "fp16-mixed"}),
     ("llama", {"precision": "bf16"}),
-    ("mixtral", {"precision": "bf16"}),
-    ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
     ("gpt2", {"precision": "fp32", "activation_checkpointing": "full"}),
-    ("llama", {"precision": "fp32", "gradient_accumulation": 2}),
     ("llama", {"precision": "fp32", "optimizer_in_backward": True}),
-    ("qwen3", {"precision": "bf16", "optimizer_in_backward": True}),
+]
+CASES = [
+    *[pytest.param(*case, id=case_name(*case)) for case in QUICK_CASES],
+    *[
+        pytest.param(*case, id=case_name(*case), marks=pytest.mark.slow)
+        for case in SLOW_CASES
+        if case not in QUICK_CASES
+    ],
 ]
 
 
-@pytest.mark.parametrize(("family", "training"), CASES, ids=[f"{f}-{'-'.join(map(str, t.values()))}" for f, t in CASES])
+@pytest.mark.parametrize(("family", "training"), CASES)
 def test_equal_to_real_steps_within_one_per_cent(trace: Trace, family: str, training: dict[str, Any]) -> None:
     task = HEADS.get(family, "causal-lm")
-    answer = trace(CONFIGS[family], training, task=task, as_is=True)
+    answer = trace(CONFIGS[family], training, task=task, cpu_kernels=True)
     counted = count_real_steps(CONFIGS[family], task, training)
     assert {name: answer["phases"][name]["allocated"] for name in PHASES} == pytest.approx(counted, rel=0.01)
 
@@ -386,7 +391,7 @@ def test_shared_keys_in_fp32_have_no_fused_kernel_on_a_card(trace: Trace) -> Non
     """Neither flash attention nor the memory-efficient kernel: the scores of all heads are written, and saved."""
     single_heads = LLAMA | {"num_key_value_heads": 8}
     for config, written in ((LLAMA, True), (single_heads, False)):
-        answers = [trace(config, {"precision": "fp32"}, as_is=as_is) for as_is in (False, True)]
+        answers = [trace(config, {"precision": "fp32"}, cpu_kernels=cpu_kernels) for cpu_kernels in (False, True)]
         scores = 3 * BATCH * 8 * LENGTH * LENGTH * 4
         difference = forward_of(answers[0]) - forward_of(answers[1])
         assert (difference >= scores) == written
@@ -425,7 +430,8 @@ def test_dropout_masks_take_a_byte_per_element(trace: Trace) -> None:
 def test_autocast_widens_powers_as_on_a_card(trace: Trace) -> None:
     """GPT-2's activation cubes its input: on a card in fp32, on a CPU in bf16."""
     card, cpu = (
-        forward_of(trace(CONFIGS["gpt2"], {"precision": "bf16-mixed"}, as_is=as_is)) for as_is in (False, True)
+        forward_of(trace(CONFIGS["gpt2"], {"precision": "bf16-mixed"}, cpu_kernels=cpu_kernels))
+        for cpu_kernels in (False, True)
     )
     assert card - cpu >= 3 * BATCH * LENGTH * 512 * 2
 
@@ -453,13 +459,13 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
         ({"training": {"loss": "fused-linear"}}, "fused-linear loss"),
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),
         ({"training": {"compile": True}}, "torch.compile"),
-        ({"training": {"optimizer_in_backward": True}, "parallel": {"tensor": 2}}, "one card only"),
+        ({"training": {"optimizer_in_backward": True}, "parallel": {"tensor": 2}}, "one GPU only"),
         ({"training": {"activation_checkpointing": "selective"}}, "selective"),
         ({"task": "feature-extraction"}, "no loss"),
     ],
 )
-def test_what_cannot_be_traced_is_said(worker: Worker, tables: dict[str, Any], words: str) -> None:
-    answer = worker.request({"op": "trace", "config": LLAMA, **tables}, 60)
+def test_what_cannot_be_traced_is_said(ask_worker: AskWorker, tables: dict[str, Any], words: str) -> None:
+    answer = ask_worker({"op": "trace", "config": LLAMA, **tables})
     assert words in answer["unsupported"]
     assert "phases" not in answer
 

@@ -8,7 +8,8 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
-from vramtop.monitor.board.fit import Room, fit
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.fit.fit_check import check_fit
 from vramtop.tui.app.fit_events import FitEvents, desktop_sequence
 from vramtop.tui.screens.dashboard.header_text import pending_line
 
@@ -18,9 +19,9 @@ JOB = Job(name="sft; rm")
 @pytest.fixture
 def row(make_budget: Callable[..., Budget]) -> Callable[..., PendingRow]:
     def make(fits: bool, turned_at: float | None) -> PendingRow:
-        room = Room(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
+        room = DeviceCapacity(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
         budget = make_budget(JOB)
-        return PendingRow(job=JOB, budget=budget, fit=fit(budget, [room]), fits=fits, turned_at=turned_at)
+        return PendingRow(job=JOB, budget=budget, fit=check_fit(budget, [room]), fits=fits, fits_changed_at=turned_at)
 
     return make
 

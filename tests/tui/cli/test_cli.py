@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attach import attach
-from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.tui.job.job_flags import job_flags
 
@@ -298,7 +298,7 @@ def test_attach_takes_what_was_filled_in_on_the_screen_before(vramtop: Vramtop, 
     with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
         try:
             time.sleep(0.3)
-            Answers().remember(run_key(attach(process.pid)), {"training.sequence_length": 128})
+            SavedAnswers().save(run_key(read_run(process.pid)), {"training.sequence_length": 128})
             command = ["attach", str(process.pid), "--json", "--method", "formula"]
             told = json.loads(vramtop(*command).stdout)
             other = json.loads(vramtop(*command, "--set", "training.sequence_length=512").stdout)

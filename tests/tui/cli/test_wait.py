@@ -12,7 +12,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.fit import rooms_of
+from vramtop.monitor.fit.device_capacity import device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.tui.cli.commands.wait import WaitRequest, exec_program, program_to_start, wait_until_it_fits
@@ -42,7 +42,7 @@ def asked(
         return WaitRequest(
             budget=make_budget(),
             read=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
-            rooms=lambda snapshot: rooms_of(snapshot, {}),
+            rooms=lambda snapshot: device_capacities(snapshot, {}),
             interval=2.0,
             timeout=timeout,
             program=program,
@@ -94,7 +94,7 @@ from pathlib import Path
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit import rooms_of
+from vramtop.monitor.board.fit_check import device_capacities
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
 from vramtop.tui.cli.commands.wait import WaitRequest, wait_until_it_fits
@@ -104,7 +104,7 @@ free = budget.peak.high_bytes * 3 // 2
 gpu = GpuReading(index=0, uuid="GPU-0", name="card", total_bytes=80 * GIB, free_bytes=free, processes=())
 snapshot = Snapshot(time=time.time(), source=Source(kind="nvml"), gpus=(gpu,))
 promises = Reservations(Path(sys.argv[1]))
-rooms = lambda now: rooms_of(now, promises.committed(now))
+rooms = lambda now: device_capacities(now, promises.committed(now))
 asked = WaitRequest(budget=budget, read=lambda: snapshot, rooms=rooms, interval=0.05, timeout=2.0, program=("x",))
 found = wait_until_it_fits(asked, reservations=promises, report=lambda _: None)
 print(found.verdict, flush=True)

@@ -16,8 +16,9 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.attach import Attachment, attach
-from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
@@ -102,13 +103,13 @@ async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_wat
         assert "--per_device_train_batch_size on the command line" in text_of(
             screen, "#row-training-micro_batch .remark"
         )
-        assert watchlist.watched() == ()
+        assert watchlist.runs() == ()
         await pilot.press(*"4096")
-        await until(pilot, lambda: [job.job.training.sequence_length for job in watchlist.watched()] == [4096])
+        await until(pilot, lambda: [job.job.training.sequence_length for job in watchlist.runs()] == [4096])
         await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
         assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
         assert text_of(screen, "#doubt") == ""
-    watched = watchlist.watched()[0]
+    watched = watchlist.runs()[0]
     assert watched.pids == ((training.pid, training.create_time()),)
     assert watched.job.training.sequence_length == 4096
     assert watched.job.training.micro_batch == 2
@@ -121,11 +122,11 @@ async def test_a_found_value_can_be_corrected(training, watchlist, estimate_fort
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u", "7")
-        await until(pilot, lambda: watchlist.watched()[0].job.training.micro_batch == 7)
-        assert len(watchlist.watched()) == 1
+        await until(pilot, lambda: watchlist.runs()[0].job.training.micro_batch == 7)
+        assert len(watchlist.runs()) == 1
 
 
 async def test_what_the_user_filled_in_is_still_there_the_next_time(training, watchlist, estimate_forty):
@@ -133,7 +134,7 @@ async def test_what_the_user_filled_in_is_still_there_the_next_time(training, wa
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("escape")
         again = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
         await app.push_screen(again)
@@ -146,8 +147,8 @@ async def test_what_the_user_filled_in_is_remembered_by_the_command_line(trainin
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        run = run_key(attach(training.pid))
-        await until(pilot, lambda: [answer.value for answer in Answers().recall(run).values()] == [512])
+        run = run_key(read_run(training.pid))
+        await until(pilot, lambda: [answer.value for answer in SavedAnswers().load(run).values()] == [512])
     again = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
     async with Host(again).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
@@ -155,11 +156,11 @@ async def test_what_the_user_filled_in_is_remembered_by_the_command_line(trainin
         assert "you, on 20" in text_of(again, "#row-training-sequence_length .remark")
         await pilot.press("f8")
         await until(pilot, lambda: "sequence length is missing" in text_of(again, "#doubt"))
-        await until(pilot, lambda: Answers().recall(run_key(attach(training.pid))) == {})
+        await until(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
 
 
 async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimate_forty):
-    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
+    SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
@@ -167,7 +168,7 @@ async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimat
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u")
         left = {"training.sequence_length"}
-        await until(pilot, lambda: Answers().recall(run_key(attach(training.pid))).keys() == left)
+        await until(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
 
 
 async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, watchlist, estimate_forty):
@@ -177,22 +178,22 @@ async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, w
         await pilot.press(*"512")
         screen.query_one("#row-lora Choice").focus()
         await pilot.press("right")
-        run = run_key(attach(training.pid))
-        await until(pilot, lambda: "lora" in Answers().recall(run))
-        assert Answers().recall(run)["lora"].value["quantization"] == "none"
+        run = run_key(read_run(training.pid))
+        await until(pilot, lambda: "lora" in SavedAnswers().load(run))
+        assert SavedAnswers().load(run)["lora"].value["quantization"] == "none"
         assert screen.query_one("#row-lora-rank").display
-        await until(pilot, lambda: [w.job.lora is not None for w in watchlist.watched()] == [True])
+        await until(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
 
 
 async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist, estimate_forty, tmp_path):
     (tmp_path / "file").write_text("")
-    answers = Answers(tmp_path / "file" / "answers.json")
+    answers = SavedAnswers(tmp_path / "file" / "answers.json")
     screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
 
 
 @pytest.fixture
@@ -201,8 +202,8 @@ def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
     other = Job(name="other", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     mine = Job(name="mine", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     keys = tuple((999_999_000 + at, 1_000.0) for at in range(2))
-    watchlist.watch(WatchedJob(job=other, pids=keys))
-    watchlist.watch(WatchedJob(job=mine, pids=((training.pid, training.create_time()),)))
+    watchlist.add_run(WatchedJob(job=other, pids=keys))
+    watchlist.add_run(WatchedJob(job=mine, pids=((training.pid, training.create_time()),)))
     times = iter(range(2_000, 3_000))
 
     def make(*sizes: float | None, **changes) -> Board:
@@ -247,10 +248,10 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
         assert "ended" in text_of(screen, "#bars")
         assert "held at most 61.0 GiB" in text_of(screen, "#bars")
         assert "its whole run" in text_of(screen, "#legend")
-        assert [run.job.label for run in watchlist.again().runs] == ["other", "mine"]
+        assert [run.job.label for run in watchlist.rebuild_board().runs] == ["other", "mine"]
         await pilot.press("x")
         await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
-        assert [run.job.label for run in watchlist.again().runs] == ["mine"]
+        assert [run.job.label for run in watchlist.rebuild_board().runs] == ["mine"]
 
 
 async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, watchlist, estimate_forty, board):
@@ -260,7 +261,7 @@ async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, wat
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("escape")
         started = training.create_time()
         training.kill()
@@ -310,7 +311,7 @@ async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty
 
 
 async def test_with_little_room_the_settings_are_a_key_away(training, watchlist, estimate_forty, board):
-    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512})
+    SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
     async with Host(screen).run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
@@ -328,7 +329,7 @@ async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(t
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("x")
         await until(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
         await until(pilot, lambda: "last settings count" in text_of(screen, "#doubt"))
@@ -337,7 +338,7 @@ async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(t
         screen.query_one("#row-model-id Input", Input).focus()
         await pilot.press("end", "ctrl+u", *"dinosaur")
         await until(pilot, lambda: "not known" in text_of(screen, "#row-model-id .error"))
-        assert watchlist.watched()[0].job.model.id == "meta-llama/Llama-3.1-8B"
+        assert watchlist.runs()[0].job.model.id == "meta-llama/Llama-3.1-8B"
 
 
 async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchlist, estimate_forty, board):
@@ -362,7 +363,7 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
         await pilot.press("tab", "enter")
         await until(pilot, lambda: "is in the recording" in text_of(screen, "#doubt"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
-        assert watchlist.watched() == ()
+        assert watchlist.runs() == ()
 
 
 async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_forty):

@@ -48,9 +48,9 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
 
         watchlist = Watchlist(estimate=estimate)
         for name, pids in (jobs or {}).items():
-            watchlist.watch(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
+            watchlist.add_run(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
         for name in pending:
-            watchlist.pend(job(name))
+            watchlist.add_pending(job(name))
         source = scripted_source(snapshots)
         app = VramtopApp(
             EarlySampler(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options

@@ -514,7 +514,7 @@ async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board,
 
 
 async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, estimate, board):
-    watchlist.pend(START)
+    watchlist.add_pending(START)
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, pinned=START)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "2")
@@ -524,7 +524,7 @@ async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, e
 
 
 async def test_jobs_that_wait_have_their_room_before_this_one(watchlist, estimate, board):
-    watchlist.pend(Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=7)))
+    watchlist.add_pending(Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=7)))
     screen = FitCheckScreen(
         watchlist, estimate=estimate, initial=Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=6))
     )
@@ -567,7 +567,7 @@ async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
 
 
 async def test_room_promised_to_a_job_about_to_start_is_not_there(estimate, board):
-    watchlist = Watchlist(estimate=estimate, reserved=lambda _: {0: 40 << 30, 1: 70 << 30})
+    watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()

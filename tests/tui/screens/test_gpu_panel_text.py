@@ -27,7 +27,7 @@ def make_row(make_budget, make_snapshot) -> Callable[..., GpuRow]:
     def make(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
         if need is not None:
-            watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
+            watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
         return watchlist.update(make_snapshot([gpu])).gpus[0]
 
     return make
@@ -80,7 +80,7 @@ def test_idle_gpu_and_unknown_job_say_so(make_row, make_gpu, make_process):
 
 def test_summary_names_each_gpu_of_the_job_that_is_over_once(make_budget, make_snapshot, make_gpu, make_process):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.watch(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
+    watchlist.add_run(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
     assert summary_line(board, 100).plain.split() == ["▲", "1", "OVER", "GPU", "0,", "1"]
 
@@ -90,9 +90,9 @@ def test_summary_gives_way_but_keeps_the_word_for_the_next_job(
     make_budget, make_snapshot, make_gpu, make_process, width: int
 ):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
-    watchlist.watch(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
-    watchlist.pend(Job(name="a-rather-long-name-of-a-job"))
-    watchlist.pend(Job(name="another"))
+    watchlist.add_run(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
+    watchlist.add_pending(Job(name="a-rather-long-name-of-a-job"))
+    watchlist.add_pending(Job(name="another"))
     line = summary_line(watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])])), width).plain
     assert cell_len(line) <= width
     assert width < 40 or "DOES NOT FIT" in line

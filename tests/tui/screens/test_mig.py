@@ -56,7 +56,7 @@ def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
 
     def make() -> Watchlist:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
-        watchlist.watch(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
+        watchlist.add_run(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
         return watchlist
 
     return make

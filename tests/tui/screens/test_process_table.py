@@ -22,7 +22,7 @@ def make_board(make_snapshot, make_budget) -> Callable[..., Board]:
 
     def make(gpus: list[GpuReading]) -> Board:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-        watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
+        watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((2, 1_000.0),)))
         return watchlist.update(make_snapshot(gpus))
 
     return make

@@ -17,7 +17,7 @@ RANKS = {KEYS[0]: RankPlacement(0, "0"), KEYS[1]: RankPlacement(1, "1")}
 def rows_of(make_budget, make_snapshot, make_gpu, make_process):
     """The rows of two ranks that hold so many GiB, on a GPU each."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
-    watchlist.watch(WatchedJob(job=JOB, pids=KEYS))
+    watchlist.add_run(WatchedJob(job=JOB, pids=KEYS))
     times = iter(range(2_000, 3_000))
 
     def make(*sizes: float | None, **changes) -> tuple[ProcessRow, ...]:

@@ -18,7 +18,7 @@ def runs_of(make_budget, make_snapshot, make_gpu, make_process):
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
         for at in range(count):
             job = Job(name=f"run-number-{at}", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
-            watchlist.watch(WatchedJob(job=job, pids=((at + 1, 1_000.0),)))
+            watchlist.add_run(WatchedJob(job=job, pids=((at + 1, 1_000.0),)))
         gpus = [make_gpu(at, [make_process(pid=at + 1, used=40)]) for at in range(count)]
         return watchlist.update(make_snapshot(gpus)).runs
 
@@ -46,13 +46,13 @@ def test_many_runs_never_take_more_than_the_line_and_the_shown_one_is_in_it(runs
 
 def test_a_run_without_a_name_is_known_by_its_program_and_model(make_budget, make_snapshot, make_gpu, make_process):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
-    watchlist.watch(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs
     assert run_tabs(runs, ((4711, 1_000.0),), 80).plain == "train.py Llama-3.1-8B"
 
 
 def test_an_explanation_is_said_once():
-    found = Explanation(changes={}, words="checkpointing is off", device_bytes=GIB, predicted_bytes=GIB, off_bytes=0)
+    found = Explanation(changes={}, description="checkpointing is off", device_bytes=GIB, predicted_bytes=GIB)
     line = "1.0 GiB if checkpointing is off"
     whole = Divergence(sentence=f"observed 1.1 GiB, expected 0.5; {line}", parts=(), explanations=(found,))
     assert divergence_content(whole).plain.splitlines() == ["Why? observed 1.1 GiB, expected 0.5", f"  · {line}"]

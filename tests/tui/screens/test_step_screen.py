@@ -176,7 +176,7 @@ async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_bett
     traced, make_budget, make_snapshot, make_gpu, make_process, scripted_source
 ):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     source = scripted_source([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
 
     def refine(job: Job, **_: Any) -> Budget:

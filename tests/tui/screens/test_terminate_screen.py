@@ -67,7 +67,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
     ) -> VramtopApp:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=30))
         if watched:
-            watchlist.watch(watched)
+            watchlist.add_run(watched)
         changes = {"source": source} if source else {}
         snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
         return VramtopApp(scripted_source([snapshot]), watchlist, interval=0.1, **options)
@@ -299,7 +299,7 @@ async def test_another_process_under_the_pid_is_no_question_at_all(open_app, see
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"pid": 1}, "all others hang on"),
+        ({"pid": 1}, "parent of all others"),
         ({"pid": os.getpid()}, "is vramtop itself or has started it"),
         ({"start_time": None, "note": "not visible from here"}, "not visible from here"),
         ({"pid": 2**22 - 1}, "has ended already; no signal was sent"),

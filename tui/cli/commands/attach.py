@@ -17,11 +17,12 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_to_mapping, parse_assignment
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.anomalies.detector import AnomalyDetector
-from vramtop.monitor.attach.attach import Attachment, attach, still_there
-from vramtop.monitor.attach.saved_answers import Answers, recalled
-from vramtop.monitor.board.diagnose import why
-from vramtop.monitor.board.divergence_status import Comparison, compare
-from vramtop.monitor.board.phases import PhaseTracker
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.read_run import read_run, require_running
+from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
+from vramtop.monitor.divergence.diagnose import diagnose
+from vramtop.monitor.divergence.divergence_status import Comparison, compare_with_budget
+from vramtop.monitor.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.mig_devices import device_of
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     snapshot, unseen = _machine()
     given = dict(parse_assignment(text) for text in options.set)
     attachment, job, missing = complete_job(options.process, given, snapshot)
-    attachment = attachment.seated(snapshot.gpus if snapshot else None)
+    attachment = attachment.with_gpu_assignments(snapshot.gpus if snapshot else None)
     held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
     odd = AnomalyDetector(min_duration_seconds=0).update(snapshot) if snapshot else ()
@@ -116,11 +117,11 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
                 method=estimate_method(options),
                 gpu=None if job.target.gpu else gpu,
                 python=options.python or attachment.worker_python,
-                environ=attachment.environ_hf,
+                environ=attachment.estimate_environ,
                 progress=progress,
             )
     except InputError:
-        still_there(attachment.pid, attachment.start_time)
+        require_running(attachment.pid, attachment.start_time)
         raise
 
 
@@ -135,7 +136,7 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
     process = held[1] if held else None
     reading = (time.time(), process.used_bytes if process else None)
     tracker.add(*reading, process.counters if process else None)
-    return compare(tracker, [reading], process=process)
+    return compare_with_budget(tracker, [reading], process=process)
 
 
 def complete_job(
@@ -147,7 +148,7 @@ def complete_job(
     are not remembered.
     """
     on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
-    attachment = recalled(attach(pid, on_gpu=on_gpu or None), Answers())
+    attachment = with_saved_answers(read_run(pid, on_gpu=on_gpu or None), SavedAnswers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
@@ -197,7 +198,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "status": run.comparison.status if run.comparison else "unknown",
         "divergence": run.divergence.sentence if run.divergence else None,
         "explanation": [
-            {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
+            {"changes": each.changes, "words": each.description, "device_bytes": each.device_bytes}
             for each in (run.divergence.explanations if run.divergence else ())
         ],
     }
@@ -220,8 +221,8 @@ def _divergence(
     if not budget or not comparison or not comparison.diverges:
         return None
     assumed = {finding.key for finding in attachment.reading.findings if not finding.written} - set(given)
-    quick = lambda job: estimate(job, environ=attachment.environ_hf)  # noqa: E731 - a name for the argument
-    return why(budget, comparison, held[1] if held else None, quick, assumed=assumed)
+    quick = lambda job: estimate(job, environ=attachment.estimate_environ)  # noqa: E731 - a name for the argument
+    return diagnose(budget, comparison, held[1] if held else None, quick, assumed=assumed)
 
 
 def _lines(run: _Run, terminal: TextOutput) -> Iterator[str]:
@@ -266,9 +267,9 @@ def _rank_lines(run: _Run) -> list[str]:
     }
     rows = [("RANK", "PID", "GPU", "VRAM GiB", "GPU FROM")]
     for rank in run.attachment.ranks:
-        seat = rank.seat
+        seat = rank.gpu_assignment
         label, used = held.get((rank.pid, seat.gpu if seat.gpu is not None else -1), (str(seat.gpu), None))
-        gpu = "n/a" if seat.gpu is None else f"{label}{'?' if seat.sure == 'unsure' else ''}"
+        gpu = "n/a" if seat.gpu is None else f"{label}{'?' if seat.certainty == 'unsure' else ''}"
         size = format_gib(used)
         number = "-" if rank.rank is None else str(rank.rank)
         rows.append((number, str(rank.pid), gpu, size, f"{seat.origin}{f': {seat.note}' if seat.note else ''}"))

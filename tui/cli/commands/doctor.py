@@ -9,12 +9,12 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.doctor.findings import Finding, findings
-from vramtop.monitor.doctor.page import Page, examine
+from vramtop.monitor.doctor.issues import Issue, find_issues
+from vramtop.monitor.doctor.report import DoctorReport, collect_report
 
 from ...draw.text_output import detect_output
 from ...reports.doctor_text import doctor_lines
-from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_findings
+from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_issues
 from ..json_text import json_text
 from ..progress import Progress
 
@@ -39,9 +39,9 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     output = detect_output(ascii_only=options.ascii)
     with Progress(quiet=options.json) as progress:
         progress("examining the driver and the Python interpreters")
-        page = examine(os.environ, python=options.python)
+        page = collect_report(os.environ, python=options.python)
     terminal = terminal_facts(os.environ, page.system, output)
-    problems = (*findings(page), *terminal_findings(terminal))
+    problems = (*find_issues(page), *terminal_issues(terminal))
     if options.json:
         print(json_text(_to_json(page, terminal, problems)))
     else:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return _NO_DRIVER_EXIT_CODE if page.driver.problem or page.driver.hangs else 0
 
 
-def _to_json(page: Page, terminal: TerminalFacts, problems: Sequence[Finding]) -> dict[str, object]:
+def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue]) -> dict[str, object]:
     facts = msgspec.to_builtins(page)
     gpus = facts["driver"].pop("gpus")
     return {

@@ -11,10 +11,13 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attach import Attachment
-from vramtop.monitor.attach.gpu_assignment import DeviceChoice, nvml_mig_parent, visible_gpus, visible_mig_devices
-from vramtop.monitor.attach.starting_jobs import by_place, growing_jobs
-from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, rooms_of, with_host
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.gpu_assignment import visible_gpus, visible_mig_devices
+from vramtop.monitor.attach.gpu_environment import GpuEnvironment, nvml_mig_parent
+from vramtop.monitor.attach.starting_jobs import find_starting_processes, remaining_bytes_by_device
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.fit.fit_check import check_fit, with_host_memory
+from vramtop.monitor.fit.fit_result import FitResult, Verdict
 from vramtop.monitor.host.host_memory import HostRam, available_host_memory
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -33,7 +36,7 @@ from .wait import WaitRequest, add_wait_arguments, exec_program, program_to_star
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
 DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""
-Judge = Callable[[Budget], Fit]
+Judge = Callable[[Budget], FitResult]
 _GPUS_PER_DESCRIBED_HOST = 8
 """How many ranks share the RAM of a machine that is described: most servers have eight GPUs."""
 
@@ -66,7 +69,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
             snapshot = _read_gpus(source)
         selection, selection_notes = _select_devices(options.gpu, snapshot)
         committed, job_notes = _committed_bytes(snapshot, selection)
-        rooms = rooms_of(snapshot, committed, selection)
+        rooms = device_capacities(snapshot, committed, selection)
         loaded = replace(loaded, notes=(*loaded.notes, *selection_notes, *job_notes))
         gpu, memory_bytes = _gpu_and_memory(rooms)
     budget = _estimate(options, job, gpu, memory_bytes)
@@ -84,11 +87,11 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         snapshot = _read_gpus(source)
         selection, notes = _select_devices(options.gpu, snapshot)
         loaded = replace(loaded, notes=(*loaded.notes, *notes))
-        gpu, memory_bytes = _gpu_and_memory(rooms_of(snapshot, {}, selection))
+        gpu, memory_bytes = _gpu_and_memory(device_capacities(snapshot, {}, selection))
         request = WaitRequest(
             budget=_estimate(options, job, gpu, memory_bytes),
             read=lambda: _read_gpus(source),
-            rooms=lambda now: rooms_of(now, _committed_bytes(now, selection)[0], selection),
+            rooms=lambda now: device_capacities(now, _committed_bytes(now, selection)[0], selection),
             interval=options.interval,
             timeout=options.timeout,
             program=program,
@@ -97,7 +100,7 @@ def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Se
         verdict = wait_until_it_fits(request)
     if program and verdict.verdict == "fits":
         exec_program(program, verdict)
-    rooms = [each.room for each in verdict.gpus]
+    rooms = [each.device for each in verdict.gpus]
     judge = _judge(rooms, _host(options, here=True), here=True)
     machine = Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(rooms))
     return _report(options, loaded, request.budget, judge, machine)
@@ -115,9 +118,9 @@ def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_byt
         )
 
 
-def _gpu_and_memory(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
+def _gpu_and_memory(rooms: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
     """Return the catalogue entry and the total bytes of the GPUs that are considered."""
-    gpu = next((room.card for room in rooms if room.name), None)
+    gpu = next((room.gpu_type for room in rooms if room.name), None)
     return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
 
 
@@ -141,17 +144,17 @@ def _report(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, judg
         output = detect_output(ascii_only=options.ascii)
         print("\n".join([*fit_lines(verdict, budget, output), *advice_lines(advice, loaded, output)]))
         print()
-        scale = _scale_bytes([each.room for each in verdict.gpus], budget)
+        scale = _scale_bytes([each.device for each in verdict.gpus], budget)
         print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
         for note in loaded.notes:
             print(output.text(f"note: {note}"))
     return EXIT_CODES[verdict.verdict]
 
 
-def _cuda_visible_devices_note(verdict: Fit) -> tuple[str, ...]:
+def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
     """Return how to name the chosen devices to CUDA if some GPU is in MIG mode."""
-    names = ",".join(verdict.devices)
-    clear = not any(gpu.room.mig for gpu in verdict.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
+    names = ",".join(verdict.cuda_devices)
+    clear = not any(gpu.device.mig for gpu in verdict.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
     if clear or verdict.verdict not in ("fits", "tight"):
         return ()
     return (
@@ -160,20 +163,20 @@ def _cuda_visible_devices_note(verdict: Fit) -> tuple[str, ...]:
     )
 
 
-def _to_json(verdict: Fit, budget: Budget, advice: Advice, loaded: LoadedJob) -> dict[str, object]:
+def _to_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> dict[str, object]:
     found = {"budget": budget.to_json(), **verdict.to_json(), "sentence": verdict.sentence}
     return found | advice_json(advice, loaded) | ({"notes": list(loaded.notes)} if loaded.notes else {})
 
 
-def _judge(rooms: Sequence[Room], host: HostRam | None, *, here: bool) -> Judge:
+def _judge(rooms: Sequence[DeviceCapacity], host: HostRam | None, *, here: bool) -> Judge:
     """Return a function that judges whether a budget fits these GPUs, and their host if its RAM is known."""
 
-    def judge(budget: Budget) -> Fit:
-        verdict = fit(budget, rooms)
+    def judge(budget: Budget) -> FitResult:
+        verdict = check_fit(budget, rooms)
         if host is None:
             return verdict
         ranks = min(len(budget.ranks), len(rooms)) if here else min(len(budget.ranks), _GPUS_PER_DESCRIBED_HOST)
-        return with_host(verdict, budget, host, ranks=max(1, ranks))
+        return with_host_memory(verdict, budget, host, ranks=max(1, ranks))
 
     return judge
 
@@ -209,15 +212,15 @@ def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[di
     reservations = Reservations()
     committed = reservations.committed(snapshot)
     reserved_pids = reservations.reserved_pids(snapshot)
-    gpus = {room.index for room in rooms_of(snapshot, {}, selection)}
-    growing = growing_jobs(snapshot, _estimate_attached, only=gpus, apart_from=reserved_pids)
-    for place, size in by_place(growing).items():
+    gpus = {room.index for room in device_capacities(snapshot, {}, selection)}
+    growing = find_starting_processes(snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids)
+    for place, size in remaining_bytes_by_device(growing).items():
         committed[place] = committed.get(place, 0) + size
     return committed, tuple(each.sentence for each in growing)
 
 
 def _estimate_attached(attachment: Attachment) -> Budget:
-    return estimate(attachment.reading.job(), environ=attachment.environ_hf)
+    return estimate(attachment.reading.job(), environ=attachment.estimate_environ)
 
 
 def _select_devices(text: str | None, snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
@@ -226,22 +229,25 @@ def _select_devices(text: str | None, snapshot: Snapshot) -> tuple[DeviceSelecti
 
 
 def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
-    choice = DeviceChoice.of(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
-    if choice.visible is None:
+    choice = GpuEnvironment.from_environ(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
+    if choice.cuda_visible_devices is None:
         return None, ()
     mig_devices = visible_mig_devices(choice, snapshot.gpus)
     if mig_devices:
-        return mig_devices, (f"Only {', '.join(mig_devices)}: CUDA_VISIBLE_DEVICES is {choice.visible!r}.",)
+        return mig_devices, (
+            f"Only {', '.join(mig_devices)}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}.",
+        )
     indices, uncertainty = visible_gpus(choice, snapshot.gpus)
     if not indices:
         raise InputError(
-            f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here; unset it, or give --gpu INDEX"
+            f"CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}, which names no GPU here; "
+            "unset it, or give --gpu INDEX"
         )
-    note = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.visible!r}."
+    note = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}."
     return indices, (note, f"They may be others: {uncertainty}.") if uncertainty else (note,)
 
 
-def _scale_bytes(rooms: Sequence[Room], budget: Budget) -> int | None:
+def _scale_bytes(rooms: Sequence[DeviceCapacity], budget: Budget) -> int | None:
     """Return what the full width of the budget's bar stands for; None: the budget itself."""
     total = max((room.total_bytes or 0 for room in rooms), default=0)
     return total if total > budget.peak.device_bytes else None

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.preflight.context.check import Outcome
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import job_python
-from vramtop.monitor.preflight.facts.launch import job_environ
-from vramtop.monitor.preflight.facts.machine import DRIVER_SECONDS, Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import BUDGET_SECONDS, prepare, refuse_nonsense
-from vramtop.monitor.preflight.run import CHECKS, exit_code
-from vramtop.monitor.preflight.run import run as run_checks
+from vramtop.monitor.preflight.context.check import CheckResult
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
+from vramtop.monitor.preflight.facts.launch_environment import job_environment
+from vramtop.monitor.preflight.facts.machine import DRIVER_TIMEOUT_SECONDS, Machine, described_machine, this_machine
+from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job
+from vramtop.monitor.preflight.run_checks import CHECKS, exit_code, run_checks
 
 from ...draw.text_output import detect_output
 from ...job.load_job import job_from_options
@@ -61,19 +60,19 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     return exit_code(outcomes)
 
 
-def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> Context:
+def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> CheckContext:
     context = prepare(
         job,
         _machine(options, job),
-        job_python(options.python, launch, job_environ(os.environ, launch)),
+        find_job_interpreter(options.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
         folder=Path.cwd(),
         launch=launch,
         method=options.method,
         worker_python=options.python,
-        seconds=min(BUDGET_SECONDS, (options.timeout or BUDGET_SECONDS) * _BUDGET_SHARE),
+        seconds=min(ESTIMATE_TIMEOUT_SECONDS, (options.timeout or ESTIMATE_TIMEOUT_SECONDS) * _BUDGET_SHARE),
     )
-    refuse_nonsense(context)
+    validate_job(context)
     return context
 
 
@@ -83,31 +82,31 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
     if memory_bytes:
         rooms = described_rooms(gpu, memory_bytes, options.gpus or job.parallel.world_size)
         return described_machine(rooms, gpu, host)
-    seconds = min(DRIVER_SECONDS, options.timeout or DRIVER_SECONDS)
+    seconds = min(DRIVER_TIMEOUT_SECONDS, options.timeout or DRIVER_TIMEOUT_SECONDS)
     machine = this_machine(
         lambda snapshot: gpu_indices(options.gpu, snapshot) if options.gpu else None, seconds=seconds
     )
     return replace(machine, host=host or machine.host)
 
 
-def _run_checks(context: Context, options: argparse.Namespace) -> tuple[Outcome, ...]:
+def _run_checks(context: CheckContext, options: argparse.Namespace) -> tuple[CheckResult, ...]:
     """Run all checks; a terminal shows which are still running."""
     running = [check.name for check in CHECKS]
     with Progress(quiet=options.json) as progress:
 
-        def on_outcome(outcome: Outcome) -> None:
+        def on_outcome(outcome: CheckResult) -> None:
             running.remove(outcome.name)
             progress(f"checking: {', '.join(running)}")
 
         return run_checks(context, seconds=options.timeout, told=on_outcome)
 
 
-def _to_json(context: Context, outcomes: Sequence[Outcome], notes: Sequence[str]) -> dict[str, object]:
+def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> dict[str, object]:
     return {
         "schema": 1,
         "job": context.job.label,
         "result": _RESULTS[exit_code(outcomes)],
-        "python": {"path": str(context.python.path), "origin": context.python.origin},
+        "python": {"path": str(context.interpreter.path), "origin": context.interpreter.origin},
         "checks": [outcome.to_json() for outcome in outcomes],
         "notes": list(notes),
     }

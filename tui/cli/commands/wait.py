@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.board.fit import Fit, Room, fit
-from vramtop.monitor.board.runs import start_time_of
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.fit.fit_check import check_fit
+from vramtop.monitor.fit.fit_result import FitResult
+from vramtop.monitor.host.process_identity import start_time_of
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
@@ -38,11 +40,11 @@ class WaitRequest:
 
     budget: Budget
     read: Callable[[], Snapshot]
-    rooms: Callable[[Snapshot], Sequence[Room]]
+    rooms: Callable[[Snapshot], Sequence[DeviceCapacity]]
     interval: float
     timeout: float | None
     program: Sequence[str]
-    judge: Callable[[Budget, Sequence[Room]], Fit] = fit
+    judge: Callable[[Budget, Sequence[DeviceCapacity]], FitResult] = check_fit
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +88,7 @@ def wait_until_it_fits(
     report: Callable[[str], None] = _print_status,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Fit:
+) -> FitResult:
     """Read the GPUs until the job fits, reserve its memory, and return the last verdict.
 
     Raises:
@@ -110,13 +112,13 @@ def wait_until_it_fits(
         sleep(request.interval if deadline is None else max(0.0, min(request.interval, deadline - clock())))
 
 
-def exec_program(program: Sequence[str], verdict: Fit) -> None:
+def exec_program(program: Sequence[str], verdict: FitResult) -> None:
     """Replace this process with the command, on the GPUs that are reserved for it.
 
     Raises:
         InputError: it cannot be started.
     """
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(verdict.devices)}
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(verdict.cuda_devices)}
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -125,7 +127,7 @@ def exec_program(program: Sequence[str], verdict: Fit) -> None:
         raise InputError(f"--exec {program[0]}: it cannot be started: {error.strerror}") from None
 
 
-def _reservation(request: WaitRequest, verdict: Fit) -> Reservation:
+def _reservation(request: WaitRequest, verdict: FitResult) -> Reservation:
     """Reserve for the command that this process becomes; without one, for the parent that waited for this process."""
     pid = os.getpid() if request.program else os.getppid()
     started = start_time_of(pid)
@@ -135,6 +137,6 @@ def _reservation(request: WaitRequest, verdict: Fit) -> Reservation:
         pid=pid,
         start_time=started,
         job=request.budget.job.label,
-        gpus={room.device: size for room, size in verdict.taken},
+        gpus={room.cuda_device: size for room, size in verdict.bytes_by_device},
         until=None if request.program else time.time() + RESERVATION_SECONDS,
     )

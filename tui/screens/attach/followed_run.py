@@ -14,10 +14,10 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
-from vramtop.monitor.attach.attach import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
-from vramtop.monitor.board.diagnose import why
-from vramtop.monitor.board.divergence_status import Status
+from vramtop.monitor.divergence.diagnose import diagnose
+from vramtop.monitor.divergence.divergence_status import Status
 from vramtop.monitor.snapshot.history import History
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey
 
@@ -158,12 +158,12 @@ class FollowedRun(Vertical):
             return {}
         present = {row.process.key for row in self.rows}
         if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
-            attachment = attachment.seated([gpu.reading for gpu in board.gpus])
+            attachment = attachment.with_gpu_assignments([gpu.reading for gpu in board.gpus])
         places: dict[ProcessKey, RankPlacement] = {}
         for rank in attachment.ranks:
             key = rank.pid, rank.start_time
             absent = NOT_ON_GPU_YET if key in present else missing_reason(board, (key,), self._is_running)
-            gpu = "-" if rank.seat.gpu is None else str(rank.seat.gpu)
+            gpu = "-" if rank.gpu_assignment.gpu is None else str(rank.gpu_assignment.gpu)
             places[key] = RankPlacement(rank.rank, gpu, absent.words)
         return places
 
@@ -182,18 +182,18 @@ class FollowedRun(Vertical):
             self._question = None
             self.query_one(RankView).explain(Content())
             return
-        high = comparison.high_water
+        high = comparison.peak_usage
         held = (high.size_bytes if high else comparison.observed_bytes) or 0
         grain = max(1.0, _GRAIN * budget.peak.device_bytes)
         question = (id(budget), row.key, round(held / grain), row.process.counters is not None, comparison.status)
         if question != self._question:
             self._question = question
             assumed = [finding.key for finding in read.reading.findings if not finding.written] if read else []
-            environ = read.environ_hf if read else None
+            environ = read.estimate_environ if read else None
 
             def answer() -> None:
                 quick = lambda job: self._estimate(job, environ=environ)  # noqa: E731 - a name for the argument
-                found = why(budget, comparison, row.process, quick, assumed=assumed)
+                found = diagnose(budget, comparison, row.process, quick, assumed=assumed)
                 if not self._gone.is_set():
                     self.post_message(self.Explained(question, found))
 
@@ -218,7 +218,7 @@ def is_only_in_recording(board: Board | None, pid: int) -> bool:
     """The process is known from a recording alone; one of the same pid that runs here is another one."""
     if board is None or board.snapshot.source.kind == "nvml":
         return False
-    return any(row.process.pid == pid for row in (*board.processes, *board.ended))
+    return any(row.process.pid == pid for row in (*board.processes, *board.ended_processes))
 
 
 def with_start_times(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:

@@ -8,7 +8,7 @@ from textual.content import Content
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.phases import RunPhase
+from vramtop.monitor.divergence.run_phases import RunPhase
 from vramtop.monitor.probe.probe_reader import STALE_SECONDS
 
 from ...draw.bars import BarSegment, draw_bar
@@ -55,7 +55,7 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
         layers=budget.peak.components if budget else None,
         slack_bytes=budget.peak.device_bytes - budget.peak.components.total_bytes if budget else 0,
         lines=tuple(lines),
-        marks=tuple(TimeMark(mark.time, PHASES[mark.phase][0]) for mark in row.marks),
+        marks=tuple(TimeMark(mark.time, PHASES[mark.phase][0]) for mark in row.phase_starts),
         colour=colour_of(row),
     )
 
@@ -187,7 +187,7 @@ def _status_line(row: ProcessRow, now: float) -> Content:
         return Content.assemble(status, f" at {time_words(row.ended_at)}{after} · {comparison.sentence}")
     difference = signed_gib(comparison.difference_bytes)
     phase = f" · {PHASES[comparison.phase][1]}" if comparison.phase else ""
-    since = next((mark.time for mark in reversed(row.marks) if mark.phase == comparison.phase), None)
+    since = next((mark.time for mark in reversed(row.phase_starts) if mark.phase == comparison.phase), None)
     phase += f" for {format_duration(max(0.0, now - since))}" if phase and since is not None else ""
     return Content.assemble(
         status, f" {difference} GiB{phase} · {comparison.sentence} · {high_water_label(comparison)}"

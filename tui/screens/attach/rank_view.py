@@ -119,7 +119,7 @@ class RankView(VerticalScroll):
 def _begin(row: ProcessRow, history: Readings, end: float) -> float:
     """Where the whole run begins: at its start, unless most of it was before anybody looked."""
     seen = history[0][0] if history else end
-    first = min([mark.time for mark in row.marks], default=seen)
+    first = min([mark.time for mark in row.phase_starts], default=seen)
     return first if seen - first < end - seen else seen
 
 

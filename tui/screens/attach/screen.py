@@ -16,8 +16,9 @@ from textual.widgets import Input
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach.attach import Attachment, attach
-from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessKey, WatchedJob
@@ -104,10 +105,10 @@ class AttachScreen(Screen[None]):
         self,
         watchlist: Watchlist,
         *,
-        attach: Attach = attach,
+        attach: Attach = read_run,
         estimate: Estimate = estimate,
         refine: Estimate | None = None,
-        answers: Answers | None = None,
+        answers: SavedAnswers | None = None,
         attached: MutableMapping[ProcessKey, Attachment] | None = None,
         board: Board | None = None,
         pid: int | None = None,
@@ -118,7 +119,7 @@ class AttachScreen(Screen[None]):
         self._estimate = estimate
         self._pid: int | None = None
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
-        kept = answers or Answers()
+        kept = answers or SavedAnswers()
         self._given = AnswerWriter(kept, self._say_remembered)
         self._reader = RunReader(
             attach,
@@ -183,7 +184,7 @@ class AttachScreen(Screen[None]):
             self._refuse(str(answer))
             return
         keys = self._reader.keep(attachment)
-        known = next((run.job for run in self._watchlist.watched() if set(keys) & set(run.pids)), None)
+        known = next((run.job for run in self._watchlist.runs() if set(keys) & set(run.pids)), None)
         try:
             base = known or attachment.reading.job()
         except VramtopError as error:
@@ -236,9 +237,9 @@ class AttachScreen(Screen[None]):
         budget = self._budget or event.answer
         if self._step is not None:
             self._step.take(budget, waiting=self._estimates.is_waiting(budget))
-        self._watchlist.refine(budget)
-        self._watchlist.watch(WatchedJob(job=budget.job, pids=self._keys))
-        self._board = self._watchlist.again() or self._board
+        self._watchlist.set_budget(budget)
+        self._watchlist.add_run(WatchedJob(job=budget.job, pids=self._keys))
+        self._board = self._watchlist.rebuild_board() or self._board
         self._show_run()
 
     @on(NotRefined)
@@ -276,9 +277,9 @@ class AttachScreen(Screen[None]):
         """Follow this run no longer, whether it has ended or not."""
         run = find_run(self._board, self._keys)
         if run is not None:
-            self._watchlist.dismiss(run.pids)
+            self._watchlist.dismiss_runs(run.pids)
             self._reader.drop(run.pids)
-            self._board = self._watchlist.again()
+            self._board = self._watchlist.rebuild_board()
             self.notify(f"{run.job.label} is followed no longer.", markup=False)
             if self._board and self._board.runs:
                 self._open(self._board.runs[0].pids)
@@ -296,7 +297,7 @@ class AttachScreen(Screen[None]):
         attachment = self._attachment
         if attachment is not None:
             self._given.forget()
-            self._watchlist.dismiss(self._keys)
+            self._watchlist.dismiss_runs(self._keys)
             self.notify("Forgotten: what you had filled in for this command line.")
             self._read(attachment.pid, attachment.start_time, recall=False)
 

@@ -186,7 +186,7 @@ def _budget_line(gpu: GpuRow, shape: PanelShape) -> Content:
             words = f"n/a: {printable(next(refused, 'its processes are not known'))}"
         return _line("budget", Content.styled(words, MUTED), Content(), shape)
     range_words = f"({format_gib(gpu.low_bytes)} to {format_gib(gpu.high_bytes)})"
-    peaks = {row.budget.peak.phase for row in gpu.budgeted if row.budget}
+    peaks = {row.budget.peak.phase for row in gpu.rows_with_budget if row.budget}
     figures = join_to_width(
         [f"{format_gib(gpu.expected_bytes)} GiB {range_words}", "peak in " + ", ".join(sorted(peaks))],
         shape.figures_width,
@@ -247,7 +247,7 @@ def _expected_of_all(gpu: GpuRow) -> int | None:
     """What the GPU will hold once its jobs hold their budgets, and all else stays as it is."""
     if gpu.expected_bytes is None or gpu.reading.used_bytes is None:
         return gpu.expected_bytes
-    held = sum(row.process.used_bytes or 0 for row in gpu.budgeted)
+    held = sum(row.process.used_bytes or 0 for row in gpu.rows_with_budget)
     return gpu.expected_bytes + max(0, gpu.reading.used_bytes - held)
 
 
@@ -270,7 +270,7 @@ def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Co
 
 def _verdict(gpu: GpuRow, width: int) -> Content:
     """Each known job with its status, the worst first, and the worst one's sentence."""
-    judged = sorted(gpu.budgeted, key=severity_rank)
+    judged = sorted(gpu.rows_with_budget, key=severity_rank)
     if not judged or judged[0].comparison is None:
         return Content()
     first = judged[0].comparison

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramtop.monitor.board.board import Board, PendingRow, ProcessRow, RunRow
-    from vramtop.monitor.board.divergence_status import Status
-    from vramtop.monitor.board.fit import Verdict
+    from vramtop.monitor.divergence.divergence_status import Status
+    from vramtop.monitor.fit.fit_result import Verdict
 
     from ..base import FeedStatus
 
@@ -132,7 +132,7 @@ def _numbers(indices: Sequence[int]) -> str:
 
 def _odd_lines(board: Board) -> list[Content]:
     """What is odd on the GPUs, the largest first; the details of its processes say what to do."""
-    odd = sorted(board.oddities, key=lambda oddity: -oddity.held_bytes)
+    odd = sorted(board.anomalies, key=lambda oddity: -oddity.held_bytes)
     shown = odd if len(odd) <= _MOST_ODD else odd[: _MOST_ODD - 1]
     lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
     if len(odd) > len(shown):
@@ -168,7 +168,7 @@ def pending_line(row: PendingRow, width: int, now: float) -> Content:
         verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "it has no budget"
     else:
         verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
-    lately = row.turned_at is not None and now - row.turned_at < _TURNED_SECONDS
+    lately = row.fits_changed_at is not None and now - row.fits_changed_at < _TURNED_SECONDS
     head = Content.styled(" NOW ", ALARM) if lately else Content.styled("pending", MUTED)
     name = Content.styled(printable(row.job.label), "bold")
     return Content.assemble(head, " ", name, " ", verdict, " ", printable(reason)).truncate(width, ellipsis=True)

@@ -106,7 +106,7 @@ def table_rows(board: Board) -> list[TableRow]:
     for gpu in board.gpus:
         rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows]
         rows += [left for each in (gpu, *gpu.devices) for left in _leftover(each)]
-    ended = [TableRow(key=row.key, gpu=row.gpu, row=row, ended=True) for row in board.ended]
+    ended = [TableRow(key=row.key, gpu=row.gpu, row=row, ended=True) for row in board.ended_processes]
     if ended:
         present = {row.key for row in rows}
         rows += [row for row in ended if row.key not in present]
@@ -156,7 +156,7 @@ def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
 
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
-    reading, size = gpu.reading, gpu.rest_bytes
+    reading, size = gpu.reading, gpu.unattributed_bytes
     if isinstance(reading, MigDevice) and (reading.shares_memory_of or reading.processes is None):
         return []  # another device's row says so, or its GPU's
     if size is None:

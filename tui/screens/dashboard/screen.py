@@ -151,7 +151,7 @@ class DashboardScreen(Screen[None]):
     @on(GpuRows.Chosen)
     def _choose_gpu(self, event: GpuRows.Chosen) -> None:
         if self.app.board:
-            self._chosen = self.app.board.shown[event.position].reading.key, event.position
+            self._chosen = self.app.board.displayed_gpus[event.position].reading.key, event.position
         self._arrange_again()
 
     @on(Input.Changed, "#filter")
@@ -222,7 +222,7 @@ class DashboardScreen(Screen[None]):
         row = chosen.row if chosen else None
         if row is not None and row.ended_at is not None and board is not None:
             pids = next((run.pids for run in board.runs if row.process.key in run.pids), (row.process.key,))
-            self.app.watchlist.dismiss(pids)
+            self.app.watchlist.dismiss_runs(pids)
             self.app.renew_board()
             return
         jobs = self.app.watchlist.pending()
@@ -290,7 +290,7 @@ class DashboardScreen(Screen[None]):
         self.app.push_screen(ChoiceMenu(names, place), lambda at: None if at is None else then(jobs[at]))
 
     def _unpin(self, job: Job) -> None:
-        self.app.watchlist.unpend(job)
+        self.app.watchlist.remove_pending(job)
         self.notify(f"{job.label} waits no longer.", markup=False)
 
     def _say_matches(self) -> None:
@@ -319,8 +319,8 @@ class DashboardScreen(Screen[None]):
         return plan_layout(
             width=self._room.width,
             height=height,
-            gpus=len(board.shown),
-            processes=len(board.processes) + len(board.shown),
+            gpus=len(board.displayed_gpus),
+            processes=len(board.processes) + len(board.displayed_gpus),
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
         )
@@ -335,7 +335,7 @@ class DashboardScreen(Screen[None]):
         if plan.panels:
             self._show_panels(board, plan, feed, panels)
             return
-        shown = board.shown
+        shown = board.displayed_gpus
         chosen = self._chosen_position(shown)
         scrolls = plan.gpu_height < len(shown)
         width = self._room.width - scrolls
@@ -348,7 +348,7 @@ class DashboardScreen(Screen[None]):
             self._show_panel(opened, shown[chosen], board, shape, feed)
 
     def _show_panels(self, board: Board, plan: DashboardLayout, feed: FeedStatus, container: Container) -> None:
-        shown = board.shown
+        shown = board.displayed_gpus
         while len(self._panels) > len(shown):
             self._panels.pop().remove()
         while len(self._panels) < len(shown):

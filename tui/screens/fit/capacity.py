@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from vramtop.estimator.advice.suggestions import Suggestion
 from vramtop.estimator.budget.budget import Budget
-from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, with_host
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.fit.fit_check import check_fit, with_host_memory
+from vramtop.monitor.fit.fit_result import FitResult, Verdict
 from vramtop.monitor.host.host_memory import HostRam
 
 from .sweep import GpuLimits
@@ -15,15 +17,15 @@ from .sweep import GpuLimits
 class Capacity:
     """Says whether budgets fit."""
 
-    rooms: tuple[Room, ...] = ()
+    rooms: tuple[DeviceCapacity, ...] = ()
     host: HostRam | None = None
 
-    def fit(self, budget: Budget) -> Fit:
+    def fit(self, budget: Budget) -> FitResult:
         """Where the job would go, and whether that is enough."""
-        found = fit(budget, self.rooms)
+        found = check_fit(budget, self.rooms)
         if self.host is None:
             return found
-        return with_host(found, budget, self.host, ranks=max(1, min(len(budget.ranks), len(self.rooms))))
+        return with_host_memory(found, budget, self.host, ranks=max(1, min(len(budget.ranks), len(self.rooms))))
 
     def verdict(self, budget: Budget) -> Verdict:
         """In one word."""
@@ -32,11 +34,11 @@ class Capacity:
     def limits(self, budget: Budget) -> GpuLimits:
         """What the GPU gives that would be the fullest with the job on it."""
         found = self.fit(budget)
-        chosen = [gpu for gpu in found.gpus if gpu.room in found.placed]
+        chosen = [gpu for gpu in found.gpus if gpu.device in found.rank_devices]
         room = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
         if room is None:
             return GpuLimits()
-        return GpuLimits(available_bytes=room.room.available_bytes, card_bytes=room.room.total_bytes)
+        return GpuLimits(available_bytes=room.device.available_bytes, card_bytes=room.device.total_bytes)
 
 
 def capacity_fingerprint(suggestions: Iterable[Suggestion], budget: Budget, judge: Capacity) -> list[object]:

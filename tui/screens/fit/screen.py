@@ -129,7 +129,7 @@ class FitCheckScreen(Screen[None]):
 
     def show_board(self, board: Board) -> None:
         """Hold the job against the GPUs as they are now."""
-        self._host = self._watchlist.host(board.snapshot)
+        self._host = self._watchlist.host_memory(board.snapshot)
         self.query_one(GpuPicker).show_board(board)
         self._hold()
 
@@ -214,11 +214,11 @@ class FitCheckScreen(Screen[None]):
         if job is None or budget is None:
             return
         if self._pinned is not None and self._pinned != job:
-            self._watchlist.unpend(self._pinned)
+            self._watchlist.remove_pending(self._pinned)
         self._pinned = job
-        self._watchlist.pend(job)
+        self._watchlist.add_pending(job)
         if budget.method != "formula" and budget.job == job:
-            self._watchlist.refine(budget)
+            self._watchlist.set_budget(budget)
         self.notify(f"{job.label} waits: the dashboard shows whether it fits; x there unpins it.", markup=False)
 
     def action_apply(self, number: int) -> None:

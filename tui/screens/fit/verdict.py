@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.fit import Fit
+from vramtop.monitor.fit.fit_result import FitResult
 
 from ...draw.labels import MUTED
 from ...widgets.budget_view import (
@@ -175,7 +175,7 @@ class VerdictView(VerticalScroll):
             plot.show(self.advice.sweeps[0])
 
 
-def verdict_lines(budget: Budget, found: Fit | None, *, width: int, low: bool) -> list[Content]:
+def verdict_lines(budget: Budget, found: FitResult | None, *, width: int, low: bool) -> list[Content]:
     """The verdict, the peak, and the GPUs.
 
     Args:

@@ -18,9 +18,9 @@ from textual.screen import Screen
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import Room
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.preflight.context.check import Check
-from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.context.check_context import CheckContext
 
 from ...background.latest_only_task import LatestOnlyTask
 from ...background.preflight_run import PreflightProgress, PreflightRequest, read_context, run_preflight
@@ -66,7 +66,7 @@ class PreflightScreen(Screen[None]):
         subject: PreflightRequest,
         *,
         told: Callable[[PreflightProgress], None] = lambda _: None,
-        gather: Callable[[PreflightRequest], Context] = read_context,
+        gather: Callable[[PreflightRequest], CheckContext] = read_context,
         checks: Sequence[Check] | None = None,
     ) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def open_preflight(
     opener: Screen[None],
     job: Job | None,
     *,
-    rooms: tuple[Room, ...] = (),
+    rooms: tuple[DeviceCapacity, ...] = (),
     budget: Budget | None = None,
     launch: Sequence[str] | None = None,
 ) -> None:
@@ -191,8 +191,8 @@ def _facts(looked: PreflightProgress) -> str:
     context = looked.context
     if context is None:
         return ""
-    machine, python = context.machine, context.python
+    machine, python = context.machine, context.interpreter
     where = "on this machine"
-    if machine.elsewhere:
-        where = f"on {len(machine.rooms)} × {machine.rooms[0].name} elsewhere" if machine.rooms else "elsewhere"
+    if machine.is_described:
+        where = f"on {len(machine.devices)} × {machine.devices[0].name} elsewhere" if machine.devices else "elsewhere"
     return printable(f"{where} · {python.path} ({python.origin})")

@@ -1,0 +1,190 @@
+"""Read a running training job: from a pid to its job, its ranks, and where each setting was read.
+
+Only the operating system's view of a process is used (command line, environment, folders, and the files that these
+name); nothing is injected, traced or executed.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.job.job import ModelSpec
+from vramtop.estimator.job.job_file import names_user_code
+from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.program.launchers import Launch
+from vramtop.estimator.readers.source.evidence import Finding, JobReading
+
+from ..host.container_info import container_info
+from ..host.interpreter import find_interpreter, installed_versions
+from ..host.process_info import ProcessInfo, parse_rank, read_process
+from ..host.run_processes import RunProcesses, find_run_processes
+from ..probe.probe_reader import ProbeReader
+from ..probe.probe_settings import settings_from_probe
+from .attachment import Attachment, RankProcess
+from .gpu_assignment import assign_gpu
+from .gpu_environment import GpuEnvironment, has_own_gpu_numbering, nvml_mig_parent
+from .process_environment import (
+    container_root,
+    environ_from_here,
+    estimate_environ,
+    is_own_process,
+    path_from_here,
+    pid_in_own_namespace,
+)
+
+
+def read_run(pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None) -> Attachment:
+    """Return the job of a running process: a rank, its launcher, or a worker process that it started.
+
+    Args:
+        pid: pid of the process.
+        start_time: its start time if it was seen before, because pids are reused.
+        on_gpu: pids that hold GPU memory, from the driver: a program may leave that to processes that it starts.
+
+    Raises:
+        InputError: there is no such process.
+        CannotTellError: it is hidden, has ended, or runs no program that can be read.
+    """
+    run = find_run_processes(read_process(pid, start_time=start_time), on_gpu=on_gpu)
+    program = run.program
+    root = container_root(program.pid)
+    interpreter = find_interpreter(program, root=root)
+    versions = installed_versions(program, interpreter, root=root)
+    environ = environ_from_here(program.environ or {}, root)
+    cwd = path_from_here(root, program.cwd)
+    sample = ProbeReader(run.reporting_process.pid).read()
+    reading = read_launch(
+        _command_with_script(program),
+        environ=environ,
+        cwd=cwd or Path(f"/proc/{program.pid}/cwd"),
+        root=root,
+        versions=versions,
+        launcher=run.launcher.argv if run.launcher else None,
+        reported=settings_from_probe(sample),
+        pid=pid_in_own_namespace(run.reporting_process.pid),
+        started_at=program.start_time,
+        self_started_ranks=len(run.ranks) if run.self_started else None,
+    )
+    reading = _with_model_config(reading, environ)
+    require_running(pid, run.requested.start_time)
+    return Attachment(
+        pid=pid,
+        start_time=run.requested.start_time,
+        ranks=tuple(map(_rank_process, run.ranks)),
+        reading=reading,
+        launcher=_launcher_name(run.launcher.launch) if run.launcher else None,
+        cwd=cwd,
+        command=" ".join(program.argv),
+        interpreter=interpreter,
+        worker_python=str(interpreter) if interpreter and root is None and is_own_process(program.pid) else None,
+        versions=versions,
+        estimate_environ=estimate_environ(environ),
+        inside=container_info(program.pid, program.environ),
+        probe=sample,
+        warnings=(*_warnings(run), *reading.warnings),
+    )
+
+
+def require_running(pid: int, start_time: float) -> None:
+    """Raise an error unless the pid is still that of the process that started at this time.
+
+    Raises:
+        CannotTellError: it has ended, or the pid belongs to another process now.
+    """
+    try:
+        read_process(pid, start_time=start_time)
+    except InputError:
+        raise CannotTellError(f"Process {pid} ended while it was read.") from None
+
+
+def _command_with_script(program: ProcessInfo) -> tuple[str, ...]:
+    """Return the command line; for ``python - < train.py`` with the file that is the program's standard input."""
+    if program.launch.script != "-":
+        return program.argv
+    try:
+        file = os.readlink(f"/proc/{program.pid}/fd/0")  # noqa: PTH115 - a pipe's link is not a path
+    except OSError:
+        return program.argv
+    if not file.startswith("/") or file.startswith("/dev/"):
+        return program.argv
+    at = program.argv.index("-")
+    return (*program.argv[:at], file, *program.argv[at + 1 :])
+
+
+def _with_model_config(reading: JobReading, environ: Mapping[str, str]) -> JobReading:
+    """Look the model up as the process would, not in our own folder; a model that is not found is reported missing."""
+    found = next((finding for finding in reading.findings if finding.key == "model.id"), None)
+    if found is None or reading.value("model.config") is not None:
+        return reading
+    name = str(found.value)
+    if names_user_code(name):
+        return _without_model(
+            reading, f"{name!r} is not the name of a model, and code that a process names is not run."
+        )
+    try:
+        model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))
+    except InputError as error:
+        return _without_model(reading, f"The model's config cannot be read: {error.message}")
+    if name.startswith("/") or not os.access(name, os.F_OK):
+        return reading
+    config = Finding(key="model.config", value=dict(model.config), origin=found.origin, written=found.written)
+    return replace(reading, findings=(*reading.findings, config))
+
+
+def _without_model(reading: JobReading, warning: str) -> JobReading:
+    return replace(reading, missing=("model.id", *reading.missing), warnings=(*reading.warnings, warning))
+
+
+def _launcher_name(launch: Launch) -> str:
+    """Return the name of a launcher: ``torchrun``, ``accelerate``, or the tool that starts its own workers."""
+    return next((name for name in launch.launchers if name != "tool"), launch.program_name or launch.launchers[0])
+
+
+def _rank_process(process: ProcessInfo) -> RankProcess:
+    environ = process.environ or {}
+    local_rank = parse_rank(environ.get("LOCAL_RANK"))
+    gpu_environment = GpuEnvironment.from_environ(
+        environ,
+        local_rank=local_rank,
+        own_numbering=has_own_gpu_numbering(container_root(process.pid)),
+        mig_parent=nvml_mig_parent,
+    )
+    return RankProcess(
+        pid=process.pid,
+        start_time=process.start_time,
+        rank=parse_rank(environ.get("RANK")),
+        local_rank=local_rank,
+        gpu_hint=_gpu_hint(environ, local_rank),
+        gpu_environment=gpu_environment,
+        gpu_assignment=assign_gpu(gpu_environment, None, pid=process.pid),
+    )
+
+
+def _gpu_hint(environ: Mapping[str, str], local_rank: int | None) -> str | None:
+    """Return the device that a rank uses by convention: number LOCAL_RANK of its visible ones."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(local_rank) if local_rank is not None else None
+    devices = [device.strip() for device in visible.split(",") if device.strip()]
+    index = local_rank or 0
+    return devices[index] if index < len(devices) else None
+
+
+def _warnings(run: RunProcesses) -> list[str]:
+    """Return one sentence for each thing about the processes that could not be read."""
+    program, requested, warnings = run.program, run.requested, []
+    if program.hidden:
+        owner = f" (it belongs to {program.user})" if program.user else ""
+        hidden = ", ".join(program.hidden)
+        warnings.append(f"This user may not see {hidden} of process {program.pid}{owner}; its owner or root may.")
+    if requested.is_helper:
+        warnings.append(
+            f"Process {requested.pid} was started by multiprocessing; the settings are those of {program.pid}."
+        )
+    world_size = parse_rank((program.environ or {}).get("WORLD_SIZE"))
+    if world_size is not None and world_size > len(run.ranks):
+        warnings.append(f"{len(run.ranks)} of {world_size} ranks are seen on this machine.")
+    return warnings
