@@ -32,7 +32,8 @@ from .allocator_report import (
 )
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
-from .worker_process import WORKER_PROGRAM, Worker
+from .worker_pool import POOL
+from .worker_process import WORKER_PROGRAM
 
 _HINT = "; method exact answers by rule"
 _FORMAT = 2
@@ -186,8 +187,7 @@ def trace_job(
     answer = None if request["code"] else read_cached(file, _FORMAT, Trace)
     if answer is not None:
         return answer
-    with Worker(interpreter.path) as worker:
-        message = worker.request(request, timeout)
+    message = POOL.request(interpreter, request, timeout)
     if message.get("unsupported"):
         raise CannotTellError(f"{message['unsupported']}{hint}")
     try:

@@ -198,7 +198,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "status": run.comparison.status if run.comparison else "unknown",
         "divergence": run.divergence.sentence if run.divergence else None,
         "explanation": [
-            {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
+            {"changes": each.changes, "words": each.description, "device_bytes": each.device_bytes}
             for each in (run.divergence.explanations if run.divergence else ())
         ],
     }

@@ -53,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
 
     def deep(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         from vramtop.estimator.estimation import estimate
+        from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
+        keep_idle_workers()
         return estimate(job, method="auto", gpu=card(job), python=options.python or python, environ=environ)
 
     def card(job: Job) -> Gpu | None:
