@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from .tool_keys import DERIVED_KEYS, TOOL_KEYS, ToolKey
+from ..readers.tools.registry import keys_of_tool
+from ..readers.tools.shared.tool import ToolKey
 
 if TYPE_CHECKING:
     from ..readers.source.evidence import Finding, JobReading
@@ -73,7 +74,7 @@ def tool_edits(
         reading: the settings that were read, each with its evidence.
         job: the job before the change.
         changes: dotted job keys and their new values.
-        tool: name of the tool in ``tool_keys``; None: a script of the user's own.
+        tool: name of the tool in ``readers.tools.registry``; None: a script of the user's own.
         place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}
@@ -92,11 +93,12 @@ def tool_edits(
 def _edits_of(
     key: str, value: Any, now: "Finding | None", *, job: Job, tool: str | None, place: str | None
 ) -> Iterator[Edit]:
-    follows = DERIVED_KEYS.get(tool or "", {}).get(key)
+    names = keys_of_tool(tool)
+    follows = names.derived.get(key)
     if follows:
         yield _described_edit(key, value, f"{key} becomes {_value(value)} by itself: {follows} stays")
         return
-    known = TOOL_KEYS.get(tool or "", {}).get(key)
+    known = names.settings.get(key)
     written = _written_at(now)
     if (
         written is not None
@@ -140,7 +142,7 @@ def _usual_place(reading: "JobReading") -> str | None:
 
 
 def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
-    dashed = place == "command line" or tool == "Megatron-LM"
+    dashed = place == "command line" or keys_of_tool(tool).always_flags
     return f"--{name}" if dashed else name
 
 
