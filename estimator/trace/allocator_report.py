@@ -112,6 +112,6 @@ def allocator_warnings(held: ReservedMemory, unlimited_bytes: int, capacity: All
     elif held.retries:
         times = "once" if held.retries == 1 else f"{held.retries} times"
         yield (
-            f"On {capacity.label}, the allocator would have to free its cache {times} in two steps: this takes time, and "
-            f"memory is nearly exhausted; with more of it, {format_gib(unlimited_bytes)} GiB would be reserved."
+            f"On {capacity.label}, the allocator would have to free its cache {times} in two steps: this takes "
+            f"time, and memory is nearly exhausted; with more, {format_gib(unlimited_bytes)} GiB would be reserved."
         )

@@ -49,7 +49,7 @@ class Interpreter:
 
 
 def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
-    """Return the Pythons to probe, best first: the one that the user named, else the active environments, else this one.
+    """Return the Pythons to probe, best first: the one that the user named, else active environments, then this one.
 
     Args:
         python: value of ``--python``, which is then the only one.

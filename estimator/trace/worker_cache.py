@@ -1,4 +1,4 @@
-"""Cache of worker answers on disk: files are written whole or not at all, and a broken cache never stops an estimate."""
+"""Cache of worker answers on disk: files are written whole or not at all; a broken cache never stops an estimate."""
 
 import contextlib
 import hashlib

@@ -13,13 +13,14 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
 from vramtop.monitor.preflight.facts.launch_environment import job_environment
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare, validate_job
-from vramtop.monitor.preflight.run_checks import CHECKS, run_checks
+from vramtop.monitor.preflight.run_checks import run_checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ def run_preflight(
         told: called on this thread.
         checks: all when left out.
     """
-    checks = tuple(kind() for kind in CHECKS) if checks is None else tuple(checks)
+    checks = tuple(check() for check in find_checks()) if checks is None else tuple(checks)
     now, cancel = PreflightProgress(checks=checks, outcomes={}), current_token()
 
     def tell(looked: PreflightProgress) -> None:
@@ -113,7 +114,9 @@ def run_preflight(
         context = gather()
         tell(replace(now, context=context, begun_at=time.monotonic()))
         run_checks(
-            context, checks, told=lambda outcome: tell(replace(now, outcomes={**now.outcomes, outcome.name: outcome}))
+            context,
+            checks,
+            on_result=lambda outcome: tell(replace(now, outcomes={**now.outcomes, outcome.name: outcome})),
         )
     except CancelledError:
         return

@@ -81,7 +81,9 @@ def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
         def close(self) -> None: ...
 
     monkeypatch.setattr("vramtop.monitor.preflight.facts.machine.NvmlSource", Hangs)
-    assert this_machine(seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
+    assert (
+        this_machine(timeout_seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
+    )
     never.set()
 
 

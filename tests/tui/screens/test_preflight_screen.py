@@ -20,12 +20,12 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run_checks import CHECKS
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.open_dialog import OpenJobScreen
@@ -67,7 +67,7 @@ class Says(Check):
         self.scopes.append(current_token())
         if self.go is not None:
             self.go.wait(60)
-        return self._says(self.status, self.found, self.advice)
+        return self._result(self.status, self.found, self.advice)
 
 
 class Host(App[None]):
@@ -220,7 +220,7 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_wor
         await pilot.pause()
         assert screen.looked is not None
         outcomes = screen.looked.worst_first
-        assert {outcome.name for outcome in outcomes} == {check.name for check in CHECKS}
+        assert {outcome.name for outcome in outcomes} == {check.name for check in find_checks()}
         assert "on 1 × H100 80GB elsewhere" in text(pilot.app)
         assert "NSS_INFERENCE_KEY is not set" in text(pilot.app)
         assert rows(pilot.app)[0][:2] == ["✗", "FAILURE"]
@@ -339,7 +339,7 @@ def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_
 def looked(*checks: Says) -> PreflightProgress:
     return PreflightProgress(
         checks=checks,
-        outcomes={check.name: check._says(check.status, check.found, check.advice) for check in checks},
+        outcomes={check.name: check._result(check.status, check.found, check.advice) for check in checks},
     )
 
 
