@@ -21,6 +21,7 @@ from ..draw.text_output import printable
 from ..screens.base import BoardApp, FeedStatus, ShowsBoard
 from ..screens.dashboard.header_text import STALE_INTERVALS
 from ..screens.dashboard.screen import DashboardScreen
+from ..tty.textual_private import write_to_terminal
 from .app_messages import BoardUpdated, SourceFailed
 from .fit_events import FitEvents, Signal, desktop_sequence
 
@@ -383,8 +384,8 @@ class VramtopApp(BoardApp):
         self.notify(sentence, markup=False)
         if self._fit_events.signal == "bell":
             self.bell()
-        elif self._fit_events.signal == "desktop" and self._driver is not None:
-            self._driver.write(desktop_sequence(sentence))
+        elif self._fit_events.signal == "desktop":
+            write_to_terminal(self, desktop_sequence(sentence))
 
     def say(self, sentence: str) -> None:
         """Show a sentence, now or once the dashboard is open; from any other thread."""

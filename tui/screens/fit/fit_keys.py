@@ -2,7 +2,7 @@
 
 from textual.binding import Binding, BindingType
 
-from ...job.form_inputs import WITH_ALT
+from ...job.form_inputs import ALT_DIGIT_CHARACTERS
 
 FIT_KEYS: list[BindingType] = [
     Binding("escape", "app.pop_screen", "Back", key_display="Esc"),
@@ -29,7 +29,7 @@ FIT_KEYS: list[BindingType] = [
     *(Binding(f"{number}", f"apply({number})", show=False) for number in range(1, 10)),
     *(
         Binding(f"alt+{number},{sign}", f"apply({number})", show=False, priority=True)
-        for number, sign in enumerate(WITH_ALT, start=1)
+        for number, sign in enumerate(ALT_DIGIT_CHARACTERS, start=1)
     ),
 ]
 

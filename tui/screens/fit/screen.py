@@ -198,8 +198,8 @@ class FitCheckScreen(Screen[None]):
         """Take a suggestion over into the form."""
         self._set(event.suggestion.changes)
 
-    @on(ModelInput.PastedMore)
-    def pasted(self, event: ModelInput.PastedMore) -> None:
+    @on(ModelInput.JobPasted)
+    def pasted(self, event: ModelInput.JobPasted) -> None:
         """A launch line or a path in the model's field is opened."""
         self.action_open(event.text)
 
