@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from textual.widgets import Button
+from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
@@ -81,22 +82,16 @@ def hasty(monkeypatch):
     monkeypatch.setattr("vramtop.tui.screens.dashboard.terminate.DEAF_SECONDS", 0.0)
 
 
-async def until(pilot: Any, true: Callable[[], object], *, seconds: float = 10) -> None:
-    """Wait until it is so."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, screen_text(pilot.app)
-        await pilot.pause(0.02)
-
-
 async def settle(pilot: Any) -> None:
-    await until(pilot, lambda: pilot.app.board and pilot.app.screen.query_one(ProcessTable).row_count)
+    await until_shown(pilot, lambda: pilot.app.board and pilot.app.screen.query_one(ProcessTable).row_count)
 
 
 async def ask(pilot: Any) -> TerminateScreen:
     await settle(pilot)
     await pilot.press("k")
-    await until(pilot, lambda: isinstance(pilot.app.screen, TerminateScreen) and "holds" in screen_text(pilot.app))
+    await until_shown(
+        pilot, lambda: isinstance(pilot.app.screen, TerminateScreen) and "holds" in screen_text(pilot.app)
+    )
     return pilot.app.screen
 
 
@@ -179,7 +174,7 @@ async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, st
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press(*keys)
-        await until(pilot, lambda: isinstance(app.screen, DashboardScreen))
+        await until_shown(pilot, lambda: isinstance(app.screen, DashboardScreen))
     time.sleep(0.1)
     assert process.poll() is None
 
@@ -195,7 +190,7 @@ async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start):
         await pilot.press("y", "tab", "enter")
         assert process.poll() is None
         await pilot.pause(DEAF_SECONDS)
-        await until(
+        await until_shown(
             pilot,
             lambda: not isinstance(app.screen, TerminateScreen) or not app.screen.query_one("#terminate").disabled,
         )
@@ -208,7 +203,7 @@ async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press("y")
-        await until(pilot, lambda: f"✓ Process {process.pid} has ended 0." in screen_text(app))
+        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended 0." in screen_text(app))
         assert "s after SIGTERM" in screen_text(app)
         assert [str(button.label) for button in app.screen.query(Button) if button.display] == ["Close"]
         await pilot.press("enter")
@@ -222,7 +217,7 @@ async def test_the_button_ends_it_too(open_app, seen, start, hasty):
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "has ended" in screen_text(app))
+        await until_shown(pilot, lambda: "has ended" in screen_text(app))
     assert process.wait() == -signal.SIGTERM
 
 
@@ -236,12 +231,12 @@ async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, se
         await pilot.pause(0.3)
         assert "SIGTERM was sent" in screen_text(app)
         assert process.poll() is None
-        await until(pilot, lambda: "Still there 1 s after SIGTERM" in screen_text(app))
+        await until_shown(pilot, lambda: "Still there 1 s after SIGTERM" in screen_text(app))
         await pilot.press("y", "k")
         await pilot.pause(0.3)
         assert process.poll() is None
         await pilot.press("K")
-        await until(pilot, lambda: "s after SIGKILL" in screen_text(app))
+        await until_shown(pilot, lambda: "s after SIGKILL" in screen_text(app))
     assert process.wait() == -signal.SIGKILL
 
 
@@ -252,12 +247,12 @@ async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start,
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press("y", "escape")
-        await until(pilot, lambda: f"Process {process.pid}: ! Still there" in said(app))
+        await until_shown(pilot, lambda: f"Process {process.pid}: ! Still there" in said(app))
         await ask(pilot)
         assert "Still there" in screen_text(app)
         assert not app.screen.query_one("#terminate").display
         await pilot.press("K")
-        await until(pilot, lambda: "s after SIGKILL" in screen_text(app))
+        await until_shown(pilot, lambda: "s after SIGKILL" in screen_text(app))
     assert process.wait() == -signal.SIGKILL
 
 
@@ -268,7 +263,7 @@ async def test_who_turns_away_is_told_of_an_end_that_comes_late(open_app, seen, 
         await ask(pilot)
         await pilot.press("y", "escape")
         assert process.poll() is None
-        await until(pilot, lambda: f"✓ Process {process.pid} has ended" in said(app))
+        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended" in said(app))
         assert "s after SIGTERM" in said(app)
 
 
@@ -279,7 +274,9 @@ async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signa
         screen = await ask(pilot)
         process.kill()
         process.wait()
-        await until(pilot, lambda: f"Process {process.pid} has ended by itself; no signal was sent" in screen_text(app))
+        await until_shown(
+            pilot, lambda: f"Process {process.pid} has ended by itself; no signal was sent" in screen_text(app)
+        )
         await pilot.press("y", "K")
         await pilot.pause(0.1)
         assert screen._ending.sent is None
@@ -292,7 +289,7 @@ async def test_another_process_under_the_pid_is_no_question_at_all(open_app, see
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until(pilot, lambda: "is another one by now: the one that was shown has ended" in said(app))
+        await until_shown(pilot, lambda: "is another one by now: the one that was shown has ended" in said(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
@@ -310,7 +307,7 @@ async def test_what_is_never_ended_is_told_in_a_sentence(open_app, make_process,
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until(pilot, lambda: sentence in said(app))
+        await until_shown(pilot, lambda: sentence in said(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
@@ -319,7 +316,7 @@ async def test_memory_that_belongs_to_nobody_is_no_process(open_app):
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until(pilot, lambda: "on no process" in said(app))
+        await until_shown(pilot, lambda: "on no process" in said(app))
 
 
 async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
@@ -335,7 +332,9 @@ async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
         async with app.run_test(size=(100, 30)) as pilot:
             await settle(pilot)
             await pilot.press("k")
-            await until(pilot, lambda: f"No permission to end process {process.pid}: it belongs to ana" in said(app))
+            await until_shown(
+                pilot, lambda: f"No permission to end process {process.pid}: it belongs to ana" in said(app)
+            )
 
 
 def offered(app: VramtopApp) -> bool:
@@ -347,7 +346,7 @@ async def test_footer_and_palette_offer_it(open_app, make_process, size):
     app = open_app([make_process()])
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        await until(pilot, lambda: " k Kill " in footer_text(app))
+        await until_shown(pilot, lambda: " k Kill " in footer_text(app))
         assert footer_text(app).rstrip().endswith("q Quit" if size[0] == 80 else "^p palette")
         assert offered(app)
 
@@ -365,11 +364,11 @@ async def test_where_nothing_is_ended_the_key_is_gone_and_says_why(open_app, see
     app = open_app([seen(process)], **options)
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
-        await until(pilot, lambda: "Quit" in footer_text(app))
+        await until_shown(pilot, lambda: "Quit" in footer_text(app))
         assert "Kill" not in footer_text(app)
         assert not offered(app)
         await pilot.press("k")
-        await until(pilot, lambda: sentence in said(app))
+        await until_shown(pilot, lambda: sentence in said(app))
         assert isinstance(app.screen, DashboardScreen)
         app.screen.action_terminate()
         await pilot.pause(0.1)
@@ -401,7 +400,7 @@ async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrol
         assert "y Terminate" in text
         assert "left alone" not in text
         await pilot.press(*["down"] * 20)
-        await until(pilot, lambda: "left alone" in flat(screen_text(app)))
+        await until_shown(pilot, lambda: "left alone" in flat(screen_text(app)))
 
 
 async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
@@ -410,7 +409,7 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
         await ask(pilot)
         assert screen_text(app).isascii()
         await pilot.press("y")
-        await until(pilot, lambda: "has ended" in screen_text(app))
+        await until_shown(pilot, lambda: "has ended" in screen_text(app))
         assert screen_text(app).isascii()
 
 
