@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .budget.budget import Budget
-from .budget.uncertainty import with_doubts
+from .budget.uncertainty import widen_for_uncertainty
 from .common.errors import CannotTellError, InputError
 from .formula.closed_form import closed_form
 from .formula.host_memory import host_need
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import Job
 from .model.architecture import Architecture, read_architecture
-from .model.count_parameters import inventory_of
+from .model.count_parameters import count_parameters
 from .model.find_config import ResolvedModel, resolve_model
 from .model.parameters import Inventory
 from .trace.allocator_report import allocator_settings
@@ -67,7 +67,7 @@ def estimate(
             traced = traced_budget(
                 job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
             )
-            return with_doubts(_with_host(traced, arch))
+            return widen_for_uncertainty(_with_host(traced, arch))
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -77,12 +77,12 @@ def estimate(
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
         remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
-    budget = with_doubts(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
+    budget = widen_for_uncertainty(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
     return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variants:
+class QuickEstimator:
     """A quick estimate of changed jobs of one model: the figures, without assumptions and warnings."""
 
     arch: Architecture
@@ -95,7 +95,7 @@ class Variants:
         Raises:
             InputError: as ``estimate`` does.
         """
-        return with_doubts(closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False))
+        return widen_for_uncertainty(closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False))
 
     @property
     def max_positions(self) -> int | None:
@@ -103,7 +103,7 @@ class Variants:
         return self.arch.max_positions
 
 
-def variants(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None) -> Variants:
+def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None) -> QuickEstimator:
     """A quick estimate of changed jobs, for searches: the model's shape is read once, and the rest is arithmetic.
 
     Args:
@@ -119,7 +119,7 @@ def variants(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | N
     arch = _shape(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    return Variants(arch=arch, inventory=inventory_of(arch), gpu=card)
+    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=card)
 
 
 def _with_host(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
@@ -127,7 +127,7 @@ def _with_host(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
     if isinstance(arch, CannotTellError):
         return budget
     try:
-        return replace(budget, host=host_need(budget.job, arch, inventory_of(arch)))
+        return replace(budget, host=host_need(budget.job, arch, count_parameters(arch)))
     except InputError:  # the built model has what the shape does not show
         return budget
 
@@ -155,7 +155,7 @@ def _closed(
                 raise
     if isinstance(arch, CannotTellError):
         raise arch
-    return closed_form(job, arch, inventory_of(arch), gpu=gpu)
+    return closed_form(job, arch, count_parameters(arch), gpu=gpu)
 
 
 def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..job.job import Job
 
-LOADING = "loading"
+HOST_LOADING = "loading"
 """The kind of changes that help the host's memory alone."""
 
 
@@ -33,7 +33,7 @@ class Change:
         return max(0.0, self.slowdown) + self.quality
 
 
-def shorter(job: Job) -> Iterator[Change]:
+def shorter_sequences(job: Job) -> Iterator[Change]:
     """Sequences of half the length, a quarter, ..."""
     length, halvings = job.training.sequence_length, 1
     while length % 2 == 0 and length >= 1024:

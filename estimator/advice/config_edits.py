@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from .tool_keys import FOLLOWS, TOOL_KEYS, ToolKey
+from .tool_keys import DERIVED_KEYS, TOOL_KEYS, ToolKey
 
 if TYPE_CHECKING:
     from ..readers.source.evidence import Finding, JobReading
 
-_ON_LINE = re.compile(r"^(?P<setting>--?[\w.-]+|[\w.-]+=) on the command line$")
+_ON_COMMAND_LINE = re.compile(r"^(?P<setting>--?[\w.-]+|[\w.-]+=) on the command line$")
 _IN_FILE = re.compile(r"^(?P<place>[^:\s]+\.(?:ya?ml|json|toml)): (?P<setting>[\w.-]+)$")
-_TWICE = re.compile(r"^(?P<origin>.*), times 2: each example is a chosen and a rejected sequence$")
-_ALIKE = ("training.micro_batch", "training.gradient_accumulation", "training.sequence_length", "lora.rank")
+_PAIRED = re.compile(r"^(?P<origin>.*), times 2: each example is a chosen and a rejected sequence$")
+_SAME_IN_EVERY_TOOL = (
+    "training.micro_batch",
+    "training.gradient_accumulation",
+    "training.sequence_length",
+    "lora.rank",
+)
 """Numbers that every tool writes as the job does."""
 
 
@@ -87,16 +92,20 @@ def tool_edits(
 def _edits_of(
     key: str, value: Any, now: "Finding | None", *, job: Job, tool: str | None, place: str | None
 ) -> Iterator[Edit]:
-    follows = FOLLOWS.get(tool or "", {}).get(key)
+    follows = DERIVED_KEYS.get(tool or "", {}).get(key)
     if follows:
         yield _in_words(key, value, f"{key} becomes {_value(value)} by itself: {follows} stays")
         return
     known = TOOL_KEYS.get(tool or "", {}).get(key)
     said = _where(now)
-    if said is not None and now is not None and (key in _ALIKE or (known and known.name == said[1].strip("-="))):
-        twice = _TWICE.match(now.origin) is not None
+    if (
+        said is not None
+        and now is not None
+        and (key in _SAME_IN_EVERY_TOOL or (known and known.name == said[1].strip("-=")))
+    ):
+        twice = _PAIRED.match(now.origin) is not None
         new = value // 2 if twice and value % 2 == 0 else value if not twice else None
-        tools_new = _translated(known, new) if known and key not in _ALIKE else new
+        tools_new = _translated(known, new) if known and key not in _SAME_IN_EVERY_TOOL else new
         if tools_new is not None:
             old = now.value // 2 if twice else _untranslated(known, now.value)
             yield _edit(key, said[0], said[1], old, tools_new)
@@ -115,9 +124,9 @@ def _where(finding: "Finding | None") -> tuple[str, str] | None:
     """(place, setting) where somebody wrote the value down, if it stands there by itself."""
     if finding is None or not finding.written:
         return None
-    twice = _TWICE.match(finding.origin)
+    twice = _PAIRED.match(finding.origin)
     origin = (twice["origin"] if twice else finding.origin).removesuffix(", the longest a batch can be")
-    if match := _ON_LINE.match(origin):
+    if match := _ON_COMMAND_LINE.match(origin):
         return "command line", match["setting"]
     if match := _IN_FILE.match(origin):
         return match["place"], match["setting"]

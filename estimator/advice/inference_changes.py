@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..job.job import Inference, Job
-from .change import Change, shorter
+from .change import Change, shorter_sequences
 
 
 def for_inference(job: Job, gpus: int) -> Iterator[Change]:
@@ -20,7 +20,7 @@ def for_inference(job: Job, gpus: int) -> Iterator[Change]:
         )
     yield from _fewer_at_once(job, 0.3)
     yield from _more_tensor_ranks(job, gpus)
-    yield from shorter(job)
+    yield from shorter_sequences(job)
 
 
 def _fewer_at_once(job: Job, slowdown: float) -> Iterator[Change]:
@@ -72,7 +72,7 @@ def for_vllm(job: Job, gpus: int) -> Iterator[Change]:
         )
     yield from _fewer_at_once(job, 0.02)
     yield from _more_tensor_ranks(job, gpus)
-    yield from shorter(job)
+    yield from shorter_sequences(job)
 
 
 def _more_tensor_ranks(job: Job, gpus: int) -> Iterator[Change]:

@@ -9,12 +9,12 @@ from ..job.effective_batch import effective_batch
 from ..job.job import Job
 from ..job.job_file import with_changes
 
-_MOST_SEQUENCES = 4096
-_LONGEST = 1 << 21
+_MAX_MICRO_BATCH = 4096
+_MAX_SEQUENCE_LENGTH = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Largest:
+class LargestFitting:
     """How far a job can grow in one direction, all else as it is."""
 
     micro_batch: int | None
@@ -33,9 +33,9 @@ class Largest:
         }
 
 
-def largest(
+def find_largest(
     job: Job, fits: Callable[[Job], bool], *, max_positions: int | None = None, keep_global_batch: bool = False
-) -> Largest:
+) -> LargestFitting:
     """Search both directions by bisection; what is returned does fit, and the next candidate does not.
 
     Allocated bytes never fall as either grows. The upper bound may, by less than a hundredth, where another phase
@@ -60,9 +60,9 @@ def largest(
     if keep_global_batch and batch:
         sizes = [s for s in sizes if batch.accumulation_for(micro_batch=s, data_ranks=batch.data_ranks)]
     lengths = _lengths(max_positions)
-    longest = _last(lengths, lambda length: _fits(job, {"training.sequence_length": length}, fits))
-    return Largest(
-        micro_batch=_last(sizes, with_batch),
+    longest = _last_fitting(lengths, lambda length: _fits(job, {"training.sequence_length": length}, fits))
+    return LargestFitting(
+        micro_batch=_last_fitting(sizes, with_batch),
         sequence_length=longest,
         at_model_limit=longest is not None and max_positions is not None and longest == lengths[-1],
     )
@@ -75,7 +75,7 @@ def _fits(job: Job, changes: dict[str, Any], fits: Callable[[Job], bool]) -> boo
         return False
 
 
-def _last(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+def _last_fitting(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     """The last that fits, where all before it do: in steps that double, then by halves."""
     if not candidates or not fits(candidates[0]):
         return None
@@ -91,11 +91,11 @@ def _last(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
 
 
 def _batch_sizes() -> list[int]:
-    return [1, 2, 4, *range(8, _MOST_SEQUENCES + 1, 8)]
+    return [1, 2, 4, *range(8, _MAX_MICRO_BATCH + 1, 8)]
 
 
 def _lengths(max_positions: int | None) -> list[int]:
-    limit = min(max_positions or _LONGEST, _LONGEST)
+    limit = min(max_positions or _MAX_SEQUENCE_LENGTH, _MAX_SEQUENCE_LENGTH)
     lengths = [length for length in (64, *range(128, limit + 1, 128)) if length <= limit]
     if max_positions and (not lengths or lengths[-1] != max_positions):
         lengths.append(max_positions)

@@ -9,20 +9,20 @@ from ..budget.budget import Budget
 from ..common.errors import CannotTellError, VramtopError
 from ..job.job import Job
 from ..job.job_file import with_changes
-from .change import LOADING, Change
-from .training_changes import changes_of
+from .change import HOST_LOADING, Change
+from .training_changes import candidate_changes
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 Estimate = Callable[[Job], Budget]
 Judge = Callable[[Budget], Verdict]
 
-_MUCH_CHEAPER = 0.75
+_MAX_PAIR_COST_SHARE = 0.75
 """A pair is offered beside single changes where it costs at most this share of the cheapest one that fits."""
-_DEAR = 1.0
+_MIN_COST_FOR_TRIPLES = 1.0
 """A cost beyond which three changes are looked at: as if a step took twice as long."""
-_EXTENDED = 6
+_MAX_EXTENDED_PAIRS = 6
 """Pairs that a third change is added to."""
-_TRIES = 4
+_MAX_CONFIRMATIONS = 4
 """Suggestions that are traced at most, until enough of them hold."""
 
 
@@ -71,22 +71,24 @@ def suggest(
         gpus: how many there are, for spreading the job further.
         most: how many to return.
     """
-    search = _Search(job, current, corrected(job, current, estimate), judge)
-    changes = changes_of(job, gpus=gpus)
-    singles = list(_smallest(search.tried((change,) for change in changes)))
-    if judge(moved(current, -current.peak.high_bytes)) == "fits":  # the host is no limit
-        changes = tuple(change for change in changes if change.kind != LOADING)
+    search = _Search(job, current, calibrated(job, current, estimate), judge)
+    changes = candidate_changes(job, gpus=gpus)
+    singles = list(_smallest_per_kind(search.tried((change,) for change in changes)))
+    if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # the host is no limit
+        changes = tuple(change for change in changes if change.kind != HOST_LOADING)
     enough = [s for s in singles if s.verdict == "fits"]
-    limit = _MUCH_CHEAPER * min((s.cost for s in enough), default=float("inf"))
+    limit = _MAX_PAIR_COST_SHARE * min((s.cost for s in enough), default=float("inf"))
     alone = {part.kind for s in enough for part in s.parts if s.cost <= limit}
-    pairs = sorted((pair for pair in combinations(changes, 2) if _together(pair)), key=_cost)
+    pairs = sorted((pair for pair in combinations(changes, 2) if _compatible(pair)), key=_cost)
     worth = (pair for pair in pairs if _cost(pair) <= limit and not any(part.kind in alone for part in pair))
-    tried = list(_smallest(search.tried(worth, until=most)))
+    tried = list(_smallest_per_kind(search.tried(worth, until=most)))
     cheapest = min((s.cost for s in (*enough, *tried) if s.verdict == "fits"), default=float("inf"))
-    if cheapest > _DEAR:
-        thirds = _thirds(tried, changes, _MUCH_CHEAPER * cheapest)
-        tried += _smallest(search.tried(thirds, until=most))
-    found = sorted(_useful([*singles, *tried]), key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes))
+    if cheapest > _MIN_COST_FOR_TRIPLES:
+        thirds = _triples(tried, changes, _MAX_PAIR_COST_SHARE * cheapest)
+        tried += _smallest_per_kind(search.tried(thirds, until=most))
+    found = sorted(
+        _without_redundant([*singles, *tried]), key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes)
+    )
     fitting = [s for s in found if s.verdict == "fits"]
     tight = [s for s in found if s.verdict == "tight"]
     if fitting or tight:
@@ -116,7 +118,7 @@ def confirm(
     tries = 0
     for at, suggestion in enumerate(suggestions):
         holding = sum(s.confirmed and s.verdict == "fits" for s in kept)
-        if suggestion.verdict != "fits" or holding >= enough or tries >= _TRIES:
+        if suggestion.verdict != "fits" or holding >= enough or tries >= _MAX_CONFIRMATIONS:
             kept.extend(suggestions[at:])
             break
         tries += 1
@@ -135,13 +137,13 @@ def confirm(
     return (*kept, *(s for s in failed if s.verdict == "tight"))
 
 
-def corrected(job: Job, current: Budget, estimate: Estimate) -> Estimate:
+def calibrated(job: Job, current: Budget, estimate: Estimate) -> Estimate:
     """The quick estimate with what sets the job's surer budget apart from it added to every figure."""
     try:
         by = current.peak.device_bytes - estimate(job).peak.device_bytes
     except VramtopError:
         by = 0
-    return estimate if not by else lambda changed: moved(estimate(changed), by)
+    return estimate if not by else lambda changed: shifted(estimate(changed), by)
 
 
 class _Search:
@@ -171,7 +173,7 @@ class _Search:
                 return
 
 
-def moved(budget: Budget, by: int) -> Budget:
+def shifted(budget: Budget, by: int) -> Budget:
     """The budget with all device figures moved by so many bytes; its components stay as they are."""
     if not by:
         return budget
@@ -193,7 +195,7 @@ def moved(budget: Budget, by: int) -> Budget:
     return replace(budget, peak=peak, steady_device_bytes=peak.device_bytes, stages=stages)
 
 
-def _smallest(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
+def _smallest_per_kind(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
     """Of each combination of kinds the cheapest that fits, and before it what is tight; those that do neither stay."""
     seen: set[tuple[tuple[str, ...], Verdict]] = set()
     for suggestion in found:
@@ -204,7 +206,7 @@ def _smallest(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
         yield suggestion
 
 
-def _useful(found: Sequence[Suggestion]) -> list[Suggestion]:
+def _without_redundant(found: Sequence[Suggestion]) -> list[Suggestion]:
     """Without those of which a part does as well."""
     kinds = {id(s): {part.kind for part in s.parts} for s in found}
 
@@ -219,19 +221,19 @@ def _useful(found: Sequence[Suggestion]) -> list[Suggestion]:
     return [s for s in found if not any(as_good(fewer, s) for fewer in found)]
 
 
-def _thirds(pairs: Sequence[Suggestion], changes: Sequence[Change], limit: float) -> list[tuple[Change, ...]]:
+def _triples(pairs: Sequence[Suggestion], changes: Sequence[Change], limit: float) -> list[tuple[Change, ...]]:
     """The pairs that take least, each with every change that goes with both, up to a cost."""
     cheap = (pair for pair in pairs if len(pair.parts) == 2 and pair.verdict != "fits" and pair.cost <= limit)
     triples = [
         (*pair.parts, change)
-        for pair in sorted(cheap, key=lambda pair: pair.budget.peak.device_bytes)[:_EXTENDED]
+        for pair in sorted(cheap, key=lambda pair: pair.budget.peak.device_bytes)[:_MAX_EXTENDED_PAIRS]
         for change in changes
-        if all(_together((part, change)) for part in pair.parts)
+        if all(_compatible((part, change)) for part in pair.parts)
     ]
     return sorted((parts for parts in triples if _cost(parts) <= limit), key=_cost)
 
 
-def _together(pair: tuple[Change, ...]) -> bool:
+def _compatible(pair: tuple[Change, ...]) -> bool:
     first, second = pair
     return first.kind != second.kind and not first.changes.keys() & second.changes.keys()
 

@@ -148,7 +148,7 @@ TOOL_KEYS: Mapping[str, Mapping[str, ToolKey]] = MappingProxyType(
 )
 """By tool, as ``readers.tools.registry`` names them; ``TRL`` and ``transformers`` besides."""
 
-FOLLOWS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+DERIVED_KEYS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "LitGPT": {"training.gradient_accumulation": "train.global_batch_size"},
         "NeMo Automodel": {"training.gradient_accumulation": "step_scheduler.global_batch_size"},

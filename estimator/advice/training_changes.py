@@ -10,20 +10,20 @@ from typing import Any
 
 from ..formula.model_states import shards
 from ..job.job import Job
-from .change import LOADING, Change, shorter
+from .change import HOST_LOADING, Change, shorter_sequences
 from .inference_changes import for_inference, for_vllm
 
-_FORWARD = 1 / 3
+_FORWARD_SHARE = 1 / 3
 """A forward pass of a training step: backward takes two matrix products for each one of forward."""
-_MORE_GATHERING = 0.05
+_EXTRA_GATHER_SLOWDOWN = 0.05
 """Half as much communication again (arXiv:1910.02054, section 7.2.2), most of it behind computation."""
-_PASS = 0.03
+_EXTRA_PASS_SLOWDOWN = 0.03
 """One more pass over a smaller batch: kernels are launched and weights are read once more."""
-_BUSY_TOKENS = 512
+_MIN_BUSY_TOKENS = 512
 """Below about 300 tokens a matrix product waits for its weights: an H100's 989 TFLOP/s over its 3.35 TB/s."""
 
 
-def changes_of(job: Job, *, gpus: int = 1) -> tuple[Change, ...]:
+def candidate_changes(job: Job, *, gpus: int = 1) -> tuple[Change, ...]:
     """Every change that may make the job smaller, the cheapest first.
 
     Args:
@@ -45,7 +45,7 @@ def _for_training(job: Job, gpus: int) -> Iterator[Change]:
     yield from _offloading(job)
     yield from _precision(job)
     yield from _adapters(job)
-    yield from shorter(job)
+    yield from shorter_sequences(job)
 
 
 def _same_result(job: Job) -> Iterator[Change]:
@@ -96,7 +96,7 @@ def _recomputation(job: Job) -> Iterator[Change]:
             kind="checkpointing",
             changes={"training.activation_checkpointing": "selective"},
             why="a few per cent slower, same result" if megatron else "about a sixth slower, same result",
-            slowdown=0.04 if megatron else _FORWARD / 2,
+            slowdown=0.04 if megatron else _FORWARD_SHARE / 2,
             quality=0.0,
             source="attention is recomputed (arXiv:2205.05198)" if megatron else "every second product is recomputed",
         )
@@ -105,7 +105,7 @@ def _recomputation(job: Job) -> Iterator[Change]:
             kind="checkpointing",
             changes={"training.activation_checkpointing": "full"},
             why="about a third slower, same result",
-            slowdown=_FORWARD,
+            slowdown=_FORWARD_SHARE,
             quality=0.0,
             source="one more forward pass (torch.utils.checkpoint; 30 to 40 % in arXiv:2205.05198)",
         )
@@ -117,7 +117,7 @@ def _smaller_batches(job: Job) -> Iterator[Change]:
     while batch % factor == 0:
         smaller = batch // factor
         gathers = shards(job).weights > 1
-        idle = 0.3 if smaller * training.sequence_length < _BUSY_TOKENS else 0.0
+        idle = 0.3 if smaller * training.sequence_length < _MIN_BUSY_TOKENS else 0.0
         yield Change(
             kind="micro-batch",
             changes={
@@ -125,7 +125,8 @@ def _smaller_batches(job: Job) -> Iterator[Change]:
                 "training.gradient_accumulation": training.gradient_accumulation * factor,
             },
             why="somewhat slower, same global batch",
-            slowdown=(_PASS + (_MORE_GATHERING if gathers else 0.0)) * (factor.bit_length() - 1) + idle,
+            slowdown=(_EXTRA_PASS_SLOWDOWN + (_EXTRA_GATHER_SLOWDOWN if gathers else 0.0)) * (factor.bit_length() - 1)
+            + idle,
             quality=0.0,
             source="more and smaller passes for the same tokens; sharded weights are gathered in each",
         )
@@ -143,7 +144,7 @@ def _sharding(job: Job, gpus: int) -> Iterator[Change]:
                 "parallel.data_replicate": 1,
             },
             why="half as much communication again, same result",
-            slowdown=_MORE_GATHERING,
+            slowdown=_EXTRA_GATHER_SLOWDOWN,
             quality=0.0,
             source="arXiv:1910.02054, section 7.2.2",
         )
@@ -152,14 +153,14 @@ def _sharding(job: Job, gpus: int) -> Iterator[Change]:
             kind="resharding",
             changes={"parallel.reshard_after_forward": True},
             why="weights are gathered twice a step, same result",
-            slowdown=_MORE_GATHERING,
+            slowdown=_EXTRA_GATHER_SLOWDOWN,
             quality=0.0,
             source="arXiv:1910.02054, section 7.2.2",
         )
     loads_each = job.training.framework == "transformers" and not parallel.load_on_rank_zero
     if parallel.strategy in ("fsdp1", "fsdp2") and loads_each:
         yield Change(
-            kind=LOADING,
+            kind=HOST_LOADING,
             changes={"parallel.load_on_rank_zero": True},
             why="one rank of a machine loads the checkpoint for all",
             slowdown=0.0,

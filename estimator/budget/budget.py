@@ -1,7 +1,7 @@
 """What an estimate says: bytes by phase and component, the peak, its range, and what was assumed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..common.sizes import format_gib
@@ -92,7 +92,7 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankNeed:
+class RankPeak:
     """What one rank takes at its peak, as NVML counts the process."""
 
     device_bytes: int
@@ -177,20 +177,23 @@ class Budget:
     """The largest tensors at the peak, where a step was traced."""
     timeline: Timeline | None = None
     """How memory goes over a step, where one was traced; a closed form knows only its phases."""
-    stages: tuple[RankNeed, ...] = ()
+    stages: tuple[RankPeak, ...] = ()
     """A rank of each pipeline stage, in their order; empty: all ranks take the same."""
 
     host: "HostNeed | None" = None
     """What a rank takes of its machine's RAM; None: nobody worked it out."""
 
+    matrix_parameters: int | None = field(default=None, compare=False)
+    """Trained parameters that are matrices of blocks, which some optimizers step apart; None: not counted."""
+
     serving: "ServingNeed | None" = None
     """What vLLM takes, and what it leaves for its cache; None: it does not run the job."""
 
     @property
-    def ranks(self) -> tuple[RankNeed, ...]:
+    def ranks(self) -> tuple[RankPeak, ...]:
         """What each rank takes, those of the first pipeline stage first, as torchtitan and Megatron-LM number them."""
         peak = self.peak
-        whole = RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+        whole = RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
         stages = self.stages or (whole,)
         return tuple(stage for stage in stages for _ in range(self.job.parallel.world_size // len(stages)))
 

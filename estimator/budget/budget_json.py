@@ -20,7 +20,7 @@ from .budget import (
     Phase,
     PhaseMark,
     PhaseName,
-    RankNeed,
+    RankPeak,
     Timeline,
 )
 from .host_need import HostNeed
@@ -128,7 +128,7 @@ class _Budget(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     largest: tuple[LargeTensor, ...] = ()
     timeline: _Timeline | None = None
-    stages: tuple[RankNeed, ...] = ()
+    stages: tuple[RankPeak, ...] = ()
     host: HostNeed | None = None
     serving: ServingNeed | None = None
 

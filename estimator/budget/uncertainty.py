@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import msgspec
 
-from ..job.job import Unsure
+from ..job.job import Uncertainties
 from .budget import Budget
 
 _WORDS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
 
 
-_SURE = Unsure()
+_SURE = Uncertainties()
 
 
-def with_doubts(budget: Budget) -> Budget:
+def widen_for_uncertainty(budget: Budget) -> Budget:
     """The budget with a range that allows for the job's doubts, and a warning that says so.
 
     A component in doubt may be missing at the peak, or there may be two of it: a setting that is not understood can

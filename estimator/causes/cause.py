@@ -10,7 +10,7 @@ from ..job.job import Lora
 
 # How often something is the reason, among jobs that hold something else than predicted: relative and judged, not
 # counted, by what frameworks do by default and what their users report. The comments beside the causes say why.
-COMMON, USUAL, SOME, RARE, ODD = 8.0, 4.0, 2.0, 1.0, 0.5
+COMMON, USUAL, SOME, RARE, UNLIKELY = 8.0, 4.0, 2.0, 1.0, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Cause:
     """What it is called in tables: ``checkpointing off``."""
     words: str
     """For people, after "if": ``activation checkpointing is off``."""
-    plausible: float
+    plausibility: float
     """Relative to the other causes."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Dotted job keys and their values; empty where no setting says it."""

@@ -25,35 +25,35 @@ its peak; or the process once its weights are loaded, before the first step."""
 _SPREAD: Mapping[Measure, float] = {"device": 0.04, "allocated": 0.015, "outside": 0.0, "loaded": 0.04}
 """Standard deviation of predictions, as a share of what was measured: interquartile ranges over 1.35 of the accuracy
 table's rows of reserved and device bytes, and of allocated bytes (with a half more, for their longer tails)."""
-_LEAST_SPREAD: Mapping[Measure, int] = {
+_MIN_SPREAD: Mapping[Measure, int] = {
     "device": 130 * MIB,
     "allocated": 32 * MIB,
     "outside": 130 * MIB,
     "loaded": 130 * MIB,
 }
 """The same of what is of one size in every job: CUDA context and libraries, workspaces."""
-NEAR = 2.5
+MAX_Z_SCORE = 2.5
 """An explanation comes so near, in deviations."""
-FARTHEST = 4.0
+FALLBACK_MAX_Z_SCORE = 4.0
 """The same where none does."""
-_CLOSES = 0.5
+_MAX_UNEXPLAINED_SHARE = 0.5
 """And leaves no more than this share of the difference."""
-_NOTHING = 10.0
+_NO_CAUSE_PRIOR = 10.0
 """How plausible it is, relative to the causes, that settings are right and the estimate is off."""
-_TOGETHER = 1 / 60
+_PAIR_FACTOR = 1 / 60
 """Two causes at once: the product of their weights over about the sum of all."""
-_MOST_PAIRS = 200
+_MAX_PAIRS = 200
 """So many pairs are estimated: about 60 ms."""
-_FAINT = 0.03
+_MIN_WEIGHT_SHARE = 0.03
 """Less plausible than the best by this factor: not worth a line."""
-SAME = 0.005
+SAME_BYTES_SHARE = 0.005
 """Predictions that differ by less cannot be told apart by any reading."""
-_SHORTEST = 16
+_MAX_SHORTENING = 16
 """Sequences are looked for down to a sixteenth of the length, and 64 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class PredictedBytes:
     """What a job takes, by what may be observed."""
 
     device: int
@@ -67,17 +67,17 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WeighedCauses:
     """Causes, and what they make of the job."""
 
     weight: float
     """Plausibility times likelihood."""
-    figures: Figures
+    figures: PredictedBytes
     causes: tuple[Cause, ...]
 
 
 @dataclass(slots=True, kw_only=True)
-class Search:
+class CauseSearch:
     """One observation, and what it is held against."""
 
     job: Job
@@ -91,34 +91,35 @@ class Search:
     at_least: bool = False
     """It would have held more, had there been room: predictions beyond it are not off."""
 
-    def of_each(self, together: Sequence[tuple[Cause, ...]]) -> list[Found]:
+    def of_each(self, together: Sequence[tuple[Cause, ...]]) -> list[WeighedCauses]:
         """What these make of the job, where it is a job."""
         found = []
         for each in together:
             figures = self._figures(each)
             if figures is not None:
-                plausible = math.prod(cause.plausible for cause in each) * _TOGETHER ** (len(each) - 1)
-                found.append(Found(plausible * self._likelihood(figures), figures, each))
+                plausibility = math.prod(cause.plausibility for cause in each) * _PAIR_FACTOR ** (len(each) - 1)
+                found.append(WeighedCauses(plausibility * self._likelihood(figures), figures, each))
         return found
 
-    def near(self, found: Sequence[Found], deviations: float) -> list[Found]:
+    def near(self, found: Sequence[WeighedCauses], deviations: float) -> list[WeighedCauses]:
         """Those that come near, and are likelier than an estimate that is off; the likeliest first."""
         now = self._now()
         gap = abs(self._off(now))
-        least = _NOTHING * self._likelihood(now)
+        least = _NO_CAUSE_PRIOR * self._likelihood(now)
         close = [
             each
             for each in found
-            if each.weight > least and abs(self._off(each.figures)) <= min(deviations * self._spread(), _CLOSES * gap)
+            if each.weight > least
+            and abs(self._off(each.figures)) <= min(deviations * self._spread(), _MAX_UNEXPLAINED_SHARE * gap)
         ]
         close.sort(key=lambda each: -each.weight)
-        return [each for each in close if each.weight >= _FAINT * close[0].weight]
+        return [each for each in close if each.weight >= _MIN_WEIGHT_SHARE * close[0].weight]
 
-    def pairs(self, singles: Sequence[Found]) -> list[Found]:
+    def pairs(self, singles: Sequence[WeighedCauses]) -> list[WeighedCauses]:
         """Two causes at once, by what their effects come to together if they add up or multiply."""
         now = self._now()
         base = now.of(self.measure)
-        moving = [each for each in singles if abs(each.figures.of(self.measure) - base) > SAME * base]
+        moving = [each for each in singles if abs(each.figures.of(self.measure) - base) > SAME_BYTES_SHARE * base]
         guesses = []
         for one, other in combinations(moving, 2):
             (a,), (b,) = one.causes, other.causes
@@ -126,23 +127,23 @@ class Search:
                 continue
             first, second = one.figures.of(self.measure), other.figures.of(self.measure)
             miss = min(abs(self._miss(first + second - base)), abs(self._miss(first * second / base)))
-            plausible = a.plausible * b.plausible
-            guesses.append((plausible / (1 + (miss / (3 * self._spread())) ** 2), (a, b)))
+            plausibility = a.plausibility * b.plausibility
+            guesses.append((plausibility / (1 + (miss / (3 * self._spread())) ** 2), (a, b)))
         guesses.sort(key=lambda guess: -guess[0])
-        return self.of_each([pair for _, pair in guesses[:_MOST_PAIRS]])
+        return self.of_each([pair for _, pair in guesses[:_MAX_PAIRS]])
 
-    def shorter(self) -> list[Found]:
+    def shorter(self) -> list[WeighedCauses]:
         """Sequences so short that they predict what is observed, where there are such.
 
         A length can be anything: of what lies between the longest and the shortest it takes what the spread covers,
         so that a cause which predicts one figure alone, and the right one, counts for more.
         """
         length, now = self.job.training.sequence_length, self._now().of(self.measure)
-        shortest = max(64, length // _SHORTEST)
+        shortest = max(64, length // _MAX_SHORTENING)
         if shortest >= length or self.observed >= now:
             return []
         least = self._figures((_of_length(self.job, shortest),))
-        if least is None or least.of(self.measure) > self.observed + NEAR * self._spread():
+        if least is None or least.of(self.measure) > self.observed + MAX_Z_SCORE * self._spread():
             return []
         low, high = shortest, length
         while high - low > max(1, length // 128):
@@ -156,9 +157,9 @@ class Search:
         if figures is None:
             return []
         share = min(1.0, math.sqrt(2 * math.pi) * self._spread() / max(1, now - least.of(self.measure)))
-        return [Found(cause.plausible * share * self._likelihood(figures), figures, (cause,))]
+        return [WeighedCauses(cause.plausibility * share * self._likelihood(figures), figures, (cause,))]
 
-    def _figures(self, together: tuple[Cause, ...]) -> Figures | None:
+    def _figures(self, together: tuple[Cause, ...]) -> PredictedBytes | None:
         changes: dict[str, Any] = {}
         for cause in together:
             changes |= cause.changes
@@ -172,18 +173,18 @@ class Search:
         outside = sum(cause.outside_bytes for cause in together)
         loading = sum(cause.loading_bytes for cause in together)
         mine, quick = self.budget.peak, self.quick.peak
-        return Figures(
+        return PredictedBytes(
             device=budget.peak.device_bytes + mine.device_bytes - quick.device_bytes + allocated + outside,
             allocated=budget.peak.allocated_bytes + mine.allocated_bytes - quick.allocated_bytes + allocated,
             outside=_outside(budget) + _outside(self.budget) - _outside(self.quick) + outside,
             loaded=_loaded(budget) + _loaded(self.budget) - _loaded(self.quick) + loading,
         )
 
-    def _now(self) -> Figures:
+    def _now(self) -> PredictedBytes:
         budget = self.budget
-        return Figures(budget.peak.device_bytes, budget.peak.allocated_bytes, _outside(budget), _loaded(budget))
+        return PredictedBytes(budget.peak.device_bytes, budget.peak.allocated_bytes, _outside(budget), _loaded(budget))
 
-    def _off(self, figures: Figures) -> float:
+    def _off(self, figures: PredictedBytes) -> float:
         return self._miss(figures.of(self.measure))
 
     def _miss(self, predicted: float) -> float:
@@ -191,18 +192,18 @@ class Search:
         return min(0.0, off) if self.at_least else off
 
     def _spread(self) -> float:
-        return max(_SPREAD[self.measure] * self.observed, _LEAST_SPREAD[self.measure])
+        return max(_SPREAD[self.measure] * self.observed, _MIN_SPREAD[self.measure])
 
-    def _likelihood(self, figures: Figures) -> float:
-        likely = _student(self._off(figures) / self._spread())
+    def _likelihood(self, figures: PredictedBytes) -> float:
+        likely = _student_t(self._off(figures) / self._spread())
         if self.loaded is not None and self.measure != "loaded":
             # what is cached from loading makes it vague
-            spread = 2 * _SPREAD["loaded"] * self.loaded + _LEAST_SPREAD["loaded"]
-            likely *= _student((figures.loaded - self.loaded) / spread)
+            spread = 2 * _SPREAD["loaded"] * self.loaded + _MIN_SPREAD["loaded"]
+            likely *= _student_t((figures.loaded - self.loaded) / spread)
         return likely
 
 
-def _student(deviations: float) -> float:
+def _student_t(deviations: float) -> float:
     """Student's t of three degrees: predictions have long tails."""
     return (1 + deviations**2 / 3) ** -2
 
@@ -228,6 +229,6 @@ def _of_length(job: Job, length: int) -> Cause:
     return Cause(
         name="shorter sequences",
         words=f"sequences have about {length} tokens, not {job.training.sequence_length}",
-        plausible=COMMON,
+        plausibility=COMMON,
         changes={"training.sequence_length": length},
     )

@@ -22,7 +22,7 @@ _ALLOCATED_SHARE = 0.05
 """Allocated bytes that are off by less are as predicted: nine in ten rows of the accuracy table are within 4 %."""
 _CACHED_SHARE = 0.08
 """Of the allocated bytes: what the closed form's range allows the allocator to leave behind besides."""
-_LEAST_CACHED_BYTES = 256 * MIB
+_MIN_CACHED_BYTES = 256 * MIB
 _OUTSIDE_BYTES = 300 * MIB
 """What the closed form's range allows CUDA context and libraries to be off by."""
 
@@ -56,9 +56,9 @@ class Observation:
     counters: Counters | None = None
     at_least: bool = False
     """It ran out of memory, and would have held more."""
-    of_card: bool = False
+    whole_gpu: bool = False
     """The figures are those of the whole card, since the driver tells none for the process."""
-    foreign_bytes: int | None = None
+    other_processes_bytes: int | None = None
     """What other processes are known to hold on the card."""
     assumed: Collection[str] = ()
     """Dotted keys of the job that nobody wrote down: defaults and inferences."""
@@ -94,7 +94,7 @@ class Divergence:
         return (*(part.sentence for part in self.parts if part.differs), *_predictions(self.explanations))
 
 
-def diverge(budget: Budget, observation: Observation, estimate: Estimate) -> Divergence:
+def explain_divergence(budget: Budget, observation: Observation, estimate: Estimate) -> Divergence:
     """Hold what was seen of a rank against its budget.
 
     Args:
@@ -121,7 +121,7 @@ def diverge(budget: Budget, observation: Observation, estimate: Estimate) -> Div
     return replace(_by(budget, seen, estimate, figure), parts=parts)
 
 
-_WHAT: dict[Measure, str] = {
+_MEASURE_LABELS: dict[Measure, str] = {
     "device": "observed",
     "allocated": "tensors take",
     "outside": "held outside of torch",
@@ -149,11 +149,11 @@ def _by(budget: Budget, seen: Observation, estimate: Estimate, figure: _Figure) 
         measure=measure,
         loaded_bytes=seen.loaded_bytes,
         assumed=seen.assumed,
-        of_card=seen.of_card,
-        foreign_bytes=seen.foreign_bytes,
+        whole_gpu=seen.whole_gpu,
+        other_processes_bytes=seen.other_processes_bytes,
         at_least=seen.at_least,
     )
-    what = "ran out of memory with" if seen.at_least else _WHAT[measure]
+    what = "ran out of memory with" if seen.at_least else _MEASURE_LABELS[measure]
     said = f"{what} {format_gib(observed)} GiB, expected {format_gib(expected)}"
     peak = budget.peak
     inside = measure == "device" and peak.low_bytes <= observed <= peak.high_bytes
@@ -214,7 +214,7 @@ def _allocated(budget: Budget, observed: int) -> Part:
 def _cached(counters: Counters, observed: int, expected: int, allocated: int) -> Part:
     flushed = counters.retries or 0
     times = "once" if flushed == 1 else f"{flushed} times"
-    differs = observed - expected > max(_LEAST_CACHED_BYTES, _CACHED_SHARE * allocated)
+    differs = observed - expected > max(_MIN_CACHED_BYTES, _CACHED_SHARE * allocated)
     words = f"{format_gib(observed)} GiB lie free in torch's cache at its peak, expected {format_gib(expected)}"
     if differs:
         # blocks of one size do not serve another: lengths that vary, an evaluation between the steps

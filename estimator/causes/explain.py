@@ -1,7 +1,7 @@
 """Why a job holds more or less than predicted: settings one or two changes away that would predict what is observed.
 
-Each cause (``causes``, ``causes_beside``) is weighed by how plausible it is and how near its prediction comes, against
-the estimate being off by itself. What predicts the same bytes cannot be told apart, and is said together.
+Each cause (``setting_causes``, ``extra_memory``) is weighed by its plausibility and by how close its prediction comes,
+against the possibility that the estimate itself is off. Causes that predict the same bytes are reported together.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -11,11 +11,11 @@ from typing import Any
 from ..budget.budget import Budget
 from ..common.errors import VramtopError
 from ..job.job import Job
-from .cause_search import FARTHEST, NEAR, SAME, Found, Measure, Search
-from .extra_memory import Estimate, beside, on_the_card
-from .setting_causes import causes
+from .cause_search import FALLBACK_MAX_Z_SCORE, MAX_Z_SCORE, SAME_BYTES_SHARE, CauseSearch, Measure, WeighedCauses
+from .extra_memory import Estimate, extra_memory_causes, whole_gpu_causes
+from .setting_causes import setting_causes
 
-_MOST = 6
+_MAX_EXPLANATIONS = 6
 """So many explanations are worth reading."""
 
 
@@ -50,8 +50,8 @@ def explain(
     measure: Measure = "device",
     loaded_bytes: int | None = None,
     assumed: Collection[str] = (),
-    of_card: bool = False,
-    foreign_bytes: int | None = None,
+    whole_gpu: bool = False,
+    other_processes_bytes: int | None = None,
     at_least: bool = False,
 ) -> tuple[Explanation, ...]:
     """What comes near to what is observed, the likeliest first; empty where nothing does, or nothing needs to.
@@ -67,24 +67,26 @@ def explain(
         measure: what ``observed_bytes`` are.
         loaded_bytes: what the process held between loading and the first step, if that is known.
         assumed: dotted keys of the job that nobody wrote down: defaults and inferences.
-        of_card: ``observed_bytes`` are those of the whole card, not of one process.
-        foreign_bytes: what other processes are known to hold on it.
+        whole_gpu: ``observed_bytes`` are those of the whole card, not of one process.
+        other_processes_bytes: what other processes are known to hold on it.
         at_least: it would have held more, had there been room: it ran out of memory.
     """
-    if measure == "device" and not of_card and _as_predicted(budget, observed_bytes, at_least=at_least):
+    if measure == "device" and not whole_gpu and _as_predicted(budget, observed_bytes, at_least=at_least):
         return ()
     try:
         quick = estimate(job)
     except VramtopError:
         return ()
-    search = Search(job=job, budget=budget, quick=quick, estimate=estimate, measure=measure, observed=observed_bytes)
+    search = CauseSearch(
+        job=job, budget=budget, quick=quick, estimate=estimate, measure=measure, observed=observed_bytes
+    )
     search.loaded, search.at_least = loaded_bytes, at_least
-    singles = [*causes(job, assumed), *beside(job, quick, estimate)]
-    if of_card:
-        singles += on_the_card(quick, foreign_bytes)
+    singles = [*setting_causes(job, assumed), *extra_memory_causes(job, quick, estimate)]
+    if whole_gpu:
+        singles += whole_gpu_causes(quick, other_processes_bytes)
     found = search.of_each([(cause,) for cause in singles])
     found += search.shorter()
-    near = search.near(found, NEAR) or search.near([*found, *search.pairs(found)], FARTHEST)
+    near = search.near(found, MAX_Z_SCORE) or search.near([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
     return tuple(_explanations(near, observed_bytes, measure))
 
 
@@ -92,7 +94,7 @@ def _as_predicted(budget: Budget, observed: int, *, at_least: bool) -> bool:
     return observed <= budget.peak.high_bytes and (at_least or observed >= budget.peak.low_bytes)
 
 
-def _explanations(near: Sequence[Found], observed: int, measure: Measure) -> Iterator[Explanation]:
+def _explanations(near: Sequence[WeighedCauses], observed: int, measure: Measure) -> Iterator[Explanation]:
     for number, group in enumerate(_groups(near, measure)):
         for each in group:
             yield Explanation(
@@ -107,12 +109,12 @@ def _explanations(near: Sequence[Found], observed: int, measure: Measure) -> Ite
             )
 
 
-def _groups(near: Sequence[Found], measure: Measure) -> list[list[Found]]:
+def _groups(near: Sequence[WeighedCauses], measure: Measure) -> list[list[WeighedCauses]]:
     """The same bytes together, the likeliest group first; in all no more than are worth reading."""
-    groups: list[list[Found]] = []
-    for each in near[:_MOST]:
+    groups: list[list[WeighedCauses]] = []
+    for each in near[:_MAX_EXPLANATIONS]:
         size = each.figures.of(measure)
-        group = next((g for g in groups if abs(g[0].figures.of(measure) - size) <= SAME * size), None)
+        group = next((g for g in groups if abs(g[0].figures.of(measure) - size) <= SAME_BYTES_SHARE * size), None)
         if group is None:
             groups.append([each])
         else:

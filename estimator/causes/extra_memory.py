@@ -11,7 +11,7 @@ from ..common.sizes import MIB
 from ..job.dtype_widths import read_widths, uses_megatron, uses_zero
 from ..job.job import Job
 from ..job.job_file import with_changes
-from .cause import COMMON, ODD, RARE, SOME, USUAL, Cause
+from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
 
 Estimate = Callable[[Job], Budget]
 _EVALUATION_BATCH = 8
@@ -20,7 +20,7 @@ _COMMUNICATOR_BYTES = 688 * MIB
 """NCCL's buffers of one more communicator (4 x A100, NVIDIA/nccl#964), as ``surroundings`` has it."""
 
 
-def beside(job: Job, budget: Budget, estimate: Estimate) -> Iterator[Cause]:
+def extra_memory_causes(job: Job, budget: Budget, estimate: Estimate) -> Iterator[Cause]:
     """Every such cause that this job can have.
 
     Args:
@@ -39,17 +39,17 @@ def beside(job: Job, budget: Budget, estimate: Estimate) -> Iterator[Cause]:
         yield Cause(
             name="communicator",
             words="there is one more NCCL communicator",
-            plausible=RARE,  # groups made by hand, or a second library's
+            plausibility=RARE,  # groups made by hand, or a second library's
             outside_bytes=_COMMUNICATOR_BYTES,
         )
 
 
-def on_the_card(budget: Budget, foreign_bytes: int | None) -> Iterator[Cause]:
+def whole_gpu_causes(budget: Budget, other_processes_bytes: int | None) -> Iterator[Cause]:
     """What else a figure of the whole card holds.
 
     Args:
         budget: its context is that of this card.
-        foreign_bytes: what other processes are known to hold there.
+        other_processes_bytes: what other processes are known to hold there.
     """
     loading = budget.phase("loading")
     bare = loading.components.context if loading else 0
@@ -57,18 +57,18 @@ def on_the_card(budget: Budget, foreign_bytes: int | None) -> Iterator[Cause]:
         yield Cause(
             name="more contexts",
             words=f"{words} on the card (another rank, or a data loader worker that uses CUDA)",
-            plausible=USUAL / count,  # ranks that touch cuda:0 before set_device
+            plausibility=USUAL / count,  # ranks that touch cuda:0 before set_device
             outside_bytes=count * bare,
             loading_bytes=count * bare,
             fix="call torch.cuda.set_device before any other CUDA call, and use none in the data loader's workers",
         )
-    if foreign_bytes:
+    if other_processes_bytes:
         yield Cause(
             name="foreign processes",
             words="other processes hold the rest",
-            plausible=COMMON,  # they were seen
-            outside_bytes=foreign_bytes,
-            loading_bytes=foreign_bytes,
+            plausibility=COMMON,  # they were seen
+            outside_bytes=other_processes_bytes,
+            loading_bytes=other_processes_bytes,
         )
 
 
@@ -79,7 +79,7 @@ def _of_buckets(job: Job, step: Phase) -> Iterator[Cause]:
         yield Cause(
             name="bucket views",
             words="gradients are views of DDP's buckets (gradient_as_bucket_view)",
-            plausible=SOME,  # off by default in torch and in accelerate
+            plausibility=SOME,  # off by default in torch and in accelerate
             allocated_bytes=-bucket,
         )
 
@@ -91,14 +91,14 @@ def _of_wide_states(job: Job, states: Components) -> Iterator[Cause]:
     yield Cause(
         name="fp32 gradients",
         words="gradients are kept in fp32",
-        plausible=ODD,
+        plausibility=UNLIKELY,
         allocated_bytes=states.gradients,  # 4 bytes in place of 2
     )
     if states.optimizer:
         yield Cause(
             name="master weights",
             words="the optimizer keeps fp32 master weights and states",
-            plausible=SOME,
+            plausibility=SOME,
             allocated_bytes=2 * states.weights + states.optimizer,  # 4 bytes each, the states in place of 2
         )
 
@@ -110,7 +110,7 @@ def _of_copies(job: Job, states: Components) -> Iterator[Cause]:
     yield Cause(
         name="second model",
         words="the weights are there twice: a reference model, a teacher or a moving average",
-        plausible=SOME if likely else RARE,
+        plausibility=SOME if likely else RARE,
         allocated_bytes=states.weights,
         loading_bytes=states.weights,
         fix=fix if likely else "",
@@ -119,7 +119,7 @@ def _of_copies(job: Job, states: Components) -> Iterator[Cause]:
         yield Cause(
             name="reference model and pairs",
             words="it is preference training: a reference model, and both answers of a pair in one batch",
-            plausible=RARE,
+            plausibility=RARE,
             changes={"training.micro_batch": 2 * job.training.micro_batch},
             allocated_bytes=states.weights,
             loading_bytes=states.weights,
@@ -141,7 +141,7 @@ def _of_evaluation(job: Job, budget: Budget, states: Components, estimate: Estim
         yield Cause(
             name="evaluation",
             words=f"evaluation runs with a batch of {_EVALUATION_BATCH} (the Trainer's default)",
-            plausible=SOME,
+            plausibility=SOME,
             allocated_bytes=more,
             fix="set per_device_eval_batch_size, eval_accumulation_steps, or prediction_loss_only",
         )
@@ -165,7 +165,7 @@ def _of_upcast(job: Job, states: Components, estimate: Estimate) -> Iterator[Cau
         yield Cause(
             name="upcast for k-bit training",
             words="embedding, head and norms are cast to fp32 (prepare_model_for_kbit_training)",
-            plausible=USUAL,  # trl and many scripts call it
+            plausibility=USUAL,  # trl and many scripts call it
             allocated_bytes=more,
             loading_bytes=more,
         )

@@ -3,17 +3,17 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from ..job.job import Job, Optimizer
-from .cause import COMMON, ODD, RARE, SOME, USUAL, Cause
-from .sharding_causes import of_sharding
+from ..job.job import Job, OptimizerName
+from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
+from .sharding_causes import sharding_causes
 
-_ASSUMED = 4.0
+_ASSUMED_FACTOR = 4.0
 """So many times likelier is a cause that contradicts what nobody wrote down."""
 _TRAINER_BATCH = 8
 """transformers' ``per_device_train_batch_size`` where it is not given."""
 
 
-def causes(job: Job, assumed: Collection[str] = ()) -> Iterator[Cause]:
+def setting_causes(job: Job, assumed: Collection[str] = ()) -> Iterator[Cause]:
     """Every way in which the settings of a job may be other than they were read.
 
     Args:
@@ -22,7 +22,7 @@ def causes(job: Job, assumed: Collection[str] = ()) -> Iterator[Cause]:
     """
     for cause in _causes(job):
         guessed = any(key in assumed for key in cause.changes)
-        yield replace(cause, plausible=cause.plausible * _ASSUMED) if guessed else cause
+        yield replace(cause, plausibility=cause.plausibility * _ASSUMED_FACTOR) if guessed else cause
 
 
 def _causes(job: Job) -> Iterator[Cause]:
@@ -35,12 +35,12 @@ def _causes(job: Job) -> Iterator[Cause]:
     yield from _of_loss(job)
     yield from _of_batch(job)
     yield from _of_precision(job)
-    yield from of_sharding(job)
+    yield from sharding_causes(job)
     if job.software.module_loading is None:
         yield Cause(
             name="kernels loaded at once",
             words="all CUDA kernels are loaded at once (CUDA_MODULE_LOADING=EAGER)",
-            plausible=RARE,
+            plausibility=RARE,
             changes={"software.module_loading": "eager"},
         )
 
@@ -53,7 +53,7 @@ def _of_checkpointing(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="checkpointing off",
             words="activation checkpointing is off",
-            plausible=COMMON if now == "full" else USUAL,
+            plausibility=COMMON if now == "full" else USUAL,
             changes={key: "none"},
             fix="see that the script calls model.gradient_checkpointing_enable(), or passes the setting on",
         )
@@ -62,14 +62,16 @@ def _of_checkpointing(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="checkpointing on",
             words="activation checkpointing is on",
-            plausible=COMMON if quantized else USUAL,
+            plausibility=COMMON if quantized else USUAL,
             changes={key: "full"},
         )
     if now != "selective":
         yield Cause(
             name="checkpointing selective",
             words="activation checkpointing is selective",
-            plausible=SOME if job.training.framework in ("torchtitan", "megatron") else ODD,  # their own default
+            plausibility=SOME
+            if job.training.framework in ("torchtitan", "megatron")
+            else UNLIKELY,  # their own default
             changes={key: "selective"},
         )
 
@@ -80,41 +82,41 @@ def _of_the_step(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="activation offload off",
             words="activations stay on the GPU (no offload)",
-            plausible=USUAL,
+            plausibility=USUAL,
             changes={"training.activation_offload": False},
         )
     else:
         yield Cause(
             name="activation offload on",
             words="activations are offloaded to the host",
-            plausible=ODD,  # nobody does so by default
+            plausibility=UNLIKELY,  # nobody does so by default
             changes={"training.activation_offload": True},
         )
     if training.optimizer_in_backward:
         yield Cause(
             name="step after backward",
             words="gradients are kept until the optimizer step",
-            plausible=USUAL,
+            plausibility=USUAL,
             changes={"training.optimizer_in_backward": False},
         )
     accumulates = training.gradient_accumulation > 1
     yield Cause(
         name="accumulation off" if accumulates else "accumulation on",
         words="gradients are not accumulated" if accumulates else "gradients accumulate over several micro-batches",
-        plausible=RARE,
+        plausibility=RARE,
         changes={"training.gradient_accumulation": 1 if accumulates else 8},
     )
     if training.compile:
         yield Cause(
             name="compile off",
             words="the model is not compiled",
-            plausible=RARE,
+            plausibility=RARE,
             changes={"training.compile": False},
         )
     yield Cause(
         name="inference alone",
         words="nothing is trained: inference or evaluation alone",
-        plausible=ODD,
+        plausibility=UNLIKELY,
         changes={"training.mode": "inference"},
     )
 
@@ -124,7 +126,7 @@ def _of_attention(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="attention fused",
             words="attention is fused (sdpa)",
-            plausible=USUAL,  # transformers' default
+            plausibility=USUAL,  # transformers' default
             changes={"model.attention": "sdpa"},
         )
     else:
@@ -132,7 +134,7 @@ def _of_attention(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="attention eager",
             words="attention is eager and keeps its probabilities",
-            plausible=SOME if job.model.attention == "sdpa" else RARE,
+            plausibility=SOME if job.model.attention == "sdpa" else RARE,
             changes={"model.attention": "eager"},
             fix='load the model with attn_implementation="sdpa", and ask for no attention weights',
         )
@@ -144,7 +146,7 @@ def _of_loss(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="loss full",
             words="the loss is computed on all logits in fp32",
-            plausible=USUAL,  # a patch that does not know the model changes nothing, and says so in the log at best
+            plausibility=USUAL,  # a patch that does not know the model changes nothing, and says so in the log at best
             changes={"training.loss": "full"},
             fix=liger,
         )
@@ -152,21 +154,21 @@ def _of_loss(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="loss fused",
             words="the loss is fused with the head (Liger, cut cross-entropy)",
-            plausible=SOME,
+            plausibility=SOME,
             changes={"training.loss": "fused-linear"},
         )
     if loss != "chunked":
         yield Cause(
             name="loss chunked",
             words="the loss is computed in chunks",
-            plausible=ODD if job.training.framework == "transformers" else SOME,
+            plausibility=UNLIKELY if job.training.framework == "transformers" else SOME,
             changes={"training.loss": "chunked"},
         )
     if job.training.framework == "transformers" and job.software.transformers is None and loss == "full":
         yield Cause(
             name="older transformers",
             words="transformers is older than 4.49, whose loss copies the fp32 logits",
-            plausible=RARE,
+            plausibility=RARE,
             changes={"software.transformers": "4.48"},
         )
 
@@ -174,52 +176,52 @@ def _of_loss(job: Job) -> Iterator[Cause]:
 def _of_batch(job: Job) -> Iterator[Cause]:
     batch, ranks = job.training.micro_batch, job.parallel.data_ranks
     found: dict[int, float] = {}
-    for factor, plausible in ((2, SOME), (4, RARE), (8, ODD)):
-        found[batch * factor] = plausible  # chosen and rejected answers in one batch; a copied setting
+    for factor, plausibility in ((2, SOME), (4, RARE), (8, UNLIKELY)):
+        found[batch * factor] = plausibility  # chosen and rejected answers in one batch; a copied setting
         if batch % factor == 0:
-            found[batch // factor] = plausible  # auto_find_batch_size halves it until it fits
+            found[batch // factor] = plausibility  # auto_find_batch_size halves it until it fits
     if ranks > 1:
         # accelerate's split_batches, DataParallel: one batch for all ranks
         found.setdefault(batch * ranks, RARE)
         if batch % ranks == 0:
             found[batch // ranks] = max(SOME, found.get(batch // ranks, 0.0))
     if job.training.framework == "transformers":
-        found.setdefault(_TRAINER_BATCH, ODD)
+        found.setdefault(_TRAINER_BATCH, UNLIKELY)
     found.pop(batch, None)
-    for size, plausible in sorted(found.items()):
+    for size, plausibility in sorted(found.items()):
         yield Cause(
             name="batch larger" if size > batch else "batch smaller",
             words=f"the micro-batch is {size}, not {batch}",
-            plausible=plausible,
+            plausibility=plausibility,
             changes={"training.micro_batch": size},
         )
-    for factor, plausible in ((2, RARE), (4, ODD)):  # shorter ones are searched for (``explain``)
+    for factor, plausibility in ((2, RARE), (4, UNLIKELY)):  # shorter ones are searched for (``explain``)
         length = job.training.sequence_length * factor
         yield Cause(
             name="longer sequences",
             words=f"sequences have {length} tokens: nothing truncates them to {length // factor}",
-            plausible=plausible,
+            plausibility=plausibility,
             changes={"training.sequence_length": length},
             fix="truncate in the tokenizer or the collator (truncation, max_length)",
         )
 
 
-_OPTIMIZERS: dict[Optimizer, tuple[str, float]] = {
+_OPTIMIZERS: dict[OptimizerName, tuple[str, float]] = {
     "adamw": ("AdamW with foreach, which copies what it steps", USUAL),  # torch's own choice on GPUs
     "adamw-fused": ("AdamW without foreach's copies (fused)", USUAL),  # transformers' default since 4.46
     "adamw-8bit": ("AdamW with states in 8 bits", SOME),
     "paged-adamw-8bit": ("a paged AdamW", SOME),
     "adafactor": ("Adafactor", RARE),
-    "muon": ("Muon", ODD),
-    "lion": ("Lion, or SGD with momentum", ODD),
-    "sgd": ("SGD without momentum", ODD),
+    "muon": ("Muon", UNLIKELY),
+    "lion": ("Lion, or SGD with momentum", UNLIKELY),
+    "sgd": ("SGD without momentum", UNLIKELY),
 }
 
 
 def _of_optimizer(job: Job) -> Iterator[Cause]:
     now = job.training.optimizer
     unpaged = {"paged-adamw-8bit": "adamw-8bit", "paged-adamw": "adamw-fused"}.get(now)
-    for optimizer, (words, plausible) in _OPTIMIZERS.items():
+    for optimizer, (words, plausibility) in _OPTIMIZERS.items():
         alike = optimizer.startswith("paged") and now.startswith("paged")
         if optimizer == now or alike or (optimizer == "lion" and now == "sgd-momentum"):
             continue
@@ -227,7 +229,7 @@ def _of_optimizer(job: Job) -> Iterator[Cause]:
         yield Cause(
             name=f"optimizer {optimizer}",
             words="the optimizer's states are on the GPU, not paged" if resident else f"the optimizer is {words}",
-            plausible=SOME if resident else plausible,
+            plausibility=SOME if resident else plausibility,
             changes={"training.optimizer": optimizer},
         )
 
@@ -243,12 +245,12 @@ def _of_precision(job: Job) -> Iterator[Cause]:
         half: (f"{weights} are {half} throughout", COMMON if now.endswith("-mixed") else SOME, ""),
         "fp32": ("weights and arithmetic are fp32", SOME, "see that bf16 or fp16 reaches the trainer"),
     }
-    for precision, (words, plausible, fix) in kinds.items():
+    for precision, (words, plausibility, fix) in kinds.items():
         if precision != now:
             yield Cause(
                 name=f"precision {precision.replace(half, '16')}",
                 words=words,
-                plausible=plausible,
+                plausibility=plausibility,
                 changes={"training.precision": precision},
                 fix=fix,
             )
@@ -260,14 +262,14 @@ def _of_adapters(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="adapters alone",
             words="only adapters are trained (LoRA)",
-            plausible=USUAL if job.training.framework == "transformers" else RARE,
+            plausibility=USUAL if job.training.framework == "transformers" else RARE,
             changes={"lora.rank": 16, "lora.targets": "all-linear"},
         )
         return
     yield Cause(
         name="all weights trained",
         words="all weights are trained, not adapters alone",
-        plausible=SOME,
+        plausibility=SOME,
         changes={"lora": None},
         fix="see that the trainer is given the model that get_peft_model() returned, or peft_config",
     )
@@ -275,7 +277,7 @@ def _of_adapters(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="quantization off",
             words="the frozen weights are not quantized",
-            plausible=COMMON,  # a quantization_config that never reaches from_pretrained
+            plausibility=COMMON,  # a quantization_config that never reaches from_pretrained
             changes={"lora.quantization": "none"},
             fix="pass quantization_config (BitsAndBytesConfig) to from_pretrained",
         )
@@ -284,20 +286,20 @@ def _of_adapters(job: Job) -> Iterator[Cause]:
             yield Cause(
                 name=f"quantization {kind}",
                 words=f"the frozen weights are quantized {words}",
-                plausible=SOME if kind == "nf4" and lora.quantization == "none" else RARE,
+                plausibility=SOME if kind == "nf4" and lora.quantization == "none" else RARE,
                 changes={"lora.quantization": kind},
             )
     every = lora.targets == "all-linear"
     yield Cause(
         name="fewer adapters" if every else "more adapters",
         words="adapters are on the query and value projections alone" if every else "adapters are on all linear layers",
-        plausible=RARE if every else SOME,
+        plausibility=RARE if every else SOME,
         changes={"lora.targets": ["q_proj", "v_proj"] if every else "all-linear"},
     )
     for factor in (4, 16):
         yield Cause(
             name="larger rank",
             words=f"the adapters' rank is {lora.rank * factor}, not {lora.rank}",
-            plausible=ODD,
+            plausibility=UNLIKELY,
             changes={"lora.rank": lora.rank * factor},
         )

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..job.job import Job, Parallel, Strategy
-from .cause import COMMON, ODD, RARE, SOME, USUAL, Cause
+from ..job.job import Job, Parallel, StrategyName
+from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
 
 _RANKS_PER_NODE = 8
-_ZERO: tuple[Strategy, ...] = ("zero1", "zero2", "zero3")
+_ZERO: tuple[StrategyName, ...] = ("zero1", "zero2", "zero3")
 
 
-def of_sharding(job: Job) -> Iterator[Cause]:
+def sharding_causes(job: Job) -> Iterator[Cause]:
     """Other strategies, stages and groups on the same number of GPUs, and what lives in host memory."""
     parallel = job.parallel
     if parallel.strategy in ("none", "ddp"):
@@ -30,17 +30,17 @@ def _not_sharded(parallel: Parallel) -> Iterator[Cause]:
         yield Cause(
             name="no process group",
             words="each rank trains for itself: no process group, no buckets",
-            plausible=RARE,
+            plausibility=RARE,
             changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
             fix="start it through torchrun or accelerate launch",
         )
     shared = {"parallel.data_shard": parallel.data_ranks, "parallel.data_replicate": 1}
-    kinds: tuple[tuple[Strategy, str], ...] = (("fsdp2", "FSDP or ZeRO-3"), ("zero2", "ZeRO-2"))
+    kinds: tuple[tuple[StrategyName, str], ...] = (("fsdp2", "FSDP or ZeRO-3"), ("zero2", "ZeRO-2"))
     for strategy, words in kinds:
         yield Cause(
             name="sharded",
             words=f"the states are sharded over the ranks ({words})",
-            plausible=SOME,  # by a configuration that was not found
+            plausibility=SOME,  # by a configuration that was not found
             changes={"parallel.strategy": strategy, **shared},
         )
 
@@ -57,7 +57,7 @@ def _not_applied(job: Job) -> Iterator[Cause]:
     yield Cause(
         name="sharding off",
         words="sharding is not applied: every rank holds all of it (DDP)",
-        plausible=COMMON,
+        plausibility=COMMON,
         changes=changes,
         fix="start it through accelerate launch with the FSDP or DeepSpeed configuration",
     )
@@ -72,22 +72,22 @@ def _of_strategy(parallel: Parallel) -> Iterator[Cause]:
                 yield Cause(
                     name=f"stage {other[-1]}",
                     words=f"it is ZeRO stage {other[-1]}, not {strategy[-1]}",
-                    plausible=SOME if away == 1 else RARE,
+                    plausibility=SOME if away == 1 else RARE,
                     changes={"parallel.strategy": other},
                 )
     if strategy in ("fsdp1", "fsdp2"):
-        other_version: Strategy = "fsdp2" if strategy == "fsdp1" else "fsdp1"
+        other_version: StrategyName = "fsdp2" if strategy == "fsdp1" else "fsdp1"
         yield Cause(
             name="other FSDP",
             words=f"it is FSDP{other_version[-1]}, not FSDP{strategy[-1]}",
-            plausible=RARE,  # accelerate's default was FSDP1, and its files say the version
+            plausibility=RARE,  # accelerate's default was FSDP1, and its files say the version
             changes={"parallel.strategy": other_version},
         )
         kept = parallel.reshard_after_forward
         yield Cause(
             name="kept gathered" if kept else "resharded",
             words="weights stay gathered after the forward pass" if kept else "weights are freed after the forward",
-            plausible=SOME,
+            plausibility=SOME,
             changes={"parallel.reshard_after_forward": not kept},
         )
     if strategy == "megatron-fsdp":
@@ -96,7 +96,7 @@ def _of_strategy(parallel: Parallel) -> Iterator[Cause]:
                 yield Cause(
                     name=f"shards {sharding}",
                     words=f"the sharding strategy is {sharding}",
-                    plausible=SOME,
+                    plausibility=SOME,
                     changes={"parallel.sharding": sharding},
                 )
 
@@ -107,7 +107,7 @@ def _of_groups(parallel: Parallel) -> Iterator[Cause]:
         yield Cause(
             name="sharded by node",
             words="each node shards for itself (hybrid sharding)",
-            plausible=SOME,
+            plausibility=SOME,
             changes={
                 "parallel.data_shard": _RANKS_PER_NODE,
                 "parallel.data_replicate": copies * shard // _RANKS_PER_NODE,
@@ -117,20 +117,20 @@ def _of_groups(parallel: Parallel) -> Iterator[Cause]:
         yield Cause(
             name="sharded over all",
             words="all ranks shard together, not each group for itself",
-            plausible=SOME,
+            plausibility=SOME,
             changes={"parallel.data_shard": shard * copies, "parallel.data_replicate": 1},
         )
     if shard % 2 == 0 and shard > 2:
         yield Cause(
             name="fewer ranks",
             words=f"it is sharded over {shard // 2} ranks, not {shard}",
-            plausible=ODD,
+            plausibility=UNLIKELY,
             changes={"parallel.data_shard": shard // 2},
         )
     yield Cause(
         name="more ranks",
         words=f"it is sharded over {shard * 2} ranks, not {shard}",
-        plausible=ODD,
+        plausibility=UNLIKELY,
         changes={"parallel.data_shard": shard * 2},
     )
 
@@ -142,7 +142,7 @@ def _of_offload(job: Job) -> Iterator[Cause]:
         yield Cause(
             name="offload off",
             words="nothing is offloaded to host memory",
-            plausible=USUAL,
+            plausibility=USUAL,
             changes={"parallel.cpu_offload": "none"},
         )
     elif parallel.strategy in ("fsdp1", "fsdp2", *_ZERO) and job.training.mode == "train":
@@ -150,7 +150,7 @@ def _of_offload(job: Job) -> Iterator[Cause]:
             yield Cause(
                 name=f"offload {what}",
                 words=f"{words} in host memory",
-                plausible=RARE,
+                plausibility=RARE,
                 changes={"parallel.cpu_offload": what},
             )
 
@@ -162,6 +162,6 @@ def _of_other_dimensions(parallel: Parallel) -> Iterator[Cause]:
             yield Cause(
                 name=f"{dimension} off",
                 words=f"{dimension} parallelism is not applied",
-                plausible=RARE,
+                plausibility=RARE,
                 changes={f"parallel.{dimension}": 1, "parallel.data_replicate": parallel.data_replicate * size},
             )

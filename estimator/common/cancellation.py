@@ -7,13 +7,13 @@ from contextvars import ContextVar
 
 from .errors import CancelledError, VramtopError
 
-_CURRENT: ContextVar["Cancel | None"] = ContextVar("cancel", default=None)
+_CURRENT: ContextVar["CancelToken | None"] = ContextVar("cancel", default=None)
 
 
-class Cancel:
+class CancelToken:
     """Gives up what runs in its scope.
 
-    >>> cancel = Cancel()
+    >>> cancel = CancelToken()
     >>> with cancel.scope():
     ...     budget = estimate(job, method="traced")  # another thread may call cancel.cancel()
     """
@@ -46,7 +46,7 @@ class Cancel:
             _CURRENT.reset(token)
 
     @contextmanager
-    def ending(self, end: Callable[[], None]) -> Iterator[None]:
+    def on_cancel(self, end: Callable[[], None]) -> Iterator[None]:
         """``end`` is called when it is given up while this thread is in here.
 
         Raises:
@@ -68,6 +68,6 @@ class Cancel:
                     self._enders.remove(end)
 
 
-def current() -> Cancel:
+def current_token() -> CancelToken:
     """That of the scope in which this runs; outside of any, one that nobody cancels."""
-    return _CURRENT.get() or Cancel()
+    return _CURRENT.get() or CancelToken()

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def expanded(text: str) -> Path:
+def expand_user(text: str) -> Path:
     """The path with ``~`` written out, where it is known whose home that is (a container's user may have none)."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path's raises where there is no home
 

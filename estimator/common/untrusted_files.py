@@ -10,14 +10,14 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-SETTINGS_BYTES = 2**19
+MAX_SETTINGS_BYTES = 2**19
 """Of a file that people write by hand: more is read for seconds, and is none."""
-CONFIG_BYTES = 4 * 2**20
+MAX_CONFIG_BYTES = 4 * 2**20
 """Of a config.json, or an index of shards: one with two tables of 22,000 labels has 1.6 MB."""
-_MOST_DEPTH = 64
-_MOST_VALUES = 100_000
+_MAX_DEPTH = 64
+_MAX_VALUES = 100_000
 """Written out, or with aliases followed: beyond it a few lines of YAML would keep us busy for minutes."""
-_MOST_DOTS = 160
+_MAX_DOTS_PER_LINE = 160
 """In one line: ``a.a.a...`` takes time and memory that grow with its square. Long lists of factors have 128."""
 
 
@@ -31,50 +31,50 @@ def open_file(path: Path) -> BinaryIO:
     Raises:
         OSError: it is something else, or cannot be opened.
     """
-    _refuse_others(os.stat(path).st_mode, path)  # noqa: PTH116 - opening a device may already do something
+    _require_regular_file(os.stat(path).st_mode, path)  # noqa: PTH116 - opening a device may already do something
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
-        _refuse_others(os.fstat(handle).st_mode, path)  # it may have been replaced meanwhile
+        _require_regular_file(os.fstat(handle).st_mode, path)  # it may have been replaced meanwhile
         return os.fdopen(handle, "rb")
     except OSError:
         os.close(handle)
         raise
 
 
-def read_file(path: Path, most_bytes: int = SETTINGS_BYTES) -> bytes:
+def read_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> bytes:
     """A file's bytes; files of the kernel, which have no size, are empty.
 
     Raises:
-        TooLargeError: it has more than ``most_bytes``.
+        TooLargeError: it has more than ``max_bytes``.
         OSError: it cannot be read, or is no file.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(most_bytes + 1) if 0 < size <= most_bytes else b""
-    if max(size, len(data)) > most_bytes:
+        data = file.read(max_bytes + 1) if 0 < size <= max_bytes else b""
+    if max(size, len(data)) > max_bytes:
         raise TooLargeError(
-            errno.EFBIG, f"it has more than {most_bytes // 2**10:,} KiB, which no such file has", str(path)
+            errno.EFBIG, f"it has more than {max_bytes // 2**10:,} KiB, which no such file has", str(path)
         )
     return data
 
 
-def read_start(path: Path, most_bytes: int) -> bytes:
+def read_start(path: Path, max_bytes: int) -> bytes:
     """The first bytes of a file that may be longer.
 
     Raises:
         OSError: it cannot be read, or is no file.
     """
     with open_file(path) as file:
-        return file.read(most_bytes) if os.fstat(file.fileno()).st_size else b""
+        return file.read(max_bytes) if os.fstat(file.fileno()).st_size else b""
 
 
-def check_shape(data: Any) -> None:
+def check_nesting(data: Any) -> None:
     """See that data of lists and tables is not nested too deeply, nor too much of it, nor inside itself.
 
     Raises:
         ValueError: it is; what, in a few words.
     """
-    _count(data, {}, 0)
+    _count_values(data, {}, 0)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -85,19 +85,22 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     import msgspec  # here: its TOML reader imports tomllib
 
-    if max((line.count(".") for line in text.splitlines() if len(line) > _MOST_DOTS), default=0) > _MOST_DOTS:
-        raise ValueError(f"a line with more than {_MOST_DOTS} dots")
+    if (
+        max((line.count(".") for line in text.splitlines() if len(line) > _MAX_DOTS_PER_LINE), default=0)
+        > _MAX_DOTS_PER_LINE
+    ):
+        raise ValueError(f"a line with more than {_MAX_DOTS_PER_LINE} dots")
     try:
         tables: dict[str, Any] = msgspec.toml.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
-    check_shape(tables)
+    check_nesting(tables)
     return tables
 
 
-def _count(data: Any, known: dict[int, int], depth: int) -> int:
+def _count_values(data: Any, known: dict[int, int], depth: int) -> int:
     """How many values there are with aliases followed, counted once for each object."""
     inner = data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple | set) else ()
     if not inner:
@@ -106,19 +109,19 @@ def _count(data: Any, known: dict[int, int], depth: int) -> int:
         if known[id(data)] == 0:
             raise ValueError("a value contains itself")
         return known[id(data)]
-    if depth >= _MOST_DEPTH:
-        raise ValueError(f"nested more than {_MOST_DEPTH} deep")
+    if depth >= _MAX_DEPTH:
+        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
     known[id(data)] = 0  # under way
     count = 1
     for value in inner:
-        count += _count(value, known, depth + 1) if isinstance(value, dict | list | tuple | set) else 1
-        if count > _MOST_VALUES:
-            raise ValueError(f"more than {_MOST_VALUES:,} values")
+        count += _count_values(value, known, depth + 1) if isinstance(value, dict | list | tuple | set) else 1
+        if count > _MAX_VALUES:
+            raise ValueError(f"more than {_MAX_VALUES:,} values")
     known[id(data)] = count
     return count
 
 
-def _refuse_others(mode: int, path: Path) -> None:
+def _require_regular_file(mode: int, path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):

@@ -9,13 +9,13 @@ from ..job.version_rules import (
     copies_shifted_logits,
     keeps_quantized_inputs,
     loads_kernels_eagerly,
-    sentences,
+    version_assumptions,
     zeroes_gradients,
 )
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
 from ..model.families import FAMILIES
-from ..model.lora import adapters_of
+from ..model.lora import adapter_groups
 from ..model.parameters import Inventory
 from .activations.attention import uses_eager_attention
 from .activations.logits_and_loss import compiles_loss
@@ -43,7 +43,7 @@ def _assumptions(job: Job, arch: Architecture | None, gpu: Gpu | None) -> Iterat
     card = gpu.label if gpu else "a card of the Hopper generation"
     lazy = "" if loads_kernels_eagerly(job) else ", with lazily loaded kernels (torch 1.13 or newer)"
     yield f"CUDA context and cuBLAS workspaces as on {card}{lazy}."
-    yield from sentences(job)
+    yield from version_assumptions(job)
     if training.mode == "train":
         yield "Every sequence has the full length, and no padding mask is passed to attention."
         freed = "zeroed" if zeroes_gradients(job) else "set to None"
@@ -124,7 +124,7 @@ def _of_the_shape(job: Job, arch: Architecture, inventory: Inventory | None) -> 
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.lora and job.lora.quantization != "none" and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
-    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapters_of(inventory, job)):
+    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, made anew in every forward pass; the formula does "
             "not count those."

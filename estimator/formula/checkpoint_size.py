@@ -1,27 +1,24 @@
-"""How large a checkpoint is on disk."""
+"""Size of a checkpoint on disk."""
 
 from ..budget.budget import Budget
 from ..job.dtype_widths import read_widths
-from ..job.job import Optimizer
-
-_STATES: dict[Optimizer, int] = {
-    **dict.fromkeys(("adamw", "adamw-fused", "paged-adamw", "adamw-8bit", "paged-adamw-8bit"), 2),
-    **dict.fromkeys(("lion", "muon", "sgd-momentum"), 1),
-}
-"""States per trained element; those that are not here keep next to nothing."""
+from ..job.optimizers import OPTIMIZERS
 
 
 def checkpoint_bytes(budget: Budget) -> int:
-    """One checkpoint of all ranks together: what is trained, and the optimizer's states; 0 where nothing is trained.
+    """Return the bytes of one checkpoint of all ranks together: weights and optimizer states; 0 for inference.
 
-    transformers' Trainer writes the weights in the type they have (the adapters alone, where there are any) and the
-    optimizer's states as they are, DeepSpeed's fp32 copy of the weights among them.
+    transformers' Trainer writes the weights in their own dtype (with LoRA the adapters alone) and the optimizer states
+    as they are, DeepSpeed's fp32 copy of the weights among them. Adafactor's factored states are next to nothing.
     """
     job, facts, widths = budget.job, budget.model, read_widths(budget.job)
     if job.training.mode == "inference":
         return 0
-    trained = facts.trainable_parameters
+    optimizer, trained = OPTIMIZERS[job.training.optimizer], facts.trainable_parameters
     saved = trained * widths.adapter if job.lora else facts.parameters * widths.weight
-    width = 1 if job.training.optimizer.endswith("8bit") else widths.adapter if job.lora else widths.state
-    states = trained * (_STATES.get(job.training.optimizer, 0) * width + (0 if job.lora else widths.master))
-    return saved + states
+    matrices = min(trained, budget.matrix_parameters or 0)
+    states = optimizer.states_of(block_matrix=True) * matrices
+    states += optimizer.states_of(block_matrix=False) * (trained - matrices)
+    width = 1 if optimizer.eight_bit else widths.adapter if job.lora else widths.state
+    master = 0 if job.lora else trained * widths.master
+    return saved + (0 if optimizer.factored else states * width) + master

@@ -7,14 +7,15 @@ moment, the peak the fullest phase.
 from functools import lru_cache
 from math import hypot
 
-from ..budget.budget import Budget, Method, ModelFacts, Peak, Phase, RankNeed
+from ..budget.budget import Budget, Method, ModelFacts, Peak, Phase, RankPeak
 from ..common.sizes import MIB
 from ..job.dtype_widths import Widths, read_widths
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
+from ..job.optimizers import OPTIMIZERS
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.lora import adapter_parameters
+from ..model.lora import adapter_elements, adapter_groups
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
 from .activations.litgpt import head_passes
@@ -75,11 +76,12 @@ def closed_form(
         warnings=warnings(job, arch, inventory) if words else (),
         stages=tuple(_need(each) for each in peaks) if len(peaks) > 1 else (),
         host=host_need_of(job, arch, inventory, parts, widths),
+        matrix_parameters=_matrix_parameters(job, inventory),
     )
 
 
-def _need(peak: Peak) -> RankNeed:
-    return RankNeed(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
+def _need(peak: Peak) -> RankPeak:
+    return RankPeak(device_bytes=peak.device_bytes, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes)
 
 
 def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu | None, *, tied: bool) -> _Rank:
@@ -98,7 +100,7 @@ def _rank(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
             gpu,
             setting=job.software.cublas_workspace,
             megatron=job.training.framework == "megatron",
-            grouped=any(held.group.role == "expert" for held in stage.held),
+            grouped=any(held.group.role == "expert" for held in stage.parameters),
         ),
         tied=tied,
         casts=_casts(job, stage, widths, layered=True, tied=tied),
@@ -116,10 +118,10 @@ def _casts(job: Job, stage: Stage, widths: Widths, *, layered: bool, tied: bool)
 
 @lru_cache(maxsize=256)
 def _cast_elements(stage: Stage, layered: bool, fused: bool, tied: bool) -> int:
-    head = stage.tokens if tied and stage.last else None
+    head = stage.token_embedding if tied and stage.last else None
     return sum(
         held.elements
-        for held in stage.held
+        for held in stage.parameters
         if held.group.layered == layered
         and not held.quantized
         and (held.group.linear or (fused and held.group.role == "expert") or held is head)
@@ -168,10 +170,12 @@ def _pools(rank: _Rank, phase: Phase) -> int:
     """What lies in FSDP2's pools and in blocks that do not fit, and is not allocated at the phase's peak."""
     gradients = max(0, rank.states.gradients - phase.components.gradients)
     at_the_loss = phase.components.logits > 0
-    passing = rank.saved.forward_bytes if at_the_loss else 0
+    passing = rank.saved.forward_temporary_bytes if at_the_loss else 0
     # what is reduced at once is larger than a block of the loss
-    apart = rank.loss.backward if not at_the_loss and 3 * rank.communication.block > rank.loss.backward else 0
-    return gradients + rank.communication.pool + rank.loss.low + passing + apart
+    apart = (
+        rank.loss.backward_bytes if not at_the_loss and 3 * rank.communication.block > rank.loss.backward_bytes else 0
+    )
+    return gradients + rank.communication.pool + rank.loss.low_precision_bytes + passing + apart
 
 
 def _whole_segments(size: int) -> int:
@@ -198,7 +202,7 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
         0.15 * parts.temporary,
         0.5 * parts.communication,
         (slack + (0.08 if rank.job.training.framework == "transformers" else 0.02)) * phase.allocated_bytes,
-        rank.loss.eager,
+        rank.loss.eager_extra_bytes,
         300 * MIB,
     )
     below = (
@@ -213,7 +217,15 @@ def _uncertainty(rank: _Rank, phase: Phase, inventory: Inventory, slack: float) 
     return round(hypot(*below)), round(hypot(*above))
 
 
+def _matrix_parameters(job: Job, inventory: Inventory) -> int | None:
+    """Trained elements in matrices of blocks, where the optimizer steps those apart."""
+    if job.training.mode == "inference" or OPTIMIZERS[job.training.optimizer].states_off_matrices is None:
+        return None
+    groups = adapter_groups(inventory, job) if job.lora else inventory.groups
+    return sum(group.elements for group in groups if group.is_block_matrix)
+
+
 def _trainable_parameters(job: Job, inventory: Inventory) -> int:
     if job.training.mode == "inference":
         return 0
-    return adapter_parameters(inventory, job) if job.lora else inventory.parameters
+    return adapter_elements(inventory, job) if job.lora else inventory.parameters

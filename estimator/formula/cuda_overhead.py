@@ -138,7 +138,7 @@ def _zero_buffers(job: Job, stage: Stage) -> Buffers:
 
 
 def _trainable_bytes(stage: Stage, width: int, adapter_width: int) -> int:
-    return sum(h.elements * (adapter_width if h.adapter else width) for h in stage.held if h.trainable)
+    return sum(h.elements * (adapter_width if h.adapter else width) for h in stage.parameters if h.trainable)
 
 
 def nccl_bytes(job: Job) -> int:

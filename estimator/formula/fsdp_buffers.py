@@ -15,7 +15,7 @@ from functools import lru_cache
 from ..job.dtype_widths import Widths
 from ..job.job import Job
 from ..job.version_rules import gathers_with_root
-from ..model.rank_share import Held, Stage
+from ..model.rank_share import LocalParameters, Stage
 from .model_states import weight_width
 
 _MEGATRON_UNIT = 1_000_000_000
@@ -84,8 +84,8 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, withi
         within: the loss is computed within the root's forward pass, before which no flat buffer is freed.
     """
     block = _unit(_largest_block(stage), widths)
-    around = [held for held in stage.held if not held.group.layered]
-    tokens = stage.tokens
+    around = [held for held in stage.parameters if not held.group.layered]
+    tokens = stage.token_embedding
     root = [held for held in around if held.group.role == "embedding" and held is not tokens]
     last = [held for held in around if held.group.role != "embedding"]
     if tied and tokens:
@@ -129,8 +129,10 @@ def root_buffers(job: Job, stage: Stage, widths: Widths) -> Buffers:
     (``limit_all_gathers``).
     """
     block = _unit(_largest_block(stage), widths)
-    root = _unit(((held, 1.0) for held in stage.held if not held.group.layered), widths)
-    head = _unit(((h, 1.0) for h in stage.held if not h.group.layered and h is not stage.tokens), widths).gradients
+    root = _unit(((held, 1.0) for held in stage.parameters if not held.group.layered), widths)
+    head = _unit(
+        ((h, 1.0) for h in stage.parameters if not h.group.layered and h is not stage.token_embedding), widths
+    ).gradients
     kept = block.whole * stage.layers if keeps_gathered(job) else 0
     ahead = kept + block.whole if kept else 2 * block.whole
     base = root.whole
@@ -167,7 +169,7 @@ def megatron_buffers(job: Job, stage: Stage, widths: Widths) -> Buffers:
     if job.parallel.sharding == "optim_grads":
         return Buffers(backward=block.reduced, reduced=block.reduced, queue=queue, queued=block.reduced)
     ahead = min(stage.layers - 1, -(-limit // 2 // elements))
-    root = _unit(((held, 1.0) for held in stage.held if not held.group.layered), widths)
+    root = _unit(((held, 1.0) for held in stage.parameters if not held.group.layered), widths)
     base, step = root.whole, 0
     if job.parallel.double_buffer:
         step = 2 * (block.whole + block.reduced)
@@ -205,7 +207,7 @@ def keeps_gathered(job: Job) -> bool:
     return not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op" or pipelined
 
 
-def _unit(parts: Iterable[tuple[Held, float]], widths: Widths) -> _Unit:
+def _unit(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> _Unit:
     whole = gradients = reduced = 0.0
     for held, share in parts:
         elements = held.elements * share
@@ -217,28 +219,28 @@ def _unit(parts: Iterable[tuple[Held, float]], widths: Widths) -> _Unit:
     return _Unit(whole=round(whole), gradients=round(gradients), reduced=round(reduced))
 
 
-def _largest_block(stage: Stage) -> list[tuple[Held, float]]:
+def _largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
     """The parameters of the fullest block, each with its share of its group.
 
     An encoder's blocks are smaller than those of its decoder, and dense layers smaller than those with experts.
     """
-    stacks: dict[str, list[Held]] = {}
-    for held in stage.held:
+    stacks: dict[str, list[LocalParameters]] = {}
+    for held in stage.parameters:
         if held.group.layered:
             stacks.setdefault(held.group.name.partition(".*.")[0], []).append(held)
     return max((_block(stack, stage.layers) for stack in stacks.values()), key=_elements, default=[])
 
 
-def _block(stack: list[Held], layers: int) -> list[tuple[Held, float]]:
+def _block(stack: list[LocalParameters], layers: int) -> list[tuple[LocalParameters, float]]:
     attention = [held.tensors for held in stack if held.group.role == "attention" and held.group.linear]
     blocks = min(attention, default=layers)
     everywhere = [(held, 1 / blocks) for held in stack if held.tensors >= blocks]
-    kinds: dict[int, list[tuple[Held, float]]] = {}
+    kinds: dict[int, list[tuple[LocalParameters, float]]] = {}
     for held in stack:
         if held.tensors < blocks:
             kinds.setdefault(held.tensors, []).append((held, 1 / held.tensors))
     return everywhere + max(kinds.values(), key=_elements, default=[])
 
 
-def _elements(parts: list[tuple[Held, float]]) -> float:
+def _elements(parts: list[tuple[LocalParameters, float]]) -> float:
     return sum(held.elements * share for held, share in parts)

@@ -15,8 +15,10 @@ Rules, and where they come from:
 from ..budget.host_need import HostNeed
 from ..common.sizes import MIB
 from ..job.dtype_widths import Widths, read_widths, uses_zero
+from ..job.frameworks import FRAMEWORKS
 from ..job.job import Job
 from ..job.job_file import with_changes
+from ..job.optimizers import EIGHT_BIT_WIDTH, OPTIMIZERS
 from ..model.architecture import Architecture
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
@@ -79,7 +81,7 @@ def _loading(
 
 def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> tuple[int, int, int]:
     """Weights, gradients and optimizer state that a rank keeps on the host, each of the fullest stage."""
-    offload, paged = job.parallel.cpu_offload, job.training.optimizer.startswith("paged")
+    offload, paged = job.parallel.cpu_offload, OPTIMIZERS[job.training.optimizer].paged
     if job.training.mode != "train" or (offload == "none" and not paged):
         return 0, 0, 0
     found = [_offloaded_of(job, stage, widths) for stage in parts]
@@ -89,15 +91,15 @@ def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> tuple[int,
 def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int]:
     """(weights, gradients, optimizer state)."""
     offload, split = job.parallel.cpu_offload, shards(job)
-    trained = [held for held in stage.held if held.trainable]
-    elements, trainer = sum(held.elements for held in trained), job.training.framework == "transformers"
-    if job.training.optimizer.startswith("paged"):  # managed memory, which the driver moves to the host
-        each = 2 * (1 + 4 / 256) if job.training.optimizer == "paged-adamw-8bit" else 2 * widths.state
-        optimizer = each * elements
+    trained = [held for held in stage.parameters if held.trainable]
+    elements, rules = sum(held.elements for held in trained), OPTIMIZERS[job.training.optimizer]
+    fp32_embeddings = FRAMEWORKS[job.training.framework].fp32_embedding_states
+    if rules.paged:  # managed memory, which the driver moves to the host
+        optimizer = rules.states * (EIGHT_BIT_WIDTH if rules.eight_bit else widths.state) * elements
     else:
-        optimizer = sum(state_bytes(job.training.optimizer, held, widths, trainer=trainer) for held in trained)
+        optimizer = sum(state_bytes(rules, held, widths, fp32_embeddings=fp32_embeddings) for held in trained)
     gradient = 4 if uses_zero(job) else widths.gradient if offload == "all" else 0
-    weights = sum(held.elements * weight_width(held, widths) for held in stage.held) if offload == "all" else 0
+    weights = sum(held.elements * weight_width(held, widths) for held in stage.parameters) if offload == "all" else 0
     return (
         round(weights / split.weights),
         round(gradient * elements / split.gradients) if offload != "none" else 0,
@@ -108,4 +110,4 @@ def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int
 def _activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> int:
     """What would be saved on the GPU, were it not offloaded."""
     kept = with_changes(job, {"training.activation_offload": False})
-    return saved_activations(kept, arch, stage, widths).layers_bytes * stage.in_flight
+    return saved_activations(kept, arch, stage, widths).all_layers_bytes * stage.in_flight

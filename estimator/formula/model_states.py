@@ -5,11 +5,12 @@ from functools import lru_cache
 from math import prod
 
 from ..job.dtype_widths import Widths, uses_zero
-from ..job.job import Job, Optimizer
-from ..model.rank_share import Held, Stage
+from ..job.frameworks import FRAMEWORKS
+from ..job.job import Job
+from ..job.optimizers import EIGHT_BIT_WIDTH, OPTIMIZERS, Optimizer
+from ..job.strategies import STRATEGIES
+from ..model.rank_share import LocalParameters, Stage
 
-_BLOCK = 256
-"""Elements per 8-bit optimizer block, each with a 4-byte constant (bitsandbytes)."""
 _ZERO_SUB_GROUP = 1_000_000_000
 """Elements that DeepSpeed's stage 3 steps at a time, by default (``sub_group_size``)."""
 _SMALL_TENSOR = 4096
@@ -46,18 +47,8 @@ def shards(job: Job) -> Shards:
     as accelerate and torchtitan build their meshes.
     """
     ranks = job.parallel.data_shard * job.parallel.context
-    sharding = job.parallel.sharding
-    match job.parallel.strategy:
-        case "none" | "ddp":
-            stage = 0
-        case "zero1":
-            stage = 1
-        case "zero2":
-            stage = 2
-        case "megatron-fsdp":
-            stage = {"none": 0, "optim": 1, "optim_grads": 2}.get(sharding, 3)
-        case "zero3" | "fsdp1" | "fsdp2":
-            stage = 3
+    strategy = STRATEGIES[job.parallel.strategy]
+    stage = strategy.stages_by_sharding.get(job.parallel.sharding, strategy.zero_stage)
     return Shards(
         weights=ranks if stage >= 3 else 1,
         gradients=ranks if stage >= 2 else 1,
@@ -67,14 +58,14 @@ def shards(job: Job) -> Shards:
 
 def states(job: Job, stage: Stage, widths: Widths) -> States:
     """What one rank holds of weights, gradients and optimizer state."""
-    offload, optimizer = job.parallel.cpu_offload, job.training.optimizer
-    trainer, flat = job.training.framework == "transformers", job.parallel.strategy == "fsdp1"
-    whole = _unsplit(stage, widths, optimizer, trainer, flat)
+    offload, optimizer = job.parallel.cpu_offload, OPTIMIZERS[job.training.optimizer]
+    fp32_embeddings = FRAMEWORKS[job.training.framework].fp32_embedding_states
+    whole = _unsplit(stage, widths, optimizer, fp32_embeddings, STRATEGIES[job.parallel.strategy].flat_parameters)
     split, gradients = shards(job), whole.gradients
     optimizer_step = _step_bytes(job, stage, widths, whole, split.optimizer)
     if job.training.optimizer_in_backward:
-        trained = (held for held in stage.held if held.trainable)
-        gradients = max((h.largest * _gradient_width(h, widths) for h in trained), default=0) * 2
+        trained = (held for held in stage.parameters if held.trainable)
+        gradients = max((h.largest_tensor * _gradient_width(h, widths) for h in trained), default=0) * 2
         split = replace(split, gradients=1)
     if uses_zero(job) and offload != "none" and split.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
@@ -88,19 +79,19 @@ def states(job: Job, stage: Stage, widths: Widths) -> States:
 
 
 @lru_cache(maxsize=256)
-def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, trainer: bool, flat: bool) -> States:
-    trained = [held for held in stage.held if held.trainable]
+def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, fp32_embeddings: bool, flat: bool) -> States:
+    trained = [held for held in stage.parameters if held.trainable]
     if flat:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
-        units = [held for held in stage.held if held.group.layered or held.trainable]
+        units = [held for held in stage.parameters if held.group.layered or held.trainable]
         unsharded = sum(h.elements * widths.compute for h in units)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
     return States(
-        weights=round(sum(_stored(h, widths) for h in stage.held)),
+        weights=round(sum(_stored(h, widths) for h in stage.parameters)),
         gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
         unsharded_gradients=unsharded,
-        optimizer=round(sum(state_bytes(optimizer, h, widths, trainer=trainer) for h in trained)),
+        optimizer=round(sum(state_bytes(optimizer, h, widths, fp32_embeddings=fp32_embeddings) for h in trained)),
         step=sum(h.elements * (widths.adapter if h.adapter else widths.state) for h in trained),
     )
 
@@ -111,63 +102,57 @@ def accumulates_whole(job: Job) -> bool:
     ``no_sync`` under FSDP; and under torchtitan's pipeline stages, which reduce in a stage's last backward pass only
     (torch.distributed.pipelining.stage, ``backward_maybe_with_nosync``).
     """
-    pipelined = job.training.framework == "torchtitan" and job.parallel.pipeline > 1
+    framework = FRAMEWORKS[job.training.framework]
+    pipelined = framework.pipeline_keeps_gathered and job.parallel.pipeline > 1
     return (
         job.training.gradient_accumulation > 1
-        and (job.training.framework in ("transformers", "litgpt") or pipelined)
-        and job.parallel.strategy in ("fsdp1", "fsdp2")
+        and (framework.accumulates_unsharded or pipelined)
+        and STRATEGIES[job.parallel.strategy].fsdp
         and shards(job).weights > 1
     )
 
 
-def _stored(held: Held, widths: Widths) -> float:
+def _stored(held: LocalParameters, widths: Widths) -> float:
     """Bytes of the weights as they are stored."""
     if held.quantized_bytes is not None:
         return held.quantized_bytes
     return held.elements * weight_width(held, widths)
 
 
-def weight_width(held: Held, widths: Widths) -> float:
+def weight_width(held: LocalParameters, widths: Widths) -> float:
     """Bytes per stored element."""
     if held.quantized and widths.quantized is not None:
         return widths.quantized
     return widths.adapter if held.adapter else widths.weight
 
 
-def _gradient_width(held: Held, widths: Widths) -> int:
+def _gradient_width(held: LocalParameters, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def state_bytes(optimizer: Optimizer, held: Held, widths: Widths, *, trainer: bool) -> float:
+def state_bytes(optimizer: Optimizer, held: LocalParameters, widths: Widths, *, fp32_embeddings: bool) -> float:
     """Optimizer state of one parameter group, unsharded.
 
     torch's optimizers keep states in the parameter's type; bitsandbytes' 8-bit ones one byte and a block constant,
     but the Trainer keeps embeddings' states in 32 bits; Adafactor keeps a row and a column per matrix.
     """
-    if optimizer == "none" or optimizer.startswith("paged"):
+    if not optimizer.steps or optimizer.paged:
         return 0.0  # paged states are managed memory: NVML counts it to no process, and the driver moves it away
     width = widths.adapter if held.adapter else widths.state
     master = 0 if held.adapter else widths.master
-    return held.elements * master + _moments(optimizer, held, width, trainer)
+    return held.elements * master + _states(optimizer, held, width, fp32_embeddings)
 
 
-def _moments(optimizer: Optimizer, held: Held, width: int, trainer: bool) -> float:
+def _states(optimizer: Optimizer, held: LocalParameters, width: int, fp32_embeddings: bool) -> float:
     n, shape = held.elements, held.group.shape
-    match optimizer:
-        case "adamw" | "adamw-fused":
-            return n * 2 * width
-        case "adamw-8bit":
-            full = prod(shape) < _SMALL_TENSOR or (trainer and held.group.role == "embedding")
-            return n * 8 if full else n * 2 * (1 + 4 / _BLOCK)
-        case "adafactor":
-            rows_and_columns = (prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]) / prod(shape) if len(shape) > 1 else 1
-            return n * 4 * rows_and_columns
-        case "lion" | "sgd-momentum":
-            return n * width
-        case "muon":
-            return n * width if len(shape) > 1 and held.group.layered else n * 2 * width
-        case _:
-            return 0.0
+    count = optimizer.states_of(block_matrix=held.group.is_block_matrix)
+    if optimizer.factored:
+        rows_and_columns = (prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]) / prod(shape) if len(shape) > 1 else 1
+        return n * 4 * rows_and_columns
+    if not optimizer.eight_bit:
+        return n * count * width
+    full = prod(shape) < _SMALL_TENSOR or (fp32_embeddings and held.group.role == "embedding")
+    return n * 4 * count if full else n * count * EIGHT_BIT_WIDTH
 
 
 def _step_bytes(job: Job, stage: Stage, widths: Widths, whole: States, split: int) -> int:
@@ -176,16 +161,11 @@ def _step_bytes(job: Job, stage: Stage, widths: Widths, whole: States, split: in
         # the partition's gradients, flattened and in fp32 (stage_1_and_2.py, step); stage 3 takes parts of it in turn
         elements = stage.elements(trainable=True) // split
         return 4 * min(elements, _ZERO_SUB_GROUP) if job.parallel.strategy == "zero3" else 6 * elements
-    if job.training.optimizer == "adamw" and not job.training.optimizer_in_backward:
+    optimizer = OPTIMIZERS[job.training.optimizer]
+    if optimizer.foreach_copies and not job.training.optimizer_in_backward:
         return round(whole.step / split)
-    largest = max((held.largest for held in stage.held if held.trainable), default=0)
+    largest = max((held.largest_tensor for held in stage.parameters if held.trainable), default=0)
     if job.training.optimizer_in_backward:
         return largest * 4
-    match job.training.optimizer:
-        case "adafactor":
-            # the update, its root mean squares, and of low-precision weights and gradients an fp32 copy each
-            return largest * 4 * (2 if widths.weight == 4 else 4) // split
-        case "muon":
-            return largest * 2 * 4
-        case _:
-            return 0
+    tensors = optimizer.step_tensors + (optimizer.step_casts if widths.weight != 4 else 0)
+    return largest * 4 * tensors // (1 if optimizer.steps_whole_matrices else split)

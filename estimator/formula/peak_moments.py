@@ -15,7 +15,7 @@ from ..job.job import Job
 from ..job.version_rules import zeroes_gradients
 from ..model.rank_share import Stage
 from .activations.logits_and_loss import LossBytes
-from .activations.saved_activations import Saved
+from .activations.saved_activations import SavedActivations
 from .cuda_overhead import Communication
 from .model_states import States, accumulates_whole
 
@@ -28,7 +28,7 @@ class Rank:
     stage: Stage
     widths: Widths
     states: States
-    saved: Saved
+    saved: SavedActivations
     loss: LossBytes
     communication: Communication
     cache: int
@@ -56,7 +56,7 @@ class Rank:
         The head's is the transpose of what its kernel gives, to which autograd adds nothing in place, so that the sum
         takes room too; autocast's cast of it to fp32 is a tensor of its own (seen with torch 2.13's profiler).
         """
-        tokens = self.stage.tokens
+        tokens = self.stage.token_embedding
         if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.communication.unreduced:
             return 0
         return tokens.elements * self.widths.gradient * (1 if self.widths.mixed else 2)
@@ -64,7 +64,7 @@ class Rank:
     @property
     def whole_gradient(self) -> int:
         """What tensor parallelism leaves unsplit of an embedding's gradient until the step (DTensor's embedding)."""
-        tokens, parallel = self.stage.tokens, self.job.parallel
+        tokens, parallel = self.stage.token_embedding, self.job.parallel
         if tokens is None or self.tied or not tokens.trainable or parallel.strategy == "fsdp2":
             return 0
         if self.job.training.framework != "transformers" or tokens.elements == tokens.group.elements:
@@ -142,30 +142,32 @@ def _forward(rank: Rank) -> Iterator[_Moment]:
     if rank.job.training.mode == "inference":
         activations = rank.cache + saved.layer_bytes // 2
         most = max(buffers.forward, buffers.output)
-        yield _moment(activations=activations, logits=rank.loss.forward, communication=most)
+        yield _moment(activations=activations, logits=rank.loss.forward_bytes, communication=most)
         return
-    activations = rank.stage.in_flight * (saved.layers_bytes + saved.around_bytes) + saved.previous_bytes
+    activations = (
+        rank.stage.in_flight * (saved.all_layers_bytes + saved.outside_blocks_bytes) + saved.previous_graph_bytes
+    )
     # autocast caches casts of what is trained only, and checkpointed blocks keep none of the others
     kept = 0 if rank.job.lora is not None and _checkpoints(rank.job) else rank.casts
     yield _moment(
         gradients=rank.accumulated,
         activations=activations,
-        logits=rank.loss.kept_before,
-        temporary=saved.forward_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
+        logits=rank.loss.retained_before_bytes,
+        temporary=saved.forward_temporary_bytes + (kept or rank.casts // max(1, rank.stage.layers)),
         communication=buffers.forward,
     )
     yield _moment(
         gradients=rank.accumulated,
         activations=activations,
-        logits=rank.loss.forward,
+        logits=rank.loss.forward_bytes,
         temporary=kept + rank.head_casts,
         communication=buffers.output,
     )
-    if rank.loss.widened:  # the root's forward pass is over, and so is autocast
+    if rank.loss.upcast_bytes:  # the root's forward pass is over, and so is autocast
         yield _moment(
             gradients=rank.accumulated,
             activations=activations,
-            logits=rank.loss.widened,
+            logits=rank.loss.upcast_bytes,
             temporary=rank.head_casts + (0 if _checkpoints(rank.job) else rank.casts),
             communication=buffers.loss,
         )
@@ -177,15 +179,15 @@ def _checkpoints(job: Job) -> bool:
 
 def _backward(rank: Rank) -> Iterator[_Moment]:
     saved, layers, buffers, head = rank.saved, max(1, rank.stage.layers), rank.communication, rank.head_casts
-    others = (rank.stage.in_flight - 1) * (saved.layers_bytes + saved.around_bytes)
-    activations = others + saved.layers_bytes + saved.around_bytes
+    others = (rank.stage.in_flight - 1) * (saved.all_layers_bytes + saved.outside_blocks_bytes)
+    activations = others + saved.all_layers_bytes + saved.outside_blocks_bytes
     # casts that the recomputation makes anew were dropped when autocast ended
     casts = rank.casts // layers if _checkpoints(rank.job) else rank.casts
     kept = head if _checkpoints(rank.job) else head + casts
     yield _moment(
         gradients=rank.accumulated,
         activations=activations,
-        logits=rank.loss.backward,
+        logits=rank.loss.backward_bytes,
         temporary=kept,
         communication=buffers.loss,
     )
@@ -193,15 +195,15 @@ def _backward(rank: Rank) -> Iterator[_Moment]:
     yield _moment(  # the head; under autocast its gradient has the compute type first
         gradients=rank.accumulated if rank.widths.autocast else turned,
         activations=activations,
-        logits=rank.loss.gradient,
+        logits=rank.loss.gradient_bytes,
         temporary=kept + (head if rank.job.lora is None else 0),
         communication=buffers.head,
     )
     yield _moment(  # the last norm
         gradients=turned,
         activations=activations,
-        logits=rank.loss.kept,
-        temporary=kept + saved.norm_working_bytes,
+        logits=rank.loss.retained_bytes,
+        temporary=kept + saved.norm_backward_bytes,
         communication=buffers.turn,
     )
     ends = {0, layers - 1}  # blocks that have run backward; between them all goes in straight lines
@@ -212,7 +214,7 @@ def _backward(rank: Rank) -> Iterator[_Moment]:
     yield _moment(  # the embedding; where it is the head too, its gradient comes twice and is added
         gradients=max(rank.accumulated, rank.states.gradients),
         activations=others + saved.boundary_bytes,
-        logits=rank.loss.kept,
+        logits=rank.loss.retained_bytes,
         temporary=rank.second_gradient,
         communication=buffers.embedding,
     )
@@ -220,28 +222,28 @@ def _backward(rank: Rank) -> Iterator[_Moment]:
 
 def _block_backward(rank: Rank, done: int, casts: int, others: int) -> Iterator[_Moment]:
     """One block: its MLP, its attention, and when it is through."""
-    saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.communication, rank.stage.share_of_mlp
+    saved, layers, buffers, mlp = rank.saved, max(1, rank.stage.layers), rank.communication, rank.stage.mlp_share
     gradients = max(rank.accumulated, _gradients_after(rank, done))
-    activations = others + saved.layers_bytes * (layers - done) // layers + saved.recomputed_bytes
+    activations = others + saved.all_layers_bytes * (layers - done) // layers + saved.recomputed_bytes
     temporary = casts * (layers - done) // layers
     waiting = min(done, buffers.queue) * buffers.queued
     communication = waiting + (buffers.backward if done else buffers.first) - buffers.kept * done // layers
     yield _moment(
         gradients=gradients,
         activations=activations,
-        logits=rank.loss.kept,
-        temporary=temporary + saved.working_bytes,
+        logits=rank.loss.retained_bytes,
+        temporary=temporary + saved.mlp_backward_bytes,
         communication=communication,
     )
     yield _moment(
         gradients=gradients if buffers.unreduced else max(rank.accumulated, _gradients_after(rank, done + mlp)),
         activations=max(0, activations - saved.mlp_half_bytes),
-        temporary=temporary + saved.attention_working_bytes,
+        temporary=temporary + saved.attention_backward_bytes,
         communication=communication + round(mlp * buffers.unreduced),
     )
     yield _moment(
         gradients=max(rank.accumulated, _gradients_after(rank, done + 1)),
-        activations=others + saved.layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
+        activations=others + saved.all_layers_bytes * (layers - done - 1) // layers + saved.boundary_bytes,
         communication=waiting + buffers.reduced - buffers.kept * (done + 1) // layers,
     )
 
@@ -258,7 +260,7 @@ def _step(rank: Rank) -> Iterator[_Moment]:
     whole = rank.whole_gradient
     yield _moment(
         gradients=rank.states.gradients + whole,
-        logits=rank.loss.kept,
+        logits=rank.loss.retained_bytes,
         temporary=rank.states.step + whole // max(1, rank.job.parallel.tensor - 1),
         communication=rank.communication.step,
     )

@@ -11,7 +11,7 @@ from ..job.gpu_catalogue import Gpu
 from ..job.job import Inference, Job
 from ..model.architecture import Architecture
 from ..model.parameters import Inventory
-from ..model.rank_share import Held, Stage, stages
+from ..model.rank_share import LocalParameters, Stage, stages
 from .activations.kv_cache import layer_token_bytes, prefill_tokens, sequence_cache_bytes
 from .cuda_overhead import context_bytes
 from .host_memory import host_need_of
@@ -82,7 +82,7 @@ def _need(job: Job, arch: Architecture, stage: Stage, widths: Widths, gpu: Gpu |
     step = prefill_tokens(job, large_card=_large(gpu))
     return ServingNeed(
         utilization=asked.gpu_memory_utilization,
-        weights=round(sum(_weight_bytes(held, asked.weights, widths) for held in stage.held)),
+        weights=round(sum(_weight_bytes(held, asked.weights, widths) for held in stage.parameters)),
         activations=max(_prefill_bytes(job, arch, widths, step), _sampler_bytes(arch, stage, min(sequences, step))),
         libraries=_LIBRARIES_BYTES,
         graphs=_GRAPHS_BYTES,
@@ -97,7 +97,7 @@ def _large(gpu: Gpu | None) -> bool:
     return gpu is None or (gpu.total_bytes >= _LARGE_CARD_BYTES and "a100" not in gpu.name)
 
 
-def _weight_bytes(held: Held, stored: str, widths: Widths) -> float:
+def _weight_bytes(held: LocalParameters, stored: str, widths: Widths) -> float:
     linear = held.group.linear or held.group.role == "expert"
     if stored in _LINEAR_BYTES and linear and held.group.role != "head":
         return held.elements * _LINEAR_BYTES[stored]

@@ -5,17 +5,17 @@ from typing import Any
 
 from ..common.errors import InputError
 
-_LARGEST = 2**31 - 1
-_MOST_LAYERS = 10_000
+_MAX_SIZE = 2**31 - 1
+_MAX_LAYERS = 10_000
 """They are gone through one by one; Transformers were trained with 1,000 (arXiv 2203.00555)."""
-_LONGEST_SHOWN = 80
+_MAX_SHOWN_CHARACTERS = 80
 
 
 class MissingFieldError(InputError):
     """A field that a rule needs is not there: the config may be of another kind of model."""
 
 
-class Fields:
+class ConfigFields:
     """A model's config, field by field.
 
     Every getter takes the names under which families write one and the same thing, and uses the first one present.
@@ -55,15 +55,17 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise InputError(f"{self.where}: {name} = {shown(value)} is not a whole number of at least {minimum}")
-        if value > _LARGEST:
-            raise InputError(f"{self.where}: {name} = {shown(value)} is larger than that of any model")
+            raise InputError(
+                f"{self.where}: {name} = {format_value(value)} is not a whole number of at least {minimum}"
+            )
+        if value > _MAX_SIZE:
+            raise InputError(f"{self.where}: {name} = {format_value(value)} is larger than that of any model")
         return value
 
     def layers(self, *names: str, default: int | None = None) -> int:
         """How many blocks; as ``size`` otherwise."""
         count = self.size(*names, default=default)
-        if count > _MOST_LAYERS:
+        if count > _MAX_LAYERS:
             raise InputError(f"{self.where}: {self._present(*names)} = {count:,} layers are more than any model has")
         return count
 
@@ -73,7 +75,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise InputError(f"{self.where}: {name} = {shown(value)} is neither true nor false")
+            raise InputError(f"{self.where}: {name} = {format_value(value)} is neither true nor false")
         return value
 
     def number(self, *names: str, default: float | None = None) -> float | None:
@@ -83,7 +85,7 @@ class Fields:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{self.where}: {name} = {shown(value)} is not a number")
+            raise InputError(f"{self.where}: {name} = {format_value(value)} is not a number")
         return float(value)
 
     def text(self, *names: str, default: str | None = None) -> str | None:
@@ -93,14 +95,14 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise InputError(f"{self.where}: {name} = {shown(value)} is not a word")
+            raise InputError(f"{self.where}: {name} = {format_value(value)} is not a word")
         return value
 
     def items(self, name: str) -> list[Any] | None:
         """A list; null counts as missing."""
         value = self.config.get(name)
         if value is not None and not isinstance(value, list | tuple):
-            raise InputError(f"{self.where}: {name} = {shown(value)} is not a list")
+            raise InputError(f"{self.where}: {name} = {format_value(value)} is not a list")
         return None if value is None else list(value)
 
     def _absent(self, *names: str) -> int | None:
@@ -111,9 +113,9 @@ class Fields:
         return next((name for name in given if self.config[name] is not None), given[0] if given else None)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in an error: as much of it as fits into a line."""
     if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to write very long ones
         return f"a number of about {value.bit_length() * 3 // 10:,} digits"
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."

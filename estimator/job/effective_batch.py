@@ -38,7 +38,7 @@ class EffectiveBatch:
         steps, rest = divmod(self.sequences, micro_batch * data_ranks)
         return steps if steps and not rest else None
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The product written out, for people."""
         each = f"{self.micro_batch} × {self.gradient_accumulation} × {_count(self.data_ranks, 'data-parallel rank')}"
         return f"{each} = {_count(self.sequences, 'sequence')}, {self.tokens:,} tokens a step"

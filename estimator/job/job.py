@@ -4,31 +4,30 @@
 their defaults are written beside them. Decoding and its errors are in ``jobfile``.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
+
+from .frameworks import FRAMEWORKS
+from .optimizers import OPTIMIZERS
+from .strategies import PRECISIONS, STRATEGIES
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """No count of sequences, tokens or ranks comes near its end, and sums of what is below stay numbers."""
 Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
 EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
-Precision = Literal["fp32", "fp16-mixed", "bf16-mixed", "bf16", "fp16"]
-Optimizer = Literal[
-    "adamw",
-    "adamw-fused",
-    "adamw-8bit",
-    "paged-adamw-8bit",
-    "paged-adamw",
-    "adafactor",
-    "sgd",
-    "sgd-momentum",
-    "lion",
-    "muon",
-    "none",
-]
-Strategy = Literal["none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "megatron-fsdp"]
-Doubt = Literal["no", "less", "more", "either"]
+if TYPE_CHECKING:
+    FrameworkName: TypeAlias = str
+    OptimizerName: TypeAlias = str
+    PrecisionName: TypeAlias = str
+    StrategyName: TypeAlias = str
+else:  # the tables' rows are the values that a job file may give
+    FrameworkName = Literal[tuple(FRAMEWORKS)]
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
+    PrecisionName = Literal[tuple(PRECISIONS)]
+    StrategyName = Literal[tuple(STRATEGIES)]
+UncertaintyDirection = Literal["no", "less", "more", "either"]
 Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 Task = Literal[
     "causal-lm",
@@ -105,7 +104,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a step is taken."""
 
-    framework: Literal["transformers", "torchtitan", "torchtune", "litgpt", "megatron"] = "transformers"
+    framework: FrameworkName = "transformers"
     """Whose loss, casts and buffers apply."""
     micro_batch: Positive = 1
     """Sequences per rank and forward pass."""
@@ -113,9 +112,9 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Tokens per sequence."""
     gradient_accumulation: Positive = 1
     """Forward and backward passes per optimizer step."""
-    precision: Precision = "bf16-mixed"
+    precision: PrecisionName = "bf16-mixed"
     """``*-mixed``: fp32 weights under autocast; otherwise the type of the weights."""
-    optimizer: Optimizer = "adamw"
+    optimizer: OptimizerName = "adamw"
     """The optimizer; decides the bytes of state per trainable parameter."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
     """Which activations are recomputed in the backward pass."""
@@ -163,7 +162,7 @@ class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Over what the job is spread."""
 
-    strategy: Strategy = "none"
+    strategy: StrategyName = "none"
     """Data parallelism and its sharding."""
     data_shard: Positive = 1
     """Ranks that share one copy of the sharded states (FSDP, ZeRO)."""
@@ -221,17 +220,17 @@ class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; the card's default when left out."""
 
 
-class Unsure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a setting may change that is not understood, by the components of a budget.
 
     The range of an estimate allows for none of it (``less``), for twice as much (``more``), or for both.
     """
 
-    weights: Doubt = "no"
-    gradients: Doubt = "no"
-    optimizer: Doubt = "no"
-    activations: Doubt = "no"
-    logits: Doubt = "no"
+    weights: UncertaintyDirection = "no"
+    gradients: UncertaintyDirection = "no"
+    optimizer: UncertaintyDirection = "no"
+    activations: UncertaintyDirection = "no"
+    logits: UncertaintyDirection = "no"
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -274,7 +273,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     parallel: Parallel = field(default_factory=Parallel)
     target: Target = field(default_factory=Target)
     software: Software = field(default_factory=Software)
-    unsure: Unsure = field(default_factory=Unsure)
+    unsure: Uncertainties = field(default_factory=Uncertainties)
     run: Run = field(default_factory=Run)
 
     @property

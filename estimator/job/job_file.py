@@ -13,8 +13,8 @@ import msgspec
 from ..common.errors import InputError
 from ..common.paths import is_file
 from ..common.untrusted_files import parse_toml, read_file
-from .config_fields import shown
-from .job import Job, Run, Software, Unsure
+from .config_fields import format_value
+from .job import Job, Run, Software, Uncertainties
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -34,7 +34,7 @@ def load_job(path: Path) -> Job:
     if job.model.id and is_file(path.parent / job.model.id / "config.json"):
         folder = str((path.parent / job.model.id).resolve())
         job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, id=folder))
-    if uses_own_code(job):
+    if uses_user_code(job):
         place = str((path.parent / (job.model.code_folder or "")).resolve())
         job = msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, code_folder=place))
     return job
@@ -54,12 +54,12 @@ def written_keys(path: Path) -> tuple[str, ...]:
     )
 
 
-def uses_own_code(job: Job) -> bool:
+def uses_user_code(job: Job) -> bool:
     """The user names code of his own, a model or a tensor-parallel plan, that a worker is to import."""
-    return job.parallel.tensor_plan is not None or names_code(job.model.id)
+    return job.parallel.tensor_plan is not None or names_user_code(job.model.id)
 
 
-def names_code(name: str | None) -> bool:
+def names_user_code(name: str | None) -> bool:
     """It is written ``module:attribute``, and no file is called so."""
     return bool(name) and _CALLABLE.fullmatch(name or "") is not None and not os.access(name or "", os.F_OK)
 
@@ -87,7 +87,7 @@ def job_to_mapping(job: Job) -> dict[str, Any]:
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
     for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
         value = getattr(job, table)
-        if value is not None and value not in (Software(), Run(), Unsure()):  # rarely said
+        if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely said
             fields = msgspec.structs.asdict(value)
             tables[table] = {key: field for key, field in fields.items() if field is not None}
     return tables
@@ -121,7 +121,7 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
     return job_from_mapping(tables, where=where)
 
 
-def differences(before: Job, after: Job) -> dict[str, Any]:
+def job_differences(before: Job, after: Job) -> dict[str, Any]:
     """What to set in one job to get the other, by dotted keys, as ``with_changes`` takes it.
 
     A table that only ``before`` has is None.
@@ -212,8 +212,8 @@ def _explain(message: str, data: Mapping[str, Any]) -> str:
     dotted = ".".join(steps) or "the job"
     choices = _choices(steps) if what.startswith("Invalid enum value") else ()
     if choices:
-        return f"{dotted} = {shown(value)} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
-    return f"{dotted} = {shown(value)}: {what[:1].lower()}{what[1:]}"
+        return f"{dotted} = {format_value(value)} is not one of {', '.join(choices)}; {_nearest(str(value), choices)}"
+    return f"{dotted} = {format_value(value)}: {what[:1].lower()}{what[1:]}"
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ def gathers_with_root(job: Job) -> bool:
     return older(job.software.torchtitan, 0, 2)
 
 
-def sentences(job: Job) -> Iterator[str]:
+def version_assumptions(job: Job) -> Iterator[str]:
     """What the stated versions change, one sentence each."""
     software, training = job.software, job.training
     if keeps_quantized_inputs(job):
@@ -104,7 +104,7 @@ def sentences(job: Job) -> Iterator[str]:
         yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
 
 
-def steps_alike(job: Job, *, torch: str, transformers: str) -> bool:
+def steps_take_same_memory(job: Job, *, torch: str, transformers: str) -> bool:
     """Whether a step that is taken with these versions is that of the versions which the job states."""
     software = msgspec.structs.replace(job.software, torch=torch, transformers=transformers)
     here = msgspec.structs.replace(job, software=software)

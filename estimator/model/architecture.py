@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from ..common.errors import CannotTellError, InputError
-from ..job.config_fields import Fields, MissingFieldError
+from ..job.config_fields import ConfigFields, MissingFieldError
 from ..job.job import Task
 from .architecture_parts import read_parts
 from .families import FAMILIES, GENERIC, Family
@@ -160,7 +160,7 @@ def read_architecture(
     if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
         raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
     try:
-        parts = read_parts(Fields(config, where, family.absent), family, served)
+        parts = read_parts(ConfigFields(config, where, family.absent), family, served)
     except MissingFieldError as error:
         if name in FAMILIES:
             raise

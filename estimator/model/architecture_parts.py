@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..common.errors import InputError
-from ..job.config_fields import Fields
+from ..job.config_fields import ConfigFields
 from ..job.job import Task
 from .families import Family
 
 
-def read_parts(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
+def read_parts(fields: ConfigFields, family: Family, task: Task) -> dict[str, Any]:
     """Every field of an ``Architecture`` that the config decides."""
     blocks = _blocks(fields, family, task)
     return {
@@ -22,7 +22,7 @@ def read_parts(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
     }
 
 
-def _blocks(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
+def _blocks(fields: ConfigFields, family: Family, task: Task) -> dict[str, Any]:
     layers = fields.layers("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     if family.layout == "t5":
         decoder = 0 if task == "token-classification" else fields.layers("num_decoder_layers", default=layers)
@@ -36,7 +36,7 @@ def _blocks(fields: Fields, family: Family, task: Task) -> dict[str, Any]:
     }
 
 
-def _attention(fields: Fields, family: Family) -> dict[str, Any]:
+def _attention(fields: ConfigFields, family: Family) -> dict[str, Any]:
     hidden = fields.size("hidden_size", "n_embd", "d_model", "dim")
     heads = fields.size("num_attention_heads", "n_head", "num_heads", "n_heads")
     attention_bias = fields.flag("attention_bias", family.qkv_bias) if "attention_bias" in family.bias_fields else None
@@ -55,7 +55,7 @@ def _attention(fields: Fields, family: Family) -> dict[str, Any]:
     }
 
 
-def _plain(fields: Fields, family: Family, hidden: int, heads: int) -> dict[str, Any]:
+def _plain(fields: ConfigFields, family: Family, hidden: int, heads: int) -> dict[str, Any]:
     own_heads = family.layout in ("llama", "phi", "phi3")
     kv_heads = fields.optional_size("num_key_value_heads")
     head_dim = fields.optional_size("head_dim", "d_kv")
@@ -80,7 +80,7 @@ def _plain(fields: Fields, family: Family, hidden: int, heads: int) -> dict[str,
     }
 
 
-def _latent(fields: Fields, heads: int) -> dict[str, Any]:
+def _latent(fields: ConfigFields, heads: int) -> dict[str, Any]:
     """DeepSeek's multi-head latent attention (arXiv 2405.04434): every head has its own keys and values."""
     rope = fields.size("qk_rope_head_dim")
     head_dim = rope + fields.size("qk_nope_head_dim")
@@ -99,7 +99,7 @@ def _latent(fields: Fields, heads: int) -> dict[str, Any]:
     }
 
 
-def _window(fields: Fields, family: Family, layers: int) -> dict[str, Any]:
+def _window(fields: ConfigFields, family: Family, layers: int) -> dict[str, Any]:
     window = fields.optional_size("sliding_window", minimum=0)
     kinds = fields.items("layer_types")
     if kinds is not None:
@@ -115,7 +115,7 @@ def _window(fields: Fields, family: Family, layers: int) -> dict[str, Any]:
     return {"sliding_window": (window or None) if windowed else None, "sliding_layers": windowed if window else 0}
 
 
-def _mlp(fields: Fields, family: Family) -> dict[str, Any]:
+def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
     hidden = fields.size("hidden_size", "n_embd", "d_model", "dim")
     activation = fields.text("hidden_activation", "hidden_act", "activation_function", "activation")
     gated = family.gated
@@ -140,7 +140,7 @@ def _mlp(fields: Fields, family: Family) -> dict[str, Any]:
     }
 
 
-def _experts(fields: Fields, family: Family, layers: int) -> dict[str, Any]:
+def _experts(fields: ConfigFields, family: Family, layers: int) -> dict[str, Any]:
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     experts = (fields.optional_size(*names, minimum=0) or 0) if family.layout == "llama" else 0
     moe_layers = _count_moe_layers(fields, layers) if experts else 0
@@ -157,7 +157,7 @@ def _experts(fields: Fields, family: Family, layers: int) -> dict[str, Any]:
     }
 
 
-def _count_moe_layers(fields: Fields, layers: int) -> int:
+def _count_moe_layers(fields: ConfigFields, layers: int) -> int:
     first_dense = fields.optional_size("first_k_dense_replace", minimum=0)
     if first_dense is not None:
         return max(layers - first_dense, 0)
@@ -166,14 +166,14 @@ def _count_moe_layers(fields: Fields, layers: int) -> int:
     return sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
 
 
-def _shared_mlp_size(fields: Fields, own_size: int | None) -> int:
+def _shared_mlp_size(fields: ConfigFields, own_size: int | None) -> int:
     shared = fields.optional_size("n_shared_experts", minimum=0)
     if shared is not None:
         return shared * (own_size or fields.size("moe_intermediate_size"))
     return fields.optional_size("shared_expert_intermediate_size", minimum=0) or 0
 
 
-def _surroundings(fields: Fields, family: Family) -> dict[str, Any]:
+def _surroundings(fields: ConfigFields, family: Family) -> dict[str, Any]:
     max_positions = fields.optional_size("max_position_embeddings", "n_positions", "n_ctx")
     learned = family.layout in ("gpt2", "bert", "distilbert")
     labels = fields.config.get("id2label")

@@ -37,10 +37,10 @@ def inventory_from_shape(
     Raises:
         InputError: a field is missing or wrong, or the family has no such head.
     """
-    return inventory_of(read_architecture(config, task, where=where))
+    return count_parameters(read_architecture(config, task, where=where))
 
 
-def inventory_of(arch: Architecture) -> Inventory:
+def count_parameters(arch: Architecture) -> Inventory:
     """Every parameter of a shape that was already read."""
     family = FAMILIES.get(arch.family, GENERIC)
     found = [*_body(arch, family), *head(arch, family.layout)]

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import msgspec
 
 from ..common.errors import InputError
-from ..common.paths import expanded, is_file
-from ..common.untrusted_files import CONFIG_BYTES, check_shape, read_file
+from ..common.paths import expand_user, is_file
+from ..common.untrusted_files import MAX_CONFIG_BYTES, check_nesting, read_file
 from ..job.job import ModelSpec, Task
-from ..job.job_file import names_code
+from ..job.job_file import names_user_code
 from .architecture import usual_task
 
-_TUNED = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
+_TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
 """Parts of a name that tell how, or when, a model was trained on, not its shape."""
 
 
@@ -77,7 +77,7 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> R
         )
     if not spec.id:
         raise InputError("no model is given; set model.id, or write its config under [model.config]")
-    if names_code(spec.id):
+    if names_user_code(spec.id):
         code = {"folder": str(Path(spec.code_folder or "").resolve()), "model": spec.id}
         return ResolvedModel(config={}, source="code", where=spec.id, label=spec.id, code=code)
     folder = _from_folder(spec.id) if folders else None
@@ -88,28 +88,28 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> R
 def built_in_models() -> tuple[BuiltInModel, ...]:
     """Every model known by name, family by family."""
     text = Path(__file__).with_name("models.toml").read_bytes()
-    return tuple(_built_in(entry) for entry in msgspec.toml.decode(text, type=_File).model)
+    return tuple(_built_in(entry) for entry in msgspec.toml.decode(text, type=_ModelsFile).model)
 
 
 def find_built_in(name: str) -> BuiltInModel | None:
     """The built-in model of a name as people write it: hub id, its last part, tuned variants, in any case."""
-    index = _index()
-    return next((index[key] for key in _keys(name) if key in index), None)
+    index = _models_by_name()
+    return next((index[key] for key in _lookup_keys(name) if key in index), None)
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
     """The folder in which huggingface_hub keeps downloaded models."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(variable):
-            return expanded(environ[variable])
+            return expand_user(environ[variable])
     if environ.get("HF_HOME"):
-        return expanded(environ["HF_HOME"]) / "hub"
-    return expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+        return expand_user(environ["HF_HOME"]) / "hub"
+    return expand_user(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
 def _from_folder(name: str) -> ResolvedModel | None:
     try:
-        return _read_folder(name, expanded(name))
+        return _read_folder(name, expand_user(name))
     except PermissionError as error:
         raise InputError(f"{error.filename or name}: not allowed to read it") from None
     except OSError:  # too long to be a path
@@ -167,9 +167,11 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
     found = find_built_in(name)
     if found is not None:
         return ResolvedModel(config=found.config, source="built-in", where=found.id, label=name.rpartition("/")[2])
-    near = difflib.get_close_matches(_keys(name)[-1], list(_index()), n=8, cutoff=0.4)
-    ids = list(dict.fromkeys(_index()[key].id for key in near))[:3]
-    hint = f"near built-in names: {', '.join(ids)}" if ids else f"built in are {', '.join(_some_names())}, and others"
+    near = difflib.get_close_matches(_lookup_keys(name)[-1], list(_models_by_name()), n=8, cutoff=0.4)
+    ids = list(dict.fromkeys(_models_by_name()[key].id for key in near))[:3]
+    hint = (
+        f"near built-in names: {', '.join(ids)}" if ids else f"built in are {', '.join(_example_names())}, and others"
+    )
     raise InputError(
         f"no model {name!r}: not a folder with a config.json, not in the Hugging Face cache ({hub_cache(environ)}), "
         f"not built in; {hint}"
@@ -183,8 +185,8 @@ def read_config(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, or is no JSON object.
     """
     try:
-        config = msgspec.json.decode(read_file(path, CONFIG_BYTES), type=dict[str, Any])
-        check_shape(config)
+        config = msgspec.json.decode(read_file(path, MAX_CONFIG_BYTES), type=dict[str, Any])
+        check_nesting(config)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # msgspec lets all three through
@@ -192,7 +194,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _ModelEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id: str
     label: str
     parameters: int
@@ -201,11 +203,11 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    model: list[_Entry]
+class _ModelsFile(msgspec.Struct, forbid_unknown_fields=True):
+    model: list[_ModelEntry]
 
 
-def _built_in(entry: _Entry) -> BuiltInModel:
+def _built_in(entry: _ModelEntry) -> BuiltInModel:
     config = {**entry.config, **dict.fromkeys(entry.nulls)}
     return BuiltInModel(
         id=entry.id,
@@ -218,22 +220,22 @@ def _built_in(entry: _Entry) -> BuiltInModel:
 
 
 @functools.cache
-def _index() -> dict[str, BuiltInModel]:
+def _models_by_name() -> dict[str, BuiltInModel]:
     return {
-        _keys(word)[-1]: model
+        _lookup_keys(word)[-1]: model
         for model in built_in_models()
         for word in (model.label.replace(" ", "-"), *model.aliases, model.id)
     }
 
 
-def _keys(name: str) -> tuple[str, ...]:
+def _lookup_keys(name: str) -> tuple[str, ...]:
     """What a name may be found under: its last part in small letters, then without the words for tuning."""
     last = name.rstrip("/").rpartition("/")[2].casefold().replace(" ", "-").removeprefix("meta-")
-    bare = _TUNED.sub("", last)
+    bare = _TUNING_SUFFIXES.sub("", last)
     return (last, bare.removesuffix("-base") if bare.startswith(("qwen", "deepseek")) else bare)
 
 
-def _some_names() -> tuple[str, ...]:
+def _example_names() -> tuple[str, ...]:
     return tuple(model.id for model in built_in_models()[:4])
 
 

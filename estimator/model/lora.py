@@ -48,7 +48,7 @@ _FUSED_FAMILIES = frozenset(
 """Families whose experts transformers 5 fused, and for which peft takes the old names to mean the fused ones."""
 
 
-def adapters_of(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
+def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
     """What peft put into the built model, else what it, or LitGPT, would put in; nothing without adapters.
 
     Raises:
@@ -56,36 +56,36 @@ def adapters_of(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
     """
     if job.lora is None or inventory.adapters is not None:
         return inventory.adapters or ()
-    return _by_rule(inventory, job.lora.rank, _named(job.lora), job.training.framework == "litgpt")
+    return _cached_groups(inventory, job.lora.rank, _targets(job.lora), job.training.framework == "litgpt")
 
 
-def adapter_parameters(inventory: Inventory, job: Job) -> int:
-    """Elements of ``adapters_of``.
+def adapter_elements(inventory: Inventory, job: Job) -> int:
+    """Elements of ``adapter_groups``.
 
     Raises:
         InputError: as that does.
     """
     if job.lora is None or inventory.adapters is not None:
         return sum(group.elements for group in inventory.adapters or ())
-    return _counted_by_rule(inventory, job.lora.rank, _named(job.lora), job.training.framework == "litgpt")
+    return _cached_elements(inventory, job.lora.rank, _targets(job.lora), job.training.framework == "litgpt")
 
 
-def _named(lora: Lora) -> _Targets:
+def _targets(lora: Lora) -> _Targets:
     return lora.targets if isinstance(lora.targets, str) else tuple(lora.targets)
 
 
 @lru_cache(maxsize=256)
-def _counted_by_rule(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> int:
-    return sum(group.elements for group in _by_rule(inventory, rank, targets, litgpt))
+def _cached_elements(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> int:
+    return sum(group.elements for group in _cached_groups(inventory, rank, targets, litgpt))
 
 
 @lru_cache(maxsize=256)  # sweeps ask for the same again and again
-def _by_rule(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> tuple[ParameterGroup, ...]:
+def _cached_groups(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> tuple[ParameterGroup, ...]:
     lora = Lora(rank=rank, targets=targets if isinstance(targets, str) else list(targets))
-    return tuple(adapter_groups(inventory, lora, litgpt=litgpt))
+    return tuple(adapter_groups_by_rule(inventory, lora, litgpt=litgpt))
 
 
-def adapter_groups(inventory: Inventory, lora: Lora, *, litgpt: bool = False) -> Iterator[ParameterGroup]:
+def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, litgpt: bool = False) -> Iterator[ParameterGroup]:
     """By rule: A (r, in) and B (out, r) beside each adapted linear layer; fused experts have r for each of them.
 
     Args:
@@ -98,23 +98,23 @@ def adapter_groups(inventory: Inventory, lora: Lora, *, litgpt: bool = False) ->
     """
     linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
     if lora.targets == "all-linear":
-        names: Collection[str] = {module_name(g) for g in linear if not _is_output(g, inventory)}
+        names: Collection[str] = {module_name(g) for g in linear if not _is_output_layer(g, inventory)}
     else:
         names = set(lora.targets) | (_WHOLE if litgpt and _PARTS & set(lora.targets) else set())
-    fused = list(_fused(inventory, names, every=lora.targets == "all-linear"))
+    fused = list(_fused_groups(inventory, names, every=lora.targets == "all-linear"))
     renamed = set(_old_names(inventory)) if fused else set()  # these then mean the fused tensors alone
     if lora.targets != "all-linear":
         linear += _tied_head(inventory)
-    wanted = [g for g in linear if _matches(g, names) and not _matches(g, renamed) and _may(g, inventory, lora)]
+    wanted = [g for g in linear if _matches(g, names) and not _matches(g, renamed) and _may_adapt(g, inventory, lora)]
     if not wanted and not fused:
         known = ", ".join(sorted({module_name(g) for g in linear if g.role != "head"}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
     for group in wanted:
         columns, rows = group.shape if group.transposed else reversed(group.shape)
-        yield from _pair(group, lora.rank, rows, columns)
+        yield from _matrix_pair(group, lora.rank, rows, columns)
     for group, times in fused:
         experts = group.shape[0] if len(group.shape) == 3 else 1
-        yield from _pair(group, lora.rank * times * experts, *group.shape[-2:])
+        yield from _matrix_pair(group, lora.rank * times * experts, *group.shape[-2:])
 
 
 def module_name(group: ParameterGroup) -> str:
@@ -131,24 +131,24 @@ def _matches(group: ParameterGroup, names: Collection[str]) -> bool:
     return any(path == name or path.endswith(f".{name}") for name in names)
 
 
-def _may(group: ParameterGroup, inventory: Inventory, lora: Lora) -> bool:
-    return lora.targets != "all-linear" or not _is_output(group, inventory)
+def _may_adapt(group: ParameterGroup, inventory: Inventory, lora: Lora) -> bool:
+    return lora.targets != "all-linear" or not _is_output_layer(group, inventory)
 
 
 def _tied_head(inventory: Inventory) -> list[ParameterGroup]:
     """A head that is the embedding has no parameter of its own, but is a layer that can be targeted."""
     if not inventory.tied_head or inventory.family in ("bert", "roberta", "distilbert"):  # there it is called otherwise
         return []
-    tokens = [g for g in inventory.groups if g.role == "embedding" and g.shape[0] == _words(inventory)]
+    tokens = [g for g in inventory.groups if g.role == "embedding" and g.shape[0] == _vocabulary_rows(inventory)]
     return [replace(group, name="lm_head.weight") for group in tokens[:1]]
 
 
-def _is_output(group: ParameterGroup, inventory: Inventory) -> bool:
+def _is_output_layer(group: ParameterGroup, inventory: Inventory) -> bool:
     """The layer that gives the logits over the vocabulary, which ``all-linear`` leaves out."""
-    return group.role == "head" and group.shape[0] == _words(inventory)
+    return group.role == "head" and group.shape[0] == _vocabulary_rows(inventory)
 
 
-def _words(inventory: Inventory) -> int:
+def _vocabulary_rows(inventory: Inventory) -> int:
     return max((g.shape[0] for g in inventory.groups if g.role == "embedding"), default=0)
 
 
@@ -160,7 +160,7 @@ def _old_names(inventory: Inventory) -> dict[str, str]:
     return {"gate": "gate.weight", gate: "gate_up_proj", up: "gate_up_proj", down: "down_proj"}
 
 
-def _fused(inventory: Inventory, names: Collection[str], *, every: bool) -> Iterator[tuple[ParameterGroup, int]]:
+def _fused_groups(inventory: Inventory, names: Collection[str], *, every: bool) -> Iterator[tuple[ParameterGroup, int]]:
     """Fused parameters that are adapted, and with how many times the rank: once for each layer fused into one."""
     old_names = _old_names(inventory)
     asked = {old for old in old_names if every or old in names}
@@ -178,7 +178,7 @@ def _fused(inventory: Inventory, names: Collection[str], *, every: bool) -> Iter
         yield group, len(meant)
 
 
-def _pair(group: ParameterGroup, rank: int, rows: int, columns: int) -> Iterator[ParameterGroup]:
+def _matrix_pair(group: ParameterGroup, rank: int, rows: int, columns: int) -> Iterator[ParameterGroup]:
     for letter, shape in (("A", (rank, columns)), ("B", (rows, rank))):
         yield ParameterGroup(
             name=f"{group.name.removesuffix('.weight')}.lora_{letter}.weight",

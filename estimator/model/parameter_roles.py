@@ -7,7 +7,7 @@ from typing import Literal
 
 from .parameters import ParameterGroup, Role
 
-Kind = Literal["linear", "conv1d", "embedding", "norm", "bias", "parameter"]
+ParameterKind = Literal["linear", "conv1d", "embedding", "norm", "bias", "parameter"]
 """What a parameter is to its module. ``conv1d``: GPT-2's linear layer, stored (in, out)."""
 
 
@@ -19,7 +19,7 @@ class NamedShape:
     """Numbers of layers as ``*``."""
     shape: tuple[int, ...]
     repeat: int
-    kind: Kind
+    kind: ParameterKind
     dtype: str | None = None
     quantized: bool | None = None
 
@@ -38,16 +38,16 @@ _HEAD = re.compile(
     r"(^|\.)(lm_head|score|classifier|classification_head|qa_outputs|pre_classifier|embed_out|output_projection|cls"
     r"|vocab_transform|vocab_projector|generator_lm_head)\."
 )
-_STAGES = {"embedding": 0, "other": 1, "head": 4}
+_ORDER = {"embedding": 0, "other": 1, "head": 4}
 
 
 def assign_roles(found: Iterable[NamedShape]) -> tuple[ParameterGroup, ...]:
     """Groups with their roles, in one order whoever counted: embeddings, blocks, final norms, head; by name within."""
-    groups = [classify(group) for group in found]
-    return tuple(sorted(groups, key=lambda group: (_stage(group), group.name, group.shape)))
+    groups = [with_role(group) for group in found]
+    return tuple(sorted(groups, key=lambda group: (_order(group), group.name, group.shape)))
 
 
-def classify(found: NamedShape) -> ParameterGroup:
+def with_role(found: NamedShape) -> ParameterGroup:
     """The group with its role, and whether it is a linear layer's weight and part of a repeated block."""
     layered = ".*." in found.name
     return ParameterGroup(
@@ -73,7 +73,7 @@ def _role(found: NamedShape, *, layered: bool) -> Role:
     return next((role for role, pattern in _ROLES if pattern.search(found.name)), "other")
 
 
-def _stage(group: ParameterGroup) -> int:
+def _order(group: ParameterGroup) -> int:
     if group.layered:
         return 2
-    return _STAGES.get(group.role, 3)
+    return _ORDER.get(group.role, 3)

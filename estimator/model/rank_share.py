@@ -1,4 +1,4 @@
-"""What one rank holds of a model: its pipeline stage, its tensor- and expert-parallel part, and its adapters."""
+"""The share of a model that one rank holds: its pipeline stage, its tensor- and expert-parallel part, its adapters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from math import prod
 from ..common.errors import InputError
 from ..job.job import Job, Parallel
 from ..job.quantization import quantization, quantized_bytes
-from .lora import adapters_of
+from .lora import adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
 
-_OF_MLP: tuple[Role, ...] = ("mlp", "expert", "router")
+_MLP_ROLES: tuple[Role, ...] = ("mlp", "expert", "router")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class LocalParameters:
     """The part of one parameter group that a rank holds before data-parallel sharding."""
 
     group: ParameterGroup
@@ -25,70 +25,70 @@ class Held:
     quantized: bool
     adapter: bool
     quantized_bytes: int | None = None
-    """What its part takes as bitsandbytes stores it; None: it is not quantized."""
+    """Bytes of this part as bitsandbytes stores it; None: not quantized."""
 
     @property
-    def largest(self) -> int:
-        """Elements of one tensor."""
+    def largest_tensor(self) -> int:
+        """Elements of the largest tensor."""
         return -(-self.elements // max(1, self.tensors))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: its totals are kept
+@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: its totals are cached
 class Stage:
-    """One rank of a job: a pipeline stage's tensor-parallel part."""
+    """One rank of a job: the tensor-parallel part of a pipeline stage."""
 
     index: int
     layers: int
     """Blocks on this stage."""
     first: bool
-    """It holds the embeddings."""
+    """True if it holds the embeddings."""
     last: bool
-    """It holds the head and computes the loss."""
+    """True if it holds the head and computes the loss."""
     in_flight: int
     """Micro-batches whose activations are alive at once (1F1B schedule)."""
-    held: tuple[Held, ...]
+    parameters: tuple[LocalParameters, ...]
     buffer_bytes: int = 0
-    """Of buffers, whole on every rank that has their module; 0 where the model was not built."""
+    """Bytes of buffers, which are whole on every rank that has their module; 0 if the model was not built."""
 
     @cached_property
-    def tokens(self) -> Held | None:
-        """The token embedding, where the stage holds it."""
-        embeddings = (held for held in self.held if held.group.role == "embedding" and not held.group.layered)
+    def token_embedding(self) -> LocalParameters | None:
+        """The token embedding; None if the stage does not hold it."""
+        embeddings = (held for held in self.parameters if held.group.role == "embedding" and not held.group.layered)
         return max(embeddings, key=lambda held: held.elements, default=None)
 
     @cached_property
     def base_elements(self) -> int:
-        """Of the model's own parameters, without adapters."""
-        return sum(held.elements for held in self.held if not held.adapter)
+        """Elements of the model's own parameters, without adapters."""
+        return sum(held.elements for held in self.parameters if not held.adapter)
 
     @cached_property
-    def quantized_layers(self) -> tuple[Held, ...]:
-        """What of its blocks is quantized."""
-        return tuple(held for held in self.held if held.quantized and held.group.layered)
+    def quantized_layers(self) -> tuple[LocalParameters, ...]:
+        """The quantized parameters of its blocks."""
+        return tuple(held for held in self.parameters if held.quantized and held.group.layered)
 
     @cached_property
-    def head(self) -> tuple[Held, ...]:
-        """The task's output, with its adapters."""
-        return tuple(held for held in self.held if held.group.role == "head")
+    def head(self) -> tuple[LocalParameters, ...]:
+        """Parameters of the task head, with its adapters."""
+        return tuple(held for held in self.parameters if held.group.role == "head")
 
     @cached_property
-    def share_of_mlp(self) -> float:
-        """How much of the blocks' trainable parameters their MLPs hold."""
-        mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _OF_MLP)
+    def mlp_share(self) -> float:
+        """Share of the blocks' trainable parameters that belongs to their MLPs."""
+        mlp = sum(self.elements(trainable=True, layered=True, role=role) for role in _MLP_ROLES)
         return mlp / max(1, self.elements(trainable=True, layered=True))
 
     def elements(self, *, trainable: bool | None = None, layered: bool | None = None, role: Role | None = None) -> int:
-        """Elements of what it holds, restricted where asked."""
-        asked = (trainable, layered, role)
-        if asked not in self._totals:
-            self._totals[asked] = sum(
+        """Elements of its parameters, filtered by the arguments that are given."""
+        key = (trainable, layered, role)
+        if key not in self._totals:
+            self._totals[key] = sum(
                 held.elements
-                for held in self.held
+                for held in self.parameters
                 if (trainable is None or held.trainable == trainable)
                 and (layered is None or held.group.layered == layered)
                 and (role is None or held.group.role == role)
             )
-        return self._totals[asked]
+        return self._totals[key]
 
     @cached_property
     def _totals(self) -> dict[tuple[bool | None, bool | None, Role | None], int]:
@@ -96,54 +96,54 @@ class Stage:
 
 
 def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
-    """Every pipeline stage, in order.
+    """Return every pipeline stage, in order.
 
     Raises:
-        InputError: the job is spread over more than the model has, or its adapters fit nothing.
+        InputError: there are more stages than layers, or no layer matches the adapters' targets.
     """
     count = job.parallel.pipeline
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
     training = job.training
-    cut = _Cut(
+    partitioning = _Partitioning(
         parallel=job.parallel,
-        adapters=adapters_of(inventory, job) if job.lora else None,
+        adapters=adapter_groups(inventory, job) if job.lora else None,
         quantization=quantization(job.lora),
         trains=training.mode == "train",
         litgpt=training.framework == "litgpt",
         by_plan=training.framework == "transformers",
         accumulation=training.gradient_accumulation if count > 1 else 1,
     )
-    return _stages(inventory, cut)
+    return _stages(inventory, partitioning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """What of a job decides what its ranks hold."""
+class _Partitioning:
+    """The settings of a job that decide which parameters its ranks hold."""
 
     parallel: Parallel
     adapters: tuple[ParameterGroup, ...] | None
-    """None: it has none, and every parameter is trained."""
+    """None: no adapters; every parameter is trained."""
     quantization: str | None
     trains: bool
     litgpt: bool
     by_plan: bool
-    """Tensor parallelism follows the plan of a model of transformers."""
+    """True if tensor parallelism follows the plan in a transformers model."""
     accumulation: int
 
 
-@lru_cache(maxsize=256)  # sweeps ask for the same again and again
-def _stages(inventory: Inventory, cut: _Cut) -> tuple[Stage, ...]:
-    return tuple(_stage(cut, inventory, index) for index in range(cut.parallel.pipeline))
+@lru_cache(maxsize=256)  # sweeps repeat the same arguments
+def _stages(inventory: Inventory, partitioning: _Partitioning) -> tuple[Stage, ...]:
+    return tuple(_local_stage(partitioning, inventory, index) for index in range(partitioning.parallel.pipeline))
 
 
-def _stage(cut: _Cut, inventory: Inventory, index: int) -> Stage:
-    count = cut.parallel.pipeline
-    # as evenly as it goes, the first ones taking what is left over (torchtitan's pipeline_parallel)
+def _local_stage(partitioning: _Partitioning, inventory: Inventory, index: int) -> Stage:
+    count = partitioning.parallel.pipeline
+    # evenly, with the remainder on the first stages (torchtitan's pipeline_parallel)
     layers = inventory.layers // count + (index < inventory.layers % count)
     first, last = index == 0, index == count - 1
-    held: list[Held] = []
-    for group in (*inventory.groups, *(cut.adapters or ())):
+    parameters: list[LocalParameters] = []
+    for group in (*inventory.groups, *(partitioning.adapters or ())):
         adapter = ".lora_" in group.name
         tied_copy = group.role == "embedding" and inventory.tied_head and last
         if not group.layered and not (
@@ -151,16 +151,16 @@ def _stage(cut: _Cut, inventory: Inventory, index: int) -> Stage:
         ):
             continue
         tensors = -(-group.repeat * layers // inventory.layers) if group.layered else group.repeat
-        elements = -(-group.elements * tensors // group.repeat // _split(cut, group))
-        held.append(
-            Held(
+        elements = -(-group.elements * tensors // group.repeat // _split_ranks(partitioning, group))
+        parameters.append(
+            LocalParameters(
                 group=group,
                 elements=elements,
                 tensors=tensors,
-                trainable=adapter or (cut.adapters is None and cut.trains),
-                quantized=_is_quantized(cut, group) and not adapter,
+                trainable=adapter or (partitioning.adapters is None and partitioning.trains),
+                quantized=_is_quantized(partitioning, group) and not adapter,
                 adapter=adapter,
-                quantized_bytes=_quantized_bytes(cut, group, elements) if not adapter else None,
+                quantized_bytes=_quantized_bytes(partitioning, group, elements) if not adapter else None,
             )
         )
     return Stage(
@@ -168,51 +168,51 @@ def _stage(cut: _Cut, inventory: Inventory, index: int) -> Stage:
         layers=layers,
         first=first,
         last=last,
-        in_flight=min(count - index, cut.accumulation) if count > 1 else 1,
-        held=tuple(held),
+        in_flight=min(count - index, partitioning.accumulation) if count > 1 else 1,
+        parameters=tuple(parameters),
         buffer_bytes=_buffer_bytes(inventory, layers),
     )
 
 
 def _buffer_bytes(inventory: Inventory, layers: int) -> int:
-    """Of the layers' buffers this stage's share; the others stand on every stage, since each needs positions."""
+    """Bytes of this stage's share of the layers' buffers, and of all others: every stage needs the positions."""
     share = layers / max(1, inventory.layers)
     return round(sum(b.total_bytes * (share if ".*." in b.name else 1) for b in inventory.buffers))
 
 
-def _split(cut: _Cut, group: ParameterGroup) -> int:
-    """Over how many ranks a group is split by tensor and expert parallelism; norms are on every rank."""
-    expert = cut.parallel.expert if group.role == "expert" else 1
+def _split_ranks(partitioning: _Partitioning, group: ParameterGroup) -> int:
+    """Ranks over which tensor and expert parallelism split a group; norms are whole on every rank."""
+    expert = partitioning.parallel.expert if group.role == "expert" else 1
     whole = group.role in ("norm", "router")
-    if group.role == "embedding" and cut.by_plan:
-        whole = not group.name.endswith("embed_tokens.weight")  # its plans know the embedding by this name
-    tensor = 1 if whole else cut.parallel.tensor
+    if group.role == "embedding" and partitioning.by_plan:
+        whole = not group.name.endswith("embed_tokens.weight")  # the plans list the embedding under this name
+    tensor = 1 if whole else partitioning.parallel.tensor
     return expert * tensor
 
 
-def _is_quantized(cut: _Cut, group: ParameterGroup) -> bool:
-    """Bitsandbytes replaces linear layers, the head excepted; experts fused into one tensor are no linear layers.
+def _is_quantized(partitioning: _Partitioning, group: ParameterGroup) -> bool:
+    """Return True if bitsandbytes quantizes a group: linear layers without the head, not experts in a fused tensor.
 
-    Lightning's plugin replaces the head too (``BitsandbytesPrecision``, to which LitGPT names no exception).
+    Lightning's plugin replaces the head too (``BitsandbytesPrecision``; LitGPT passes no exceptions).
     """
-    if cut.quantization is None:
+    if partitioning.quantization is None:
         return False
-    if cut.litgpt:
+    if partitioning.litgpt:
         return group.linear
     return group.linear and group.role != "head" if group.quantized is None else group.quantized
 
 
-def _quantized_bytes(cut: _Cut, group: ParameterGroup, elements: int) -> int | None:
-    if cut.quantization is None or not _is_quantized(cut, group):
+def _quantized_bytes(partitioning: _Partitioning, group: ParameterGroup, elements: int) -> int | None:
+    if partitioning.quantization is None or not _is_quantized(partitioning, group):
         return None
-    whole = quantized_bytes(group.shape, cut.quantization, transposed=group.transposed)
+    whole = quantized_bytes(group.shape, partitioning.quantization, transposed=group.transposed)
     return round(whole * elements / prod(group.shape))
 
 
-def unpacked_bytes(job: Job, held: Iterable[Held]) -> int:
-    """The largest quantized weight among these, as it is unpacked for one product: in the compute type.
+def unpacked_bytes(job: Job, parameters: Iterable[LocalParameters]) -> int:
+    """Bytes of the largest quantized weight among these, dequantized to the compute type for one product.
 
-    Under Lightning it is unpacked to fp16, which it was quantized from, and then cast (``_Linear4bit.quantize``).
+    Lightning dequantizes to fp16, the type before quantization, and then casts (``_Linear4bit.quantize``).
     """
     width = 4 if job.training.framework == "litgpt" else 2
-    return max((width * h.largest for h in held if h.quantized), default=0)
+    return max((width * h.largest_tensor for h in parameters if h.quantized), default=0)

@@ -11,12 +11,12 @@ from .program.accelerate_env import yaml_layer
 from .program.deepspeed import deepspeed_layer
 from .program.launchers import Launch
 from .program.program import Program
-from .source.data_files import as_layer, read_table
-from .source.evidence import Finding, JobReading, Notes
-from .source.filesystem_view import Place
+from .source.data_files import layer_from_table, read_table
+from .source.evidence import Finding, FindingCollector, JobReading
+from .source.filesystem_view import FilesystemView
 from .source.settings import Setting
 from .source.versions import transformers_defaults, trl_defaults
-from .tools.registry import tool_that_wrote
+from .tools.registry import find_tool_by_config
 from .trainer.trainer_program import read_trainer
 
 _ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
@@ -47,14 +47,14 @@ def read_config_file(
     launch = Launch(launchers=("tool",))
     program = Program(
         launch=launch,
-        outer=launch,
-        environ={name: value for name, value in surroundings.items() if name in _OF_PLACES},
-        place=_place(path, surroundings),
+        launcher=launch,
+        environ={name: value for name, value in surroundings.items() if name in _PATH_VARIABLES},
+        filesystem=_filesystem(path, surroundings),
         versions=dict(versions or {}),
-        notes=Notes(),
-        file=path,
+        findings=FindingCollector(),
+        config_file=path,
     )
-    tool = tool_that_wrote(table)
+    tool = find_tool_by_config(table)
     reading = tool.read(program) if tool is not None else _library(program, table, path)
     if reading.value("parallel.strategy") is None and "parallel.strategy" not in reading.missing:
         origin = "nothing in the file asks for several ranks"
@@ -70,19 +70,21 @@ def tool_of_file(path: Path) -> str | None:
         InputError: the file cannot be read.
     """
     table = read_table(path)
-    tool = tool_that_wrote(table)
+    tool = find_tool_by_config(table)
     if tool is not None:
         return tool.name
     return "TRL" if not set(_TRAINER).isdisjoint(table) else None
 
 
-def _place(path: Path, environ: Mapping[str, str]) -> Place:
+def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
     """Paths in the file are meant from where its tool is started: its own folder, one around it, or ours."""
     folder = path.absolute().parent
-    return Place(cwd=folder, home=environ.get("HOME"), others=(*tuple(folder.parents)[:3], Path.cwd()))
+    return FilesystemView(
+        cwd=folder, home=environ.get("HOME"), fallback_folders=(*tuple(folder.parents)[:3], Path.cwd())
+    )
 
 
-_OF_PLACES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+_PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
 """A file alone has no ranks: those of our own environment are another job's."""
 
 
@@ -98,7 +100,7 @@ def _library(program: Program, table: Mapping[str, Any], path: Path) -> JobReadi
         method = None if "per_device_train_batch_size" in table and "dataset_name" not in table else "sft"
         defaults = [transformers_defaults(program.versions)]
         if method:
-            program.notes.warn("The file is taken for one of trl sft.")
+            program.findings.warn("The file is taken for one of trl sft.")
             defaults.insert(0, trl_defaults(method, program.versions))
-        return read_trainer(program, [as_layer(table, source=path.name), *defaults], [{}], method=method)
+        return read_trainer(program, [layer_from_table(table, source=path.name), *defaults], [{}], method=method)
     raise InputError(f"{path}: not known as a configuration of a training tool; {_HINT}")

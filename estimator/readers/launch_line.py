@@ -7,16 +7,16 @@ from pathlib import Path
 
 from ..common.errors import InputError
 from .program.accelerate_env import accelerate_layers
-from .program.launchers import parse_launch, words_of
+from .program.launchers import parse_launch, split_launch_line
 from .program.program import Program
-from .program.script_ast import ALL, SIZES, Script, read_script
-from .source.data_files import as_layer, read_table
-from .source.evidence import JobReading, Notes
-from .source.filesystem_view import Place
+from .program.script_ast import SIZE_ARGUMENTS, UNKNOWN_TABLE, ScriptSettings, read_script
+from .source.data_files import layer_from_table, read_table
+from .source.evidence import FindingCollector, JobReading
+from .source.filesystem_view import FilesystemView
 from .source.flags import parse_flags
-from .source.settings import Layer, Setting
+from .source.settings import Setting, SettingsLayer
 from .source.versions import transformers_defaults, trl_defaults
-from .tools.registry import tool_of
+from .tools.registry import find_tool_by_launch
 from .trainer.trainer_program import read_trainer
 
 _WORKSPACE = re.compile(r"(:\d+:\d+)+")
@@ -34,10 +34,10 @@ def read_launch(
     root: Path | None = None,
     versions: Mapping[str, str] | None = None,
     launcher: Sequence[str] | None = None,
-    told: Layer | None = None,
+    reported: SettingsLayer | None = None,
     pid: int | None = None,
-    started: float | None = None,
-    workers: int | None = None,
+    started_at: float | None = None,
+    self_started_ranks: int | None = None,
 ) -> JobReading:
     """The job that a launch line starts. Files it names are read as data, scripts are parsed; nothing is run.
 
@@ -48,41 +48,41 @@ def read_launch(
         root: its root folder as it is reached from here, for a process in a container.
         versions: installed versions by distribution (``transformers``, ``trl``, ``torch``), where they are known.
         launcher: the command line of the launcher that started the worker, whose own flags the worker does not have.
-        told: what the program says of itself, by transformers' names; it wins over everything else.
+        reported: what the program says of itself, by transformers' names; it wins over everything else.
         pid: of the running program, as it knows itself.
-        started: when it started, in Unix seconds: what it has written since tells of its settings.
-        workers: ranks that it has started itself, without a launcher.
+        started_at: when it started, in Unix seconds: what it has written since tells of its settings.
+        self_started_ranks: ranks that it has started itself, without a launcher.
 
     Raises:
         InputError: the line starts no Python program.
     """
-    launch = parse_launch(words_of(argv))
-    if launch.program is None:
+    launch = parse_launch(split_launch_line(argv))
+    if launch.program_name is None:
         line = " ".join(argv)
         raise InputError(f"{line[:120]!r} starts no Python script or module that can be read")
-    outer = parse_launch(launcher) if launcher else launch
+    launcher_launch = parse_launch(launcher) if launcher else launch
     surroundings = {**(os.environ if environ is None else environ), **launch.assignments}
     program = Program(
         launch=launch,
-        outer=outer,
+        launcher=launcher_launch,
         environ=surroundings,
-        place=Place(cwd=Path.cwd() if cwd is None else cwd, home=surroundings.get("HOME"), root=root),
+        filesystem=FilesystemView(cwd=Path.cwd() if cwd is None else cwd, home=surroundings.get("HOME"), root=root),
         versions=dict(versions or {}),
-        notes=Notes(),
-        told=told or {},
+        findings=FindingCollector(),
+        reported=reported or {},
         pid=pid,
-        started=started,
-        workers=workers,
+        started_at=started_at,
+        self_started_ranks=self_started_ranks,
     )
     return _read(program)
 
 
 def tool_of_line(argv: Sequence[str]) -> str | None:
     """The name of the tool that a launch line starts; ``transformers`` for scripts of the user's own."""
-    launch = parse_launch(words_of(argv))
-    if launch.program is None:
+    launch = parse_launch(split_launch_line(argv))
+    if launch.program_name is None:
         return None
-    tool = tool_of(launch)
+    tool = find_tool_by_launch(launch)
     if tool is not None:
         return tool.name
     return "TRL" if launch.trl_command else "transformers"
@@ -90,7 +90,7 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
 
 def _read(program: Program) -> JobReading:
     _read_software(program)
-    tool = tool_of(program.launch)
+    tool = find_tool_by_launch(program.launch)
     if tool is not None:
         return tool.read(program)
     return _read_script(program)
@@ -101,13 +101,13 @@ def _read_software(program: Program) -> None:
     for name in _LIBRARIES:
         version = program.versions.get(name, "")
         if _VERSION.match(version):
-            program.notes.put(f"software.{name}", version, "installed beside its interpreter", written=False)
+            program.findings.put(f"software.{name}", version, "installed beside its interpreter", written=False)
     loading = program.environ.get("CUDA_MODULE_LOADING", "").lower()
     if loading in ("lazy", "eager"):
-        program.notes.put("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
+        program.findings.put("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
     workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     if _WORKSPACE.fullmatch(workspace):
-        program.notes.put("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
+        program.findings.put("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
 
 
 def _read_script(program: Program) -> JobReading:
@@ -123,42 +123,44 @@ def _read_script(program: Program) -> JobReading:
     return read_trainer(program, layers, accelerate, method=method, unread=unread)
 
 
-def _without(defaults: Layer, unread: Mapping[str, str]) -> Layer:
+def _without(defaults: SettingsLayer, unread: Mapping[str, str]) -> SettingsLayer:
     """Without those that the script gives a value of its own, whatever it is."""
-    own = set(SIZES) if ALL in unread else {name for name in SIZES if name in unread}
+    own = set(SIZE_ARGUMENTS) if UNKNOWN_TABLE in unread else {name for name in SIZE_ARGUMENTS if name in unread}
     return {name: setting for name, setting in defaults.items() if name not in own}
 
 
-def _files(program: Program, flags: Layer, words: Sequence[str]) -> dict[str, Setting]:
+def _files(program: Program, flags: SettingsLayer, words: Sequence[str]) -> dict[str, Setting]:
     """The configuration file that the program itself reads: ``--config x.yaml``, or the only word before its flags."""
     named = flags.get("config") if program.launch.trl_command or "config" in flags else None
     name = str(named.value) if named is not None else words[0] if len(words) == 1 else ""
     if not name.endswith((".yaml", ".yml", ".json")):
         return {}
-    path = program.place.path(name)
+    path = program.filesystem.resolve(name)
     try:
-        return as_layer(read_table(path), source=path.name)
+        return layer_from_table(read_table(path), source=path.name)
     except InputError as error:
-        program.notes.warn(f"The program's configuration is not counted: {error.message}")
+        program.findings.warn(f"The program's configuration is not counted: {error.message}")
         return {}
 
 
-def _script(program: Program, options: Layer) -> Script:
+def _script(program: Program, options: SettingsLayer) -> ScriptSettings:
     """The script's text; TRL's own scripts say nothing that their flags do not."""
     if program.launch.script is None or program.launch.trl_command:
-        return Script()
+        return ScriptSettings()
     if program.launch.script == "-":
-        program.notes.warn("The script came through standard input and is not counted.")
-        return Script()
-    path = program.place.path(program.launch.script)
+        program.findings.warn("The script came through standard input and is not counted.")
+        return ScriptSettings()
+    path = program.filesystem.resolve(program.launch.script)
     try:
         return read_script(path, options=options, environ=program.environ)
     except InputError as error:
-        program.notes.warn(f"The script is not counted: {error.message}")
-        return Script()
+        program.findings.warn(f"The script is not counted: {error.message}")
+        return ScriptSettings()
 
 
-def _defaults(program: Program, script: Script, method: str | None, given: Layer) -> list[Layer]:
+def _defaults(
+    program: Program, script: ScriptSettings, method: str | None, given: SettingsLayer
+) -> list[SettingsLayer]:
     """Defaults of the frameworks that the program is seen to use."""
     seen = not script.called and any(name in given for name in _TRAINER_FLAGS)
     uses_trainer = script.trains_with_trainer or seen or any(name.startswith("per_device_") for name in given)

@@ -13,7 +13,7 @@ _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """In the order in which torch looks them up (c10/cuda/CUDAAllocatorConfig.h, 2.13); one that is set ends the search."""
 
 
-class Reserved(msgspec.Struct, frozen=True):
+class ReservedMemory(msgspec.Struct, frozen=True):
     """What the allocator's model holds over the traced steps. Bytes."""
 
     peak: int
@@ -40,7 +40,7 @@ class Reserved(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class AllocatorCapacity:
     """A card for the allocator."""
 
     label: str
@@ -55,7 +55,7 @@ def allocator_settings(environ: Mapping[str, str]) -> tuple[str, str] | None:
     return next(((name, environ[name]) for name in _VARIABLES if name in environ), None)
 
 
-def room_on(gpu: Gpu | None, memory_bytes: int | None, taken_bytes: int) -> Room | None:
+def capacity_on(gpu: Gpu | None, memory_bytes: int | None, taken_bytes: int) -> AllocatorCapacity | None:
     """The room on a card that nobody else uses; None where its size is not known.
 
     Args:
@@ -68,10 +68,12 @@ def room_on(gpu: Gpu | None, memory_bytes: int | None, taken_bytes: int) -> Room
         return None
     kept = (gpu.reserved_bytes or 0) if gpu and total == gpu.total_bytes else 0
     label = gpu.label if gpu else f"a card of {format_gib(total)} GiB"
-    return Room(label=label, device_bytes=total, capacity_bytes=max(0, total - kept - taken_bytes))
+    return AllocatorCapacity(label=label, device_bytes=total, capacity_bytes=max(0, total - kept - taken_bytes))
 
 
-def replayed(allocations: str, marks: Sequence[int], conf: str | None, room: Room) -> Reserved:
+def replay_allocations(
+    allocations: str, marks: Sequence[int], conf: str | None, room: AllocatorCapacity
+) -> ReservedMemory:
     """A trace's allocations under these settings on that card.
 
     Args:
@@ -90,16 +92,16 @@ def replayed(allocations: str, marks: Sequence[int], conf: str | None, room: Roo
         "capacity_bytes": room.capacity_bytes,
         "device_bytes": room.device_bytes,
     }
-    return msgspec.convert(reserved(unpack(allocations), marks, options), Reserved)
+    return msgspec.convert(reserved(unpack(allocations), marks, options), ReservedMemory)
 
 
-def settings_sentences(variable: str | None, held: Reserved) -> Iterator[str]:
+def allocator_assumptions(variable: str | None, held: ReservedMemory) -> Iterator[str]:
     """What was taken for granted of the allocator."""
     if held.followed:
         yield f"The allocator is set by {variable}: {', '.join(held.followed)}."
 
 
-def warning_sentences(held: Reserved, unlimited_bytes: int, room: Room | None) -> Iterator[str]:
+def allocator_warnings(held: ReservedMemory, unlimited_bytes: int, room: AllocatorCapacity | None) -> Iterator[str]:
     """Settings that could not be followed, and what becomes of the job on a card that is nearly too small."""
     for note in held.notes:
         yield f"{note[0].upper()}{note[1:]}."

@@ -13,7 +13,7 @@ from ..common.errors import CannotTellError
 from ..job.job import Lora, Task
 from ..model.architecture import complete_config
 from ..model.find_config import ResolvedModel
-from ..model.parameter_roles import Kind, NamedShape, assign_roles, classify
+from ..model.parameter_roles import NamedShape, ParameterKind, assign_roles, with_role
 from ..model.parameters import Buffer, Inventory, ParameterGroup
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
@@ -55,27 +55,29 @@ def exact_inventory(
     if lora is not None:
         request["lora"] = {"rank": lora.rank, "targets": lora.targets}
     if resolved.code is not None:  # code may change at any time, so its answers are not kept
-        return inventory_from_answer(_ask(interpreter, {**request, "code": dict(resolved.code)}, timeout, environ)[0])
+        return inventory_from_answer(
+            _request_inventory(interpreter, {**request, "code": dict(resolved.code)}, timeout, environ)[0]
+        )
     file = _cache_file(cache or Path(user_cache_dir("vramtop")), request, interpreter)
-    answer = read_cached(file, _FORMAT, Answer)
+    answer = read_cached(file, _FORMAT, InventoryAnswer)
     if answer is None:
-        answer, message = _ask(interpreter, request, timeout, environ)
+        answer, message = _request_inventory(interpreter, request, timeout, environ)
         write_cached(file, _FORMAT, message)
     return inventory_from_answer(answer)
 
 
-class Group(msgspec.Struct, frozen=True):
+class AnsweredGroup(msgspec.Struct, frozen=True):
     """One group of a worker's answer."""
 
     name: str
     shape: tuple[int, ...]
     repeat: int
     dtype: str
-    kind: Kind
+    kind: ParameterKind
     quantized: bool
 
 
-class FoundBuffer(msgspec.Struct, frozen=True):
+class AnsweredBuffer(msgspec.Struct, frozen=True):
     """Buffers of one name and shape in a worker's answer."""
 
     name: str
@@ -86,7 +88,7 @@ class FoundBuffer(msgspec.Struct, frozen=True):
     persistent: bool
 
 
-class Adapter(msgspec.Struct, frozen=True):
+class AnsweredAdapter(msgspec.Struct, frozen=True):
     """One group of what peft put in."""
 
     name: str
@@ -95,42 +97,42 @@ class Adapter(msgspec.Struct, frozen=True):
     dtype: str
 
 
-class Experts(msgspec.Struct, frozen=True):
+class AnsweredExperts(msgspec.Struct, frozen=True):
     """Routed experts."""
 
     count: int
     elements: int
 
 
-class Answer(msgspec.Struct, frozen=True):
+class InventoryAnswer(msgspec.Struct, frozen=True):
     """A worker's answer to the request ``inventory``."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[AnsweredGroup, ...]
     layers: int
     tied_head: bool
     tied: tuple[tuple[str, ...], ...]
-    buffers: tuple[FoundBuffer, ...]
-    adapters: tuple[Adapter, ...] | None
-    experts: Experts | None
+    buffers: tuple[AnsweredBuffer, ...]
+    adapters: tuple[AnsweredAdapter, ...] | None
+    experts: AnsweredExperts | None
     tp_plan: dict[str, str]
     no_split: tuple[str, ...]
     config: dict[str, Any] | None
     versions: dict[str, str]
 
 
-def read_answer(message: Mapping[str, Any]) -> Answer:
+def read_answer(message: Mapping[str, Any]) -> InventoryAnswer:
     """A worker's message as an answer.
 
     Raises:
         CannotTellError: it is none.
     """
     try:
-        return msgspec.convert(message, Answer)
+        return msgspec.convert(message, InventoryAnswer)
     except msgspec.ValidationError as error:
         raise CannotTellError(f"the worker's answer is not understood: {error}") from None
 
 
-def inventory_from_answer(answer: Answer) -> Inventory:
+def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
     """The inventory that a worker counted, with the same roles as one read from the shape."""
     named = (NamedShape(g.name, g.shape, g.repeat, g.kind, g.dtype, g.quantized) for g in answer.groups)
     family = (answer.config or {}).get("model_type")
@@ -161,10 +163,10 @@ def inventory_from_answer(answer: Answer) -> Inventory:
     )
 
 
-def _adapter(group: Adapter) -> ParameterGroup:
+def _adapter(group: AnsweredAdapter) -> ParameterGroup:
     """With the role of what it adapts."""
     base = group.name.partition(".lora_")[0]
-    role = classify(NamedShape(f"{base}.weight", group.shape, group.repeat, "linear")).role
+    role = with_role(NamedShape(f"{base}.weight", group.shape, group.repeat, "linear")).role
     return ParameterGroup(
         name=group.name.replace(".default", ""),
         shape=group.shape,
@@ -176,9 +178,9 @@ def _adapter(group: Adapter) -> ParameterGroup:
     )
 
 
-def _ask(
+def _request_inventory(
     interpreter: Interpreter, request: Mapping[str, Any], timeout: float, environ: Mapping[str, str]
-) -> tuple[Answer, dict[str, Any]]:
+) -> tuple[InventoryAnswer, dict[str, Any]]:
     with Worker(interpreter.path, environ=environ) as worker:
         message = worker.request(request, timeout)
     return read_answer(message), message

@@ -9,10 +9,10 @@ import msgspec
 from ..common.errors import CannotTellError
 from .worker_process import INVENTORY_PROGRAM, Worker
 
-PROGRAM = INVENTORY_PROGRAM.with_name("installed.py")
+INSTALLED_PROGRAM = INVENTORY_PROGRAM.with_name("installed.py")
 
 
-class Packages(msgspec.Struct, frozen=True, kw_only=True):
+class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
     """What is installed."""
 
     python: str
@@ -41,10 +41,10 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
     """Why it cannot be imported."""
 
 
-_Answer = TypeVar("_Answer", Packages, TorchBuild)
+_Answer = TypeVar("_Answer", InstalledPackages, TorchBuild)
 
 
-def packages(
+def installed_packages(
     python: Path,
     *,
     distributions: Sequence[str],
@@ -52,7 +52,7 @@ def packages(
     wishes_of: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     timeout: float = 30,
-) -> Packages:
+) -> InstalledPackages:
     """Which of these an interpreter has.
 
     Args:
@@ -72,7 +72,7 @@ def packages(
         "modules": list(modules),
         "wishes_of": list(wishes_of),
     }
-    return _ask(python, request, Packages, environ, timeout)
+    return _ask(python, request, InstalledPackages, environ, timeout)
 
 
 def torch_build(python: Path, *, environ: Mapping[str, str] | None = None, timeout: float = 60) -> TorchBuild:
@@ -87,7 +87,7 @@ def torch_build(python: Path, *, environ: Mapping[str, str] | None = None, timeo
 def _ask(
     python: Path, request: Mapping[str, object], kind: type[_Answer], environ: Mapping[str, str] | None, timeout: float
 ) -> _Answer:
-    with Worker(python, PROGRAM, environ=environ) as worker:
+    with Worker(python, INSTALLED_PROGRAM, environ=environ) as worker:
         message = worker.request(request, timeout)
     try:
         return msgspec.convert(message, kind)

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from ..common.errors import CannotTellError, InputError
-from ..common.paths import expanded, is_file, is_folder
+from ..common.paths import expand_user, is_file, is_folder
 
-PROBE_SECONDS = 20
+PROBE_TIMEOUT_SECONDS = 20
 _PROBE = """
 import json, os, sys
 def by_folder(name):
@@ -59,7 +59,7 @@ def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Pa
         InputError: ``python`` is not there.
     """
     if python is not None:
-        path = expanded(python)
+        path = expand_user(python)
         path = path / "bin" / "python" if is_folder(path) else path
         if not is_file(path):
             raise InputError(f"--python {python}: no such program; give the path of a Python that has torch")
@@ -76,7 +76,7 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
     """
     asked = find_interpreters(python, environ)
     for path in asked:
-        found = probe(path)
+        found = probe_interpreter(path)
         if found is not None:
             return found
     names = ", ".join(str(path) for path in asked) or "no Python at all"
@@ -86,10 +86,10 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
     )
 
 
-def probe(path: Path) -> Interpreter | None:
+def probe_interpreter(path: Path) -> Interpreter | None:
     """The interpreter with its libraries' versions; None where one is missing or it does not run."""
     try:
-        answer = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=PROBE_SECONDS, check=True)
+        answer = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=PROBE_TIMEOUT_SECONDS, check=True)
         found = msgspec.json.decode(answer.stdout, type=dict[str, str])
     except (OSError, subprocess.SubprocessError, msgspec.DecodeError, UnicodeDecodeError):
         return None

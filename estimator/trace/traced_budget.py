@@ -18,17 +18,17 @@ from ..formula.cuda_overhead import context_bytes, nccl_bytes, workspace_bytes
 from ..job.gpu_catalogue import Gpu
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from ..job.version_rules import steps_alike
+from ..job.version_rules import steps_take_same_memory
 from ..model.architecture import Architecture
 from ..model.find_config import ResolvedModel
 from .allocator_report import (
-    Reserved,
-    Room,
+    AllocatorCapacity,
+    ReservedMemory,
+    allocator_assumptions,
     allocator_settings,
-    replayed,
-    room_on,
-    settings_sentences,
-    warning_sentences,
+    allocator_warnings,
+    capacity_on,
+    replay_allocations,
 )
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
@@ -49,7 +49,7 @@ class TracedPhase(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A worker's answer to the request ``trace``."""
+    """A worker's answer to the request ``trace_job``."""
 
     parameters: int
     trainable: int
@@ -60,7 +60,7 @@ class Trace(msgspec.Struct, frozen=True):
     timeline_components: dict[str, tuple[int, ...]]
     timeline_phases: tuple[tuple[PhaseName, int], ...]
     """Each phase and its first event."""
-    reserved: Reserved
+    reserved: ReservedMemory
     """On a card without end."""
     allocations: str
     """All of them, packed, to replay on a card of some size."""
@@ -100,7 +100,7 @@ def traced_budget(
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
-    found = trace(job, model, conf=conf, python=python, timeout=timeout, hint=_HINT if arch else "")
+    found = trace_job(job, model, conf=conf, python=python, timeout=timeout, hint=_HINT if arch else "")
     workspace, nccl = workspace_bytes(gpu, setting=job.software.cublas_workspace), nccl_bytes(job)
     phases = tuple(
         _phase(name, found.phases[name], context_bytes(job, gpu, training=name != "loading"), workspace, nccl)
@@ -109,7 +109,7 @@ def traced_budget(
     )
     fullest = max(phases, key=lambda phase: phase.components.total_bytes)
     outside = fullest.outside_bytes
-    room = room_on(gpu, memory_bytes, outside + workspace)
+    room = capacity_on(gpu, memory_bytes, outside + workspace)
     on_card = _on_card(found, conf, room)
     held = found.reserved if on_card.out_of_memory else on_card  # what it would take, where it cannot have it
     reserved = max(held.peak + workspace, fullest.allocated_bytes)
@@ -140,18 +140,18 @@ def traced_budget(
         assumptions=(
             f"Two steps were traced with {versions}.",
             *assumptions(job, arch, gpu),
-            *settings_sentences(variable, held),
+            *allocator_assumptions(variable, held),
         ),
         warnings=(
             *warnings(job, arch, None),
-            *warning_sentences(on_card, found.reserved.peak + workspace, room),
+            *allocator_warnings(on_card, found.reserved.peak + workspace, room),
         ),
         largest=found.peak_tensors,
         timeline=_timeline(found, held, context_bytes(job, gpu), workspace, nccl),
     )
 
 
-def trace(
+def trace_job(
     job: Job,
     model: ResolvedModel,
     *,
@@ -175,7 +175,7 @@ def trace(
         CannotTellError: no interpreter can run it, or it is a job that tracing cannot run.
     """
     interpreter = choose_interpreter(python, os.environ)
-    if not steps_alike(job, torch=interpreter.torch, transformers=interpreter.transformers):
+    if not steps_take_same_memory(job, torch=interpreter.torch, transformers=interpreter.transformers):
         raise CannotTellError(
             f"the job's software takes another step than torch {interpreter.torch} and transformers "
             f"{interpreter.transformers} of {interpreter.path}; method exact has rules"
@@ -229,17 +229,17 @@ def _cache_file(request: Mapping[str, Any], interpreter: Interpreter) -> Path:
     return Path(user_cache_dir("vramtop")) / "traces" / f"{hashlib.sha256(key).hexdigest()[:32]}.json"
 
 
-def _on_card(found: Trace, conf: str | None, room: Room | None) -> Reserved:
+def _on_card(found: Trace, conf: str | None, room: AllocatorCapacity | None) -> ReservedMemory:
     """What would be reserved on that card; the same as anywhere, where it has room and no setting depends on it."""
     if room is None or (found.reserved.peak <= room.capacity_bytes and not conf):
         return found.reserved
     try:
-        return replayed(found.allocations, found.events, conf, room)
+        return replay_allocations(found.allocations, found.events, conf, room)
     except ValueError as error:
         raise CannotTellError(f"the worker's allocations are not understood: {error}") from None
 
 
-def _timeline(found: Trace, held: Reserved, context: int, workspace: int, nccl: int) -> Timeline | None:
+def _timeline(found: Trace, held: ReservedMemory, context: int, workspace: int, nccl: int) -> Timeline | None:
     if not found.timeline:
         return None
     names = found.timeline_components

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..common.cancellation import current
+from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 
 INVENTORY_PROGRAM = Path(__file__).parents[1] / "worker" / "inventory.py"
@@ -76,7 +76,7 @@ class Worker:
             CannotTellError: it took too long, died, or answered that it cannot.
             CancelledError: it was given up.
         """
-        with current().ending(self._process.kill):
+        with current_token().on_cancel(self._process.kill):
             return self._ask(message, timeout)
 
     def _ask(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:

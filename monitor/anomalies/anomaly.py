@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..host.container_origin import Origin
-from ..host.idleness import IdleWatch
+from ..host.idleness import IdleTracker
+from ..host.process_origin import ProcessOrigin
 from ..snapshot.snapshot import GpuProcess, Snapshot
 
-Kind = Literal["helpers", "shared", "strays", "forgotten", "ended", "unseen"]
+AnomalyKind = Literal["helpers", "shared", "strays", "forgotten", "ended", "unseen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oddity:
+class Anomaly:
     """Something that a person would want to know."""
 
-    kind: Kind
+    kind: AnomalyKind
     gpu_index: int
     pids: tuple[int, ...]
     """The processes that are odd; empty for memory that no process is seen to hold."""
@@ -30,7 +30,7 @@ class Oddity:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same for the same oddity at another time."""
+        """The same for the same anomaly at another time."""
         return self.kind, self.gpu_index, self.about if self.kind in ("helpers", "strays") else self.pids
 
     def concerns(self, pids: Iterable[int]) -> bool:
@@ -51,7 +51,7 @@ class Oddity:
 
 
 @dataclass(slots=True)
-class Sight:
+class RuleContext:
     """One snapshot, and what else is known of its processes; the rules look at this."""
 
     snapshot: Snapshot
@@ -59,8 +59,8 @@ class Sight:
     """The processes are those of this machine, now: more can be found out about them."""
     viewer: str | None
     """The user for whom vramtop runs."""
-    idle: IdleWatch
-    origin_of: Callable[[GpuProcess], Origin | None]
+    idle: IdleTracker
+    origin_of: Callable[[GpuProcess], ProcessOrigin | None]
     homes: dict[int, int]
     """By pid, the GPU on which a process holds the most."""
     processes: dict[int, GpuProcess]
@@ -84,7 +84,7 @@ class Sight:
         return tuple(found)
 
 
-def pids_words(pids: Sequence[int]) -> str:
+def format_pids(pids: Sequence[int]) -> str:
     """``process 4711``, ``processes 4711, 4712 and 5 more``."""
     shown = ", ".join(str(pid) for pid in pids[:3])
     rest = f" and {len(pids) - 3} more" if len(pids) > 3 else ""

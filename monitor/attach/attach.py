@@ -12,19 +12,19 @@ from typing import Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import ModelSpec
-from vramtop.estimator.job.job_file import names_code
+from vramtop.estimator.job.job_file import names_user_code
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.program.launchers import Launch
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
-from vramtop.estimator.readers.source.filesystem_view import followed
+from vramtop.estimator.readers.source.filesystem_view import follow_links
 
-from ..host.container_info import whereabouts
+from ..host.container_info import container_info
 from ..host.interpreter import find_interpreter, installed_versions
-from ..host.process_tree import Family, Seen, find_family, look, number
+from ..host.process_tree import ProcessInfo, RunProcesses, find_run_processes, parse_rank, read_process
 from ..host.processes import namespace_pids
 from ..probe.probe_reader import ProbeReader, ProbeSample
-from ..probe.probe_settings import told_by
+from ..probe.probe_settings import settings_from_probe
 from ..snapshot.snapshot import GpuReading
 from .gpu_assignment import DeviceChoice, Seat, numbered_elsewhere, nvml_mig_parent, seat_of
 
@@ -125,48 +125,48 @@ def attach(pid: int, *, start_time: float | None = None, on_gpu: Collection[int]
         InputError: there is no such process.
         CannotTellError: it is hidden, has ended, or runs no program that can be read.
     """
-    family = find_family(look(pid, start_time=start_time), on_gpu=on_gpu)
-    program = family.program
+    run = find_run_processes(read_process(pid, start_time=start_time), on_gpu=on_gpu)
+    program = run.program
     root = container_root(program.pid)
     interpreter = find_interpreter(program, root=root)
     versions = installed_versions(program, interpreter, root=root)
     environ = _reachable(program.environ or {}, root)
     environ |= _cache_folders(environ)
     cwd = _inside(root, program.cwd)
-    sample = ProbeReader(family.first.pid).read()
+    sample = ProbeReader(run.reporting_process.pid).read()
     reading = read_launch(
         _with_script(program),
         environ=environ,
         cwd=cwd or Path(f"/proc/{program.pid}/cwd"),
         root=root,
         versions=versions,
-        launcher=family.launcher.argv if family.launcher else None,
-        told=told_by(sample),
-        pid=own_pid(family.first.pid),
-        started=program.start_time,
-        workers=len(family.ranks) if family.self_started else None,
+        launcher=run.launcher.argv if run.launcher else None,
+        reported=settings_from_probe(sample),
+        pid=own_pid(run.reporting_process.pid),
+        started_at=program.start_time,
+        self_started_ranks=len(run.ranks) if run.self_started else None,
     )
     reading = _with_model(reading, environ)
-    still_there(pid, family.asked.start_time)
+    still_there(pid, run.requested.start_time)
     return Attachment(
         pid=pid,
-        start_time=family.asked.start_time,
-        ranks=tuple(_rank(seen) for seen in family.ranks),
+        start_time=run.requested.start_time,
+        ranks=tuple(_rank(seen) for seen in run.ranks),
         reading=reading,
-        launcher=_launcher_name(family.launcher.launch) if family.launcher else None,
+        launcher=_launcher_name(run.launcher.launch) if run.launcher else None,
         cwd=cwd,
         command=" ".join(program.argv),
         interpreter=interpreter,
         worker_python=str(interpreter) if interpreter and root is None and _is_ours(program.pid) else None,
         versions=versions,
         environ_hf=_cache_folders(environ),
-        inside=whereabouts(program.pid, program.environ),
+        inside=container_info(program.pid, program.environ),
         probe=sample,
-        warnings=(*_unseen(family), *reading.warnings),
+        warnings=(*_unseen(run), *reading.warnings),
     )
 
 
-def _with_script(program: Seen) -> tuple[str, ...]:
+def _with_script(program: ProcessInfo) -> tuple[str, ...]:
     """The command line; ``python - < train.py`` with the file that its standard input is."""
     if program.launch.script != "-":
         return program.argv
@@ -186,7 +186,7 @@ def _with_model(reading: JobReading, environ: Mapping[str, str]) -> JobReading:
     if found is None or reading.value("model.config") is not None:
         return reading
     name = str(found.value)
-    if names_code(name):
+    if names_user_code(name):
         return _ask_for_model(reading, f"{name!r} is no model's name, and code that a process names is not run.")
     try:
         model = resolve_model(ModelSpec(id=name), environ=environ, folders=name.startswith("/"))
@@ -209,7 +209,7 @@ def own_pid(pid: int) -> int:
 
 def _launcher_name(launch: Launch) -> str:
     """``torchrun``, ``accelerate``, ...; a tool that starts its own workers by its own name."""
-    return next((name for name in launch.launchers if name != "tool"), launch.program or launch.launchers[0])
+    return next((name for name in launch.launchers if name != "tool"), launch.program_name or launch.launchers[0])
 
 
 def _is_ours(pid: int) -> bool:
@@ -232,7 +232,7 @@ def still_there(pid: int, start_time: float) -> None:
         CannotTellError: it has ended, or the pid belongs to another process now.
     """
     try:
-        look(pid, start_time=start_time)
+        read_process(pid, start_time=start_time)
     except InputError:
         raise CannotTellError(f"Process {pid} ended while it was read.") from None
 
@@ -252,7 +252,7 @@ def _reachable(environ: Mapping[str, str], root: Path | None) -> dict[str, str]:
     if root is None:
         return dict(environ)
     named = {name: value for name, value in environ.items() if name in _HF and value.startswith("/")}
-    folders = {name: str(followed(root, f"{root}{value}")) for name, value in named.items()}
+    folders = {name: str(follow_links(root, f"{root}{value}")) for name, value in named.items()}
     return {**environ, **folders}
 
 
@@ -280,9 +280,9 @@ def _rank_json(rank: Rank) -> dict[str, Any]:
     }
 
 
-def _rank(seen: Seen) -> Rank:
+def _rank(seen: ProcessInfo) -> Rank:
     environ = seen.environ or {}
-    local = number(environ.get("LOCAL_RANK"))
+    local = parse_rank(environ.get("LOCAL_RANK"))
     elsewhere = numbered_elsewhere(container_root(seen.pid))
     choice = DeviceChoice.of(environ, local_rank=local, elsewhere=elsewhere, mig_parent=nvml_mig_parent)
     return Rank(
@@ -290,7 +290,7 @@ def _rank(seen: Seen) -> Rank:
         seat=seat_of(choice, None, pid=seen.pid),
         pid=seen.pid,
         start_time=seen.start_time,
-        rank=number(environ.get("RANK")),
+        rank=parse_rank(environ.get("RANK")),
         local_rank=local,
         gpu_hint=_gpu_hint(environ, local),
     )
@@ -306,17 +306,17 @@ def _gpu_hint(environ: Mapping[str, str], local_rank: int | None) -> str | None:
     return devices[index] if index < len(devices) else None
 
 
-def _unseen(family: Family) -> list[str]:
-    program, sentences = family.program, []
+def _unseen(run: RunProcesses) -> list[str]:
+    program, sentences = run.program, []
     if program.hidden:
         owner = f" (it belongs to {program.user})" if program.user else ""
         what = ", ".join(program.hidden)
         sentences.append(f"Of process {program.pid}{owner} this user may not see {what}; its owner or root may.")
-    if family.asked.is_helper:
+    if run.requested.is_helper:
         sentences.append(
-            f"Process {family.asked.pid} was started by multiprocessing; the settings are those of {program.pid}."
+            f"Process {run.requested.pid} was started by multiprocessing; the settings are those of {program.pid}."
         )
-    world = number((program.environ or {}).get("WORLD_SIZE"))
-    if world is not None and world > len(family.ranks):
-        sentences.append(f"{len(family.ranks)} of {world} ranks are seen on this machine.")
+    world = parse_rank((program.environ or {}).get("WORLD_SIZE"))
+    if world is not None and world > len(run.ranks):
+        sentences.append(f"{len(run.ranks)} of {world} ranks are seen on this machine.")
     return sentences

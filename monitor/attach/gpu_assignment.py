@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from ..snapshot.snapshot import GpuReading, MigReading
-from ..sources.nvml.call_threads import Hand, shut_down
-from ..sources.nvml.device_threads import FIRST_PATIENCE_SECONDS
+from ..sources.nvml.call_threads import CallThread, shut_down
+from ..sources.nvml.device_threads import FIRST_READ_TIMEOUT_SECONDS
 
 Sureness = Literal["certain", "likely", "unsure"]
 MigParent = Callable[[str], str | None]
@@ -161,10 +161,10 @@ def numbered_elsewhere(root: Path | None, *, here: Path = Path("/")) -> bool:
 
 def nvml_mig_parent(uuid: str) -> str | None:
     """The uuid of the GPU that a MIG device is a part of, by asking the driver; None: it does not know, or hangs."""
-    hand = Hand()
-    hand.begin(lambda: _mig_parent(uuid))
-    hand.end()
-    parent: str | None = hand.take() if hand.wait(FIRST_PATIENCE_SECONDS) else None
+    thread = CallThread()
+    thread.run(lambda: _mig_parent(uuid))
+    thread.stop()
+    parent: str | None = thread.result() if thread.wait(FIRST_READ_TIMEOUT_SECONDS) else None
     return parent
 
 

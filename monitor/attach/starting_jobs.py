@@ -7,7 +7,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 
-from ..snapshot.snapshot import GpuProcess, Place, Snapshot
+from ..snapshot.snapshot import DeviceIndex, GpuProcess, Snapshot
 from .attach import Attachment, attach
 
 YOUNG_SECONDS = 600.0
@@ -22,7 +22,7 @@ class Growing:
     pid: int
     rest_bytes: int
     """What its budget says and it does not hold yet."""
-    place: Place
+    place: DeviceIndex
     """The GPU, or the GPU instance of it."""
 
     @property
@@ -62,14 +62,16 @@ def growing_jobs(
             rest = budget.steady_device_bytes - process.used_bytes
             if rest > 0:
                 found.append(
-                    Growing(gpu_index=gpu.index, place=process.place_on(gpu.index), pid=process.pid, rest_bytes=rest)
+                    Growing(
+                        gpu_index=gpu.index, place=process.device_index_on(gpu.index), pid=process.pid, rest_bytes=rest
+                    )
                 )
     return tuple(found)
 
 
-def by_place(growing: Collection[Growing]) -> Mapping[Place, int]:
+def by_place(growing: Collection[Growing]) -> Mapping[DeviceIndex, int]:
     """Bytes by GPU, or GPU instance."""
-    total: dict[Place, int] = {}
+    total: dict[DeviceIndex, int] = {}
     for each in growing:
         total[each.place] = total.get(each.place, 0) + each.rest_bytes
     return total

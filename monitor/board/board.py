@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget, Components
     from vramtop.estimator.job.job import Job
 
-    from ..anomalies.anomaly import Oddity
-    from ..snapshot.snapshot import GpuProcess, GpuReading, HistoryKey, Place, ProcessKey, Snapshot
+    from ..anomalies.anomaly import Anomaly
+    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence_status import Comparison
     from .fit import Fit
     from .phases import RunMark
@@ -60,7 +60,7 @@ class GpuRow:
 
         None where that is not known, and of a device whose memory another one stands for.
         """
-        if isinstance(self.reading, MigDevice) and self.reading.shares:
+        if isinstance(self.reading, MigDevice) and self.reading.shares_memory_of:
             return None
         rest = self.reading.remaining_bytes
         if rest is None or not self.devices:
@@ -142,9 +142,9 @@ class Board:
     gpus: tuple[GpuRow, ...]
     pending: tuple[PendingRow, ...]
     runs: tuple[RunRow, ...] = ()
-    oddities: tuple[Oddity, ...] = ()
+    oddities: tuple[Anomaly, ...] = ()
     """What is odd, by GPU: helpers with a context, ranks on one GPU, forgotten processes."""
-    committed: Mapping[Place, int] = field(default_factory=dict)
+    committed: Mapping[DeviceIndex, int] = field(default_factory=dict)
     """Bytes by place that are free and spoken for: running jobs will take them, or they were promised."""
 
     @property
@@ -171,14 +171,14 @@ def _as_card(gpu: GpuRow) -> GpuRow:
     return replace(gpu, rows=tuple(rows))
 
 
-def commitments(gpus: Iterable[GpuRow]) -> dict[Place, int]:
+def commitments(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
     """What running jobs have not yet taken of their budgets, unless they are steady with less: bytes by place."""
-    committed: dict[Place, int] = {}
+    committed: dict[DeviceIndex, int] = {}
     for gpu in gpus:
         for row in gpu.budgeted:
             steady = row.comparison is not None and row.comparison.phase == "steady"
             if row.budget and row.process.used_bytes is not None and not steady:
                 rest = row.budget.steady_device_bytes - row.process.used_bytes
-                place = row.process.place_on(gpu.reading.index)
+                place = row.process.device_index_on(gpu.reading.index)
                 committed[place] = committed.get(place, 0) + max(0, rest)
     return committed

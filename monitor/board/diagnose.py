@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Counters, Divergence, Observation, diverge
+from vramtop.estimator.causes.divergence import Counters, Divergence, Observation, explain_divergence
 from vramtop.estimator.job.job import Job
 
 from ..snapshot.snapshot import GpuProcess
@@ -36,7 +36,7 @@ def why(
         counters=_counters(process),
         assumed=assumed,
     )
-    return diverge(budget, seen, estimate)
+    return explain_divergence(budget, seen, estimate)
 
 
 def _counters(process: GpuProcess | None) -> Counters | None:

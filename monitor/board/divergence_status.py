@@ -6,7 +6,7 @@ from typing import Literal
 
 from vramtop.estimator.common.sizes import MIB, format_gib
 
-from ..snapshot.history import Reading, usual_interval
+from ..snapshot.history import MemorySample, usual_interval
 from ..snapshot.snapshot import GpuProcess
 from .phases import MOVED, STEADY_STEPS, PhaseTracker, RunPhase
 from .trend import SIGNIFICANT, Trend, growth
@@ -61,7 +61,7 @@ class Comparison:
 
 def compare(
     tracker: PhaseTracker,
-    history: Sequence[Reading],
+    history: Sequence[MemorySample],
     *,
     process: GpuProcess | None = None,
     left_bytes: int | None = None,
@@ -98,7 +98,7 @@ def compare(
     )
 
 
-def high_water(seen_bytes: int | None, history: Sequence[Reading], process: GpuProcess | None) -> HighWater | None:
+def high_water(seen_bytes: int | None, history: Sequence[MemorySample], process: GpuProcess | None) -> HighWater | None:
     """The most that a process has held, by who knows best.
 
     Torch's own peak of what it reserved is told by the probe; what the process holds beside that (context, libraries)
@@ -130,7 +130,7 @@ def _status(tracker: PhaseTracker, observed: int | None) -> Status:
 
 
 def _trend(
-    tracker: PhaseTracker, history: Sequence[Reading], process: GpuProcess | None, *, lasting: bool
+    tracker: PhaseTracker, history: Sequence[MemorySample], process: GpuProcess | None, *, lasting: bool
 ) -> Trend | None:
     """Of the readings since the job first held what its budget says; none before its second step."""
     counters = process.counters if process else None

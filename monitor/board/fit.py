@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from vramtop.estimator.budget.budget import Budget, RankNeed
+from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import format_gib
 
-from ..host.host_memory import HostRoom, HostVerdict, judge_host
-from ..snapshot.mig_devices import label_of
-from ..snapshot.snapshot import GpuReading, MigReading, Place, Snapshot
+from ..host.host_memory import HostRam, HostVerdict, host_verdict
+from ..snapshot.mig_devices import mig_label
+from ..snapshot.snapshot import DeviceIndex, GpuReading, MigReading, Snapshot
 
 if TYPE_CHECKING:
     from vramtop.estimator.job.gpu_catalogue import Gpu
@@ -61,7 +61,7 @@ class Room:
     """How the dashboard calls the MIG device: ``0:3``."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DeviceIndex:
         """Whose memory it is; MIG devices of one GPU instance share theirs."""
         return self.index if self.mig is None else (self.index, self.mig.gpu_instance)
 
@@ -218,7 +218,7 @@ def there_are(count: int, rooms: Sequence[Room]) -> str:
     return f"there {are} here" + (f"; a MIG device {_MIG_JOINS_NOTHING}" if any(room.mig for room in rooms) else "")
 
 
-def with_host(found: Fit, budget: Budget, room: HostRoom, *, ranks: int) -> Fit:
+def with_host(found: Fit, budget: Budget, room: HostRam, *, ranks: int) -> Fit:
     """The verdict with the host's RAM counted in: a job that fits the GPUs and not their host does not fit.
 
     Args:
@@ -229,14 +229,14 @@ def with_host(found: Fit, budget: Budget, room: HostRoom, *, ranks: int) -> Fit:
     """
     if budget.host is None:
         return found
-    host = judge_host(budget.host, room, ranks=ranks)
+    host = host_verdict(budget.host, room, ranks=ranks)
     if host.verdict == "does_not_fit" or (host.verdict == "tight" and found.verdict == "fits"):
         return replace(found, host=host, verdict=host.verdict, sentence=f"{found.sentence}; {host.sentence}")
     return replace(found, host=host)
 
 
 def rooms_of(
-    snapshot: Snapshot, committed: Mapping[Place, int], only: Iterable[int | str] | None = None
+    snapshot: Snapshot, committed: Mapping[DeviceIndex, int], only: Iterable[int | str] | None = None
 ) -> tuple[Room, ...]:
     """What the GPUs of a snapshot can give; in MIG mode, what each of their MIG devices can.
 
@@ -266,8 +266,8 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             uuid=gpu.uuid,
             name=gpu.name,
             total_bytes=gpu.total_bytes,
-            free_bytes=None if gpu.is_old else gpu.free_bytes,
-            unread=gpu.reason("free_bytes") if gpu.is_old or gpu.free_bytes is None else None,
+            free_bytes=None if gpu.is_stale else gpu.free_bytes,
+            unread=gpu.reason("free_bytes") if gpu.is_stale or gpu.free_bytes is None else None,
             reserved_bytes=gpu.reserved_bytes or 0,
             closed=closed,
         )
@@ -278,9 +278,9 @@ def _rooms_on(gpu: GpuReading) -> Iterator[Room]:
             uuid=device.uuid,
             name=gpu.name,
             total_bytes=device.total_bytes,
-            free_bytes=None if gpu.is_old else device.free_bytes,
+            free_bytes=None if gpu.is_stale else device.free_bytes,
             mig=device,
-            mig_label=label_of(gpu.index, device, shared=instances.count(device.gpu_instance) > 1),
+            mig_label=mig_label(gpu.index, device, shares_memory=instances.count(device.gpu_instance) > 1),
             closed=closed,
         )
 
@@ -306,7 +306,7 @@ def _closed(gpu: GpuReading) -> str | None:
     return None
 
 
-def _place(needs: Sequence[RankNeed], rooms: Sequence[Room]) -> dict[int, GpuVerdict]:
+def _place(needs: Sequence[RankPeak], rooms: Sequence[Room]) -> dict[int, GpuVerdict]:
     """A GPU for each rank, as far as there are any; those of unknown room only where the others do not do."""
     by_need = sorted(range(len(needs)), key=lambda rank: -needs[rank].device_bytes)
     known = sorted((r for r in rooms if r.available_bytes is not None), key=lambda r: -(r.available_bytes or 0))
@@ -321,7 +321,7 @@ def _place(needs: Sequence[RankNeed], rooms: Sequence[Room]) -> dict[int, GpuVer
     return first
 
 
-def _judge(need: RankNeed, room: Room) -> GpuVerdict:
+def _judge(need: RankPeak, room: Room) -> GpuVerdict:
     available = room.available_bytes
     if available is None:
         return GpuVerdict(room=room, verdict="unknown", need_bytes=need.device_bytes)
@@ -331,7 +331,7 @@ def _judge(need: RankNeed, room: Room) -> GpuVerdict:
     return GpuVerdict(room=room, verdict="fits" if fits else "tight", need_bytes=need.device_bytes)
 
 
-def _sentence(verdict: Verdict, needs: Sequence[RankNeed], chosen: Sequence[GpuVerdict], rooms: Sequence[Room]) -> str:
+def _sentence(verdict: Verdict, needs: Sequence[RankPeak], chosen: Sequence[GpuVerdict], rooms: Sequence[Room]) -> str:
     ranks, sizes = len(needs), sorted({need.device_bytes for need in needs})
     need = (
         f"{format_gib(sizes[-1])} GiB" if len(sizes) == 1 else f"{format_gib(sizes[0])} to {format_gib(sizes[-1])} GiB"

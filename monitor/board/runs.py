@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.job.job import Job
 
     from ..snapshot.history import History
-    from ..snapshot.snapshot import GpuKey, HistoryKey, LastWords, ProcessKey, Snapshot, WatchedJob
+    from ..snapshot.snapshot import FinalCounters, GpuKey, HistoryKey, ProcessKey, Snapshot, WatchedJob
     from .divergence_status import Comparison, HighWater, Status
     from .phases import PhaseTracker
 
@@ -107,7 +107,7 @@ class Follower:
         tracker = known.tracker if known and known.tracker.budget is budget else self._tracker(row, budget)
         recent = self._history.process(row.key)
         time = recent[-1][0] if recent else row.gpu.read_at
-        tracker.add(time, None if row.gpu.is_old else row.process.used_bytes, row.process.counters)
+        tracker.add(time, None if row.gpu.is_stale else row.process.used_bytes, row.process.counters)
         previous = known.row.comparison if known else None
         comparison = compare(
             tracker,
@@ -142,7 +142,7 @@ class Follower:
         self._ended = {run.pids: run.ended_at for run in found if run.ended_at is not None}
         return found
 
-    def _hear(self, words: LastWords) -> None:
+    def _hear(self, words: FinalCounters) -> None:
         """What a process said at its end is known only when it is gone."""
         key = words.pid, words.start_time
         for followed in self._followed.values():
@@ -197,7 +197,7 @@ class Follower:
         row, last = followed.row, followed.row.comparison
         if last is None:
             return row
-        if row.gpu.card_key not in readable:
+        if row.gpu.whole_gpu_key not in readable:
             unseen = replace(last, status="unknown", observed_bytes=None, trend=None, sentence="its GPU cannot be read")
             return replace(row, comparison=unseen)
         if followed.gone_at is None:
@@ -213,7 +213,7 @@ class Follower:
         """A tracker that knows what was seen of the process before this reading."""
         from .phases import PhaseTracker
 
-        life = self._history.life(row.key)
+        life = self._history.lifetime(row.key)
         from_start = bool(life) and self._begun is not None and life[0][0] > self._begun
         tracker = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)
         for time, size in life[:-1]:

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 
-from ..anomalies.detector import Oddities
+from ..anomalies.detector import AnomalyDetector
 from ..host.process_identity import is_running
 from ..snapshot.history import History
-from ..snapshot.mig_devices import homes_of, mig_devices
+from ..snapshot.mig_devices import mig_devices, processes_by_device
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
 from .runs import Follower
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from vramtop.estimator.budget.budget import Budget, RankNeed
+    from vramtop.estimator.budget.budget import Budget, RankPeak
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
 
-    from ..host.host_memory import HostRoom
+    from ..host.host_memory import HostRam
     from ..snapshot.mig_devices import MigDevice
-    from ..snapshot.snapshot import GpuProcess, GpuReading, Place, ProcessKey, Snapshot, WatchedJob
+    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, ProcessKey, Snapshot, WatchedJob
 
 _MOST_BUDGETS = 64
 """Those of jobs that run or wait are kept however many they are."""
@@ -77,17 +77,17 @@ class Watchlist:
     history: History = field(default_factory=History)
     is_running: Callable[[ProcessKey], bool] = is_running
     """Whether a process of this machine still runs."""
-    oddities: Oddities = field(default_factory=Oddities)
+    oddities: AnomalyDetector = field(default_factory=AnomalyDetector)
     on_pend: Callable[[Job], None] = lambda _: None
     on_unpend: Callable[[Job], None] = lambda _: None
-    reserved: Callable[[Snapshot], Mapping[Place, int]] = lambda _: {}
-    host: Callable[[Snapshot], HostRoom | None] = lambda _: None
+    reserved: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda _: {}
+    host: Callable[[Snapshot], HostRam | None] = lambda _: None
     _runs: list[WatchedJob] = field(default_factory=list)
     _pending: list[Job] = field(default_factory=list)
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
     _dismissed: set[tuple[ProcessKey, ...]] = field(default_factory=set)
     """Runs of a recording that are to be seen no more."""
-    _of_ranks: dict[tuple[RankNeed, int], tuple[Budget, Budget]] = field(default_factory=dict)
+    _of_ranks: dict[tuple[RankPeak, int], tuple[Budget, Budget]] = field(default_factory=dict)
     """The same budget gives the same object, by which its processes are followed."""
     _standings: dict[bytes, _Standing] = field(default_factory=dict)
     """Of the jobs that wait."""
@@ -194,7 +194,7 @@ class Watchlist:
         self, snapshot: Snapshot, gpu: GpuReading, running: Mapping[ProcessKey, tuple[WatchedJob, int]]
     ) -> GpuRow:
         devices = mig_devices(gpu)
-        homes = homes_of(gpu, devices)
+        homes = processes_by_device(gpu, devices)
         rows = tuple(self._process_row(snapshot, home, process, running) for home, process in homes)
         return GpuRow(reading=gpu, rows=rows, devices=tuple(_device_row(device, rows) for device in devices))
 
@@ -214,7 +214,7 @@ class Watchlist:
         return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
 
     def _pending_rows(
-        self, snapshot: Snapshot, committed: Mapping[Place, int], waiting: Sequence[Job]
+        self, snapshot: Snapshot, committed: Mapping[DeviceIndex, int], waiting: Sequence[Job]
     ) -> tuple[PendingRow, ...]:
         if not waiting:
             self._standings = {}

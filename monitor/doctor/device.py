@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..host.processes import ProcessDirectory, one_line
-from ..sources.nvml.calls import Asker, DeviceLostError, RefusedError
+from ..host.plain_text import sanitize_line
+from ..host.processes import ProcessDirectory
+from ..sources.nvml.device_calls import DeviceCalls, DeviceLostError, RefusedError
 from ..sources.nvml.memory import MemoryFigures, implausible
 
 Tell = Callable[[dict[str, Any]], None]
@@ -35,7 +36,7 @@ class Device:
         self._nvml = nvml
         self._index = index
         self._tell = tell
-        self._asker = Asker(nvml, clock=time.monotonic)
+        self._calls = DeviceCalls(nvml, clock=time.monotonic)
         self._handle: Any = None
         self._abilities: dict[str, str] = {}
         self._slowest = 0.0
@@ -60,7 +61,7 @@ class Device:
     def _identity(self) -> None:
         name = self._try("name", ("nvmlDeviceGetName",))
         uuid = self._try("uuid", ("nvmlDeviceGetUUID",))
-        self._tell({"name": one_line(name or ""), "uuid": None if uuid is None else f"{uuid[:_UUID_SHOWN]}..."})
+        self._tell({"name": sanitize_line(name or ""), "uuid": None if uuid is None else f"{uuid[:_UUID_SHOWN]}..."})
 
     def _memory(self) -> None:
         info = self._try("memory_v2", ("nvmlDeviceGetMemoryInfo",), self._nvml.nvmlMemory_v2)
@@ -133,7 +134,7 @@ class Device:
         self._tell({"asks": call})
         begun = time.monotonic()
         try:
-            return self._asker.call(call, *args)
+            return self._calls.call(call, *args)
         finally:
             seconds = time.monotonic() - begun
             if seconds > self._slowest:

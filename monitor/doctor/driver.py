@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..sources.nvml.error_messages import KERNEL_VERSION, no_driver
+from ..sources.nvml.error_messages import KERNEL_VERSION, no_driver_error
 from .device import Device, Tell
 
 _LIBRARY = "libnvidia-ml.so"
@@ -201,7 +201,7 @@ def _ask(tell: Tell) -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        tell({"problem": no_driver(pynvml, error).message, "library": loaded_library(), "asks": None})
+        tell({"problem": no_driver_error(pynvml, error).message, "library": loaded_library(), "asks": None})
         return
     tell({"init_seconds": round(time.monotonic() - begun, 4), "library": loaded_library()})
     for name, call in _VERSIONS.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.trace.interpreters import find_interpreters, probe
+from vramtop.estimator.trace.interpreters import find_interpreters, probe_interpreter
 
 from ..preflight.facts.machine import DRIVER_SECONDS
 from .access import AccessFacts, access_facts
@@ -113,7 +113,7 @@ class _Pythons:
         return tuple(self._found.values())
 
     def _ask(self, path: Path) -> None:
-        known, found = self._found[path], probe(path)
+        known, found = self._found[path], probe_interpreter(path)
         if found is None:
             self._found[path] = replace(known, answered=True)
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from ..host.container_origin import ancestors_of
+from ..host.process_origin import ancestor_pids
 
 PACKAGES = ("vramtop-budget", "textual", "nvidia-ml-py", "pynvml", "psutil", "msgspec", "platformdirs", "PyYAML")
 """vramtop, what it depends on, and the retired package that takes the place of nvidia-ml-py's module."""
@@ -137,7 +137,7 @@ def _own_pid_namespace(root: Path) -> bool | None:
 
 def _session(environ: Mapping[str, str]) -> list[str]:
     names = set()
-    for pid in ancestors_of(os.getpid()):
+    for pid in ancestor_pids(os.getpid()):
         try:
             names.add(psutil.Process(pid).name())
         except psutil.Error:

@@ -13,7 +13,7 @@ _CONTAINERS = (
 _SLURM = re.compile(r"/job_(\d+)(?:/step_([^/\s]+))?")
 
 
-def whereabouts(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ...]:
+def container_info(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ...]:
     """In words, outermost first: ``Slurm job 4711 step 0 (sft-llama)``, ``pod 12ab...``; empty for a plain process.
 
     Args:

@@ -13,7 +13,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRoom:
+class HostRam:
     """What RAM a job can have."""
 
     available_bytes: int
@@ -42,7 +42,7 @@ class HostVerdict:
         }
 
 
-def host_room(cgroup: Path = _CGROUP) -> HostRoom:
+def available_host_memory(cgroup: Path = _CGROUP) -> HostRam:
     """Of this machine, and of the control group we are in (version 2, as its own root shows it).
 
     Args:
@@ -54,7 +54,7 @@ def host_room(cgroup: Path = _CGROUP) -> HostRoom:
     limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
     if limit is not None and used is not None:
         available = min(available, max(0, limit - used + _inactive_files(cgroup)))
-    return HostRoom(available_bytes=available)
+    return HostRam(available_bytes=available)
 
 
 def host_total_bytes(cgroup: Path = _CGROUP) -> int:
@@ -69,7 +69,7 @@ def host_total_bytes(cgroup: Path = _CGROUP) -> int:
     return total if limit is None else min(total, limit)
 
 
-def judge_host(need: "HostNeed", room: HostRoom, *, ranks: int) -> HostVerdict:
+def host_verdict(need: "HostNeed", room: HostRam, *, ranks: int) -> HostVerdict:
     """Hold the need of so many ranks of one machine against its RAM."""
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)
     loading = need.loading_bytes(ranks) >= need.steady_bytes(ranks)

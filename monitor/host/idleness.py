@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..snapshot.snapshot import GpuProcess, Snapshot
 
-IDLE_SHARE = 0.002
+MAX_IDLE_CPU_SHARE = 0.002
 """A process that uses less of one core does nothing: an idle Jupyter kernel takes 0.0002 (ipykernel 7.4: 28 ms in two
 minutes); one that waits for its GPU spins, unless it asked CUDA for another way (cudaDeviceScheduleAuto)."""
 _SPAN_SECONDS = 60.0
@@ -26,7 +26,7 @@ class _Seen:
     """It was seen to work."""
 
 
-class IdleWatch:
+class IdleTracker:
     """Watches processes over snapshots. A process counts as idle since it was last seen to work."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class IdleWatch:
             known = self._seen.get(process.key) or _Seen(now, process.cpu_seconds, now)
             seen[process.key] = known
             used, span = process.cpu_seconds - known.cpu_seconds, now - known.began
-            if used > IDLE_SHARE * max(span, _SPAN_SECONDS):
+            if used > MAX_IDLE_CPU_SHARE * max(span, _SPAN_SECONDS):
                 known.idle_since, known.worked = now, True
             elif span < _SPAN_SECONDS:
                 continue
@@ -60,4 +60,4 @@ class IdleWatch:
         if seen is None or seen.worked or process.cpu_seconds is None or process.start_time is None:
             return False
         age = now - process.start_time
-        return age >= _YOUNG_SECONDS and process.cpu_seconds <= min(IDLE_SHARE * age, _STARTED_SECONDS)
+        return age >= _YOUNG_SECONDS and process.cpu_seconds <= min(MAX_IDLE_CPU_SHARE * age, _STARTED_SECONDS)

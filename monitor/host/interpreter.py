@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .process_tree import Seen
+from .process_tree import ProcessInfo
 
 FRAMEWORKS = (
     *("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel"),
@@ -18,7 +18,7 @@ _MOST_MAPS = 2**22
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
-def find_interpreter(process: Seen, *, root: Path | None = None) -> Path | None:
+def find_interpreter(process: ProcessInfo, *, root: Path | None = None) -> Path | None:
     """The interpreter as the process was started, so that a virtual environment's is not mistaken for the system's.
 
     Args:
@@ -41,7 +41,7 @@ def find_interpreter(process: Seen, *, root: Path | None = None) -> Path | None:
     return next((path for path in rooted if os.access(path, os.F_OK)), None)
 
 
-def installed_versions(process: Seen, interpreter: Path | None, *, root: Path | None = None) -> dict[str, str]:
+def installed_versions(process: ProcessInfo, interpreter: Path | None, *, root: Path | None = None) -> dict[str, str]:
     """Versions of the frameworks by name, from the names of their ``*.dist-info`` folders.
 
     A library that is seen loaded counts where it was loaded from; others as Python looks for them: first in PYTHONPATH,

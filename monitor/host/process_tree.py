@@ -9,18 +9,18 @@ from pathlib import Path, PurePath
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.readers.program.launchers import Launch, parse_launch, starts_at
-from vramtop.estimator.readers.tools.registry import tool_of
+from vramtop.estimator.readers.program.launchers import Launch, find_program_index, parse_launch
+from vramtop.estimator.readers.tools.registry import find_tool_by_launch
 
 _OWN_RANK = re.compile(r"--local[-_]rank=\d+$")
-_SHOWN = 120
+_MAX_SHOWN_CHARACTERS = 120
 _GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
 _SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
-_HELPERS = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
+_MULTIPROCESSING_MODULES = ("multiprocessing.spawn", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ProcessInfo:
     """What this user may see of a process; None for what is hidden."""
 
     pid: int
@@ -45,7 +45,7 @@ class Seen:
     @property
     def is_helper(self) -> bool:
         """A child that multiprocessing started: its command line says nothing about the job."""
-        return any(name in argument for argument in self.argv for name in _HELPERS)
+        return any(name in argument for argument in self.argv for name in _MULTIPROCESSING_MODULES)
 
     @property
     def is_rank(self) -> bool:
@@ -53,42 +53,42 @@ class Seen:
         return self.environ is not None and ("RANK" in self.environ or "LOCAL_RANK" in self.environ)
 
     @property
-    def trains(self) -> bool:
+    def runs_program(self) -> bool:
         """Whether it runs a Python program itself, rather than launching one."""
         launch = self.launch
-        return launch.program is not None and not (launch.only_starts or self.is_helper or self._is_shell)
+        return launch.program_name is not None and not (launch.only_launches or self.is_helper or self._is_shell)
 
     @property
     def _is_shell(self) -> bool:
         return bool(self.argv) and PurePath(self.argv[0].lstrip("-")).name in _SHELLS
 
     @property
-    def words(self) -> str:
+    def command_line(self) -> str:
         """Its command line in one line, for people, cut where it is long."""
         line = " ".join(" ".join(self.argv).replace("\0", " ").split())
-        return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
+        return line if len(line) <= _MAX_SHOWN_CHARACTERS else f"{line[:_MAX_SHOWN_CHARACTERS]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class RunProcesses:
     """The processes of one job."""
 
-    asked: Seen
-    program: Seen
+    requested: ProcessInfo
+    program: ProcessInfo
     """The process whose command line names the training script."""
-    launcher: Seen | None
-    ranks: tuple[Seen, ...]
+    launcher: ProcessInfo | None
+    ranks: tuple[ProcessInfo, ...]
     """The processes that hold GPU memory, as far as can be told; by rank."""
     self_started: bool = False
     """The program has started its ranks itself (``torch.multiprocessing.spawn``), and holds no GPU memory."""
 
     @property
-    def first(self) -> Seen:
+    def reporting_process(self) -> ProcessInfo:
         """The process that writes down what all of them do."""
         return self.ranks[0] if self.self_started else self.program
 
 
-def look(pid: int, *, start_time: float | None = None) -> Seen:
+def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
     """One process.
 
     Args:
@@ -116,7 +116,7 @@ def look(pid: int, *, start_time: float | None = None) -> Seen:
     return _see(process, started, argv)
 
 
-def find_family(asked: Seen, *, on_gpu: Collection[int] | None = None) -> Family:
+def find_run_processes(asked: ProcessInfo, *, on_gpu: Collection[int] | None = None) -> RunProcesses:
     """The job that a process belongs to, whichever of its processes it is.
 
     Args:
@@ -134,17 +134,17 @@ def find_family(asked: Seen, *, on_gpu: Collection[int] | None = None) -> Family
     ranks = copies or _ranks(program, launcher)
     workers = _workers(program, on_gpu) if ranks == (program,) else ()
     if workers:
-        return Family(asked=asked, program=program, launcher=launcher, ranks=workers, self_started=True)
+        return RunProcesses(requested=asked, program=program, launcher=launcher, ranks=workers, self_started=True)
     if copies:
         program = _told_by(copies)
     elif launcher is not None and any(rank.pid == program.pid for rank in ranks):
         program = ranks[0]  # the first one writes down what they all do
     elif asked.is_helper and _is_spawned(asked) and not _holds(program.pid, on_gpu):
         ranks = (asked,)
-    return Family(asked=asked, program=program, launcher=launcher, ranks=ranks)
+    return RunProcesses(requested=asked, program=program, launcher=launcher, ranks=ranks)
 
 
-def _workers(program: Seen, on_gpu: Collection[int] | None) -> tuple[Seen, ...]:
+def _workers(program: ProcessInfo, on_gpu: Collection[int] | None) -> tuple[ProcessInfo, ...]:
     """The processes that a program has started to train for it, while it holds no GPU memory itself."""
     if _holds(program.pid, on_gpu):
         return ()
@@ -157,7 +157,7 @@ def _holds(pid: int, on_gpu: Collection[int] | None) -> bool:
     return pid in on_gpu if on_gpu is not None else _has_gpu_open(pid)
 
 
-def _is_spawned(seen: Seen) -> bool:
+def _is_spawned(seen: ProcessInfo) -> bool:
     return "spawn_main" in " ".join(seen.argv)
 
 
@@ -171,7 +171,7 @@ def _has_gpu_open(pid: int) -> bool:
     return any(_GPU_FILE.fullmatch(link) for link in links)
 
 
-def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:
+def _see(process: psutil.Process, started: float, argv: list[str]) -> ProcessInfo:
     hidden: list[str] = []
 
     def read(what: str, name: str) -> object | None:
@@ -184,7 +184,7 @@ def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:
 
     environ, cwd = read("its environment", "environ"), read("its folder", "cwd")
     exe, user, parent = read("its interpreter", "exe"), read("its user", "username"), read("its parent", "ppid")
-    return Seen(
+    return ProcessInfo(
         pid=process.pid,
         parent=parent if isinstance(parent, int) else None,
         start_time=started,
@@ -197,9 +197,9 @@ def _see(process: psutil.Process, started: float, argv: list[str]) -> Seen:
     )
 
 
-def _no_program(asked: Seen) -> str:
+def _no_program(asked: ProcessInfo) -> str:
     """Why a process's job cannot be told, in a sentence."""
-    unread = f"Process {asked.pid} ({asked.words or 'no command line'})"
+    unread = f"Process {asked.pid} ({asked.command_line or 'no command line'})"
     if not asked.argv:
         return (
             f"{unread} runs no Python program that can be read: it is part of the kernel, or just starting or ending."
@@ -226,47 +226,47 @@ def _folder(pid: int, cwd: str) -> Path:
     return Path(cwd if _text(cwd) == cwd else f"/proc/{pid}/cwd")
 
 
-def _program_of(asked: Seen) -> Seen | None:
+def _program_of(asked: ProcessInfo) -> ProcessInfo | None:
     """The process with the training script: this one, the one that forked or spawned it, or one that it launched."""
     for seen in (asked, *_ancestors(asked)):
         if not seen.is_helper and seen.argv:
             break
     else:
         return None
-    if seen.trains:
+    if seen.runs_program:
         return _started_by(seen) or _original(seen)
     if not seen.launch.launchers and seen is not asked:
         return None
     return _started_by(seen)
 
 
-def _started_by(seen: Seen) -> Seen | None:
+def _started_by(seen: ProcessInfo) -> ProcessInfo | None:
     """The program that a launcher, a shell or a wrapper (``timeout 1h python train.py``) started and waits for."""
     tool = bool(seen.launch.launchers)
-    if seen.trains and starts_at(seen.argv) == 0 and not tool:
+    if seen.runs_program and find_program_index(seen.argv) == 0 and not tool:
         return None  # it is the program; its children are its helpers
-    children = _outermost([child for child in _descendants(seen) if child.trains and child.argv != seen.argv])
+    children = _outermost([child for child in _descendants(seen) if child.runs_program and child.argv != seen.argv])
     if tool:  # it may train itself, with loggers for children
-        own = tool_of(seen.launch)
-        children = [child for child in children if tool_of(child.launch) is own] if own else children
-    elif seen.trains:
-        children = [child for child in children if child.launch.program == seen.launch.program]
+        own = find_tool_by_launch(seen.launch)
+        children = [child for child in children if find_tool_by_launch(child.launch) is own] if own else children
+    elif seen.runs_program:
+        children = [child for child in children if child.launch.program_name == seen.launch.program_name]
     numbered = [child for child in children if child.is_rank]
     different = {child.argv: child for child in reversed(children)}
     if len(different) > 1 and not numbered and not seen.launch.launchers:
-        named = ", ".join(f"{child.pid} ({child.launch.program})" for child in reversed(different.values()))
+        named = ", ".join(f"{child.pid} ({child.launch.program_name})" for child in reversed(different.values()))
         raise CannotTellError(f"Process {seen.pid} has started several programs: {named}; give the pid of one of them.")
     chosen = sorted(numbered or children[:1], key=_rank_key)
     return chosen[0] if chosen else None
 
 
-def _outermost(programs: Sequence[Seen]) -> list[Seen]:
+def _outermost(programs: Sequence[ProcessInfo]) -> list[ProcessInfo]:
     """Those that none of the others started: a program's compilers and loggers are Python programs too."""
     pids = {program.pid for program in programs}
     return [program for program in programs if not any(parent.pid in pids for parent in _ancestors(program))]
 
 
-def _original(seen: Seen) -> Seen:
+def _original(seen: ProcessInfo) -> ProcessInfo:
     """A process forked by the program (a data loader's worker) has its parent's command line and environment."""
     for parent in _ancestors(seen):
         if parent.argv != seen.argv or parent.environ != seen.environ:
@@ -275,19 +275,23 @@ def _original(seen: Seen) -> Seen:
     return seen
 
 
-def _launcher_of(program: Seen) -> Seen | None:
+def _launcher_of(program: ProcessInfo) -> ProcessInfo | None:
     """The nearest ancestor that launched this very program."""
     mine = program.launch
     for parent in _ancestors(program):
         launch = parent.launch
-        same_tool = "tool" in launch.launchers and tool_of(launch) is tool_of(mine) and parent.argv != program.argv
-        same = mine.program == launch.program or mine.trl_command == (launch.trl_command or "") or same_tool
+        same_tool = (
+            "tool" in launch.launchers
+            and find_tool_by_launch(launch) is find_tool_by_launch(mine)
+            and parent.argv != program.argv
+        )
+        same = mine.program_name == launch.program_name or mine.trl_command == (launch.trl_command or "") or same_tool
         if launch.launchers and same:
             return parent
     return None
 
 
-def _ranks(program: Seen, launcher: Seen | None) -> tuple[Seen, ...]:
+def _ranks(program: ProcessInfo, launcher: ProcessInfo | None) -> tuple[ProcessInfo, ...]:
     if launcher is not None and program.environ is None:  # whose ranks are hidden: those that the launcher started
         children = [child for child in _descendants(launcher) if child.launch == program.launch]
         return tuple(child for child in children if child.parent == launcher.pid) or (program,)
@@ -298,7 +302,7 @@ def _ranks(program: Seen, launcher: Seen | None) -> tuple[Seen, ...]:
     return tuple(numbers[key] for key in sorted(numbers)) or (program,)
 
 
-def _copies(program: Seen) -> tuple[Seen, ...]:
+def _copies(program: ProcessInfo) -> tuple[ProcessInfo, ...]:
     """The ranks of a program that starts itself again for each further GPU, as Lightning does; rank 0 is the first.
 
     That one is told no rank by its environment, the others only their place on this machine.
@@ -314,35 +318,35 @@ def _copies(program: Seen) -> tuple[Seen, ...]:
     return (first, *sorted(others, key=_rank_key)) if others else ()
 
 
-def _told_by(copies: Sequence[Seen]) -> Seen:
+def _told_by(copies: Sequence[ProcessInfo]) -> ProcessInfo:
     """The first rank, with what the others' environments say of how many there are."""
     first, told = copies[0], copies[-1].environ or {}
     world = {name: told[name] for name in ("WORLD_SIZE",) if name in told}
     return replace(first, environ={**(first.environ or {}), **world})
 
 
-def _rank_key(seen: Seen) -> tuple[int, int]:
+def _rank_key(seen: ProcessInfo) -> tuple[int, int]:
     environ = seen.environ or {}
-    return number(environ.get("RANK")) or 0, number(environ.get("LOCAL_RANK")) or 0
+    return parse_rank(environ.get("RANK")) or 0, parse_rank(environ.get("LOCAL_RANK")) or 0
 
 
-def number(text: str | None) -> int | None:
+def parse_rank(text: str | None) -> int | None:
     """A rank's number, or None."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None
 
 
-def _ancestors(seen: Seen) -> Iterator[Seen]:
+def _ancestors(seen: ProcessInfo) -> Iterator[ProcessInfo]:
     pid = seen.parent
     while pid and pid != os.getpid() and pid > 1:
         try:
-            parent = look(pid)
+            parent = read_process(pid)
         except (InputError, CannotTellError):
             return
         yield parent
         pid = parent.parent
 
 
-def _descendants(seen: Seen) -> Iterator[Seen]:
+def _descendants(seen: ProcessInfo) -> Iterator[ProcessInfo]:
     """Children and theirs, in the order in which they started."""
     try:
         children = psutil.Process(seen.pid).children(recursive=True)
@@ -350,6 +354,6 @@ def _descendants(seen: Seen) -> Iterator[Seen]:
         return
     for child in sorted(children, key=lambda process: process.pid):
         try:
-            yield look(child.pid)
+            yield read_process(child.pid)
         except (InputError, CannotTellError):  # ended meanwhile
             continue

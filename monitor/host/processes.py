@@ -6,18 +6,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .plain_text import visible
+from .plain_text import sanitize_line
 
-_ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: window titles, links
-    r"|[\x1b\x9b]\[?[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-)
-_LONGEST = 2000
-"""Characters of a command line that are kept: some programs carry whole scripts in theirs."""
-_MOST_SIGNS = 20 * _LONGEST
-"""Characters that are looked at, with those that are left out."""
-
-STATE_EVERY = 5
+STATE_INTERVAL_TICKS = 5
 """Ticks after which a process is looked at closely again: a zombie keeps its pid and all else."""
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -27,10 +18,10 @@ _REAL_USER = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 _NAME_BYTES = 15
 """The kernel cuts names to so many."""
 
-GONE = "not visible from here"
-HIDDEN = "its /proc may not be read"
-ENDED = "ended, its memory is still held"
-ZOMBIE = "zombie: ended, not yet reaped"
+GONE_NOTE = "not visible from here"
+HIDDEN_NOTE = "its /proc may not be read"
+ENDED_NOTE = "ended, its memory is still held"
+ZOMBIE_NOTE = "zombie: ended, not yet reaped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +66,7 @@ class _Known:
     facts: ProcessFacts
 
     def answer(self) -> ProcessFacts:
-        return replace(self.facts, note=ZOMBIE) if self.sight.zombie else self.facts
+        return replace(self.facts, note=ZOMBIE_NOTE) if self.sight.zombie else self.facts
 
 
 class ProcessDirectory:
@@ -109,14 +100,14 @@ class ProcessDirectory:
     def _look_up(self, pid: int) -> ProcessFacts:
         known = self._known.get(pid)
         inode = _inode(pid)
-        if known is not None and known.inode == inode and (pid + self._tick) % STATE_EVERY:
+        if known is not None and known.inode == inode and (pid + self._tick) % STATE_INTERVAL_TICKS:
             return known.answer()
         sight = _sight(pid)
         if sight is None or inode is None:
-            return self._unseen(pid) if known is None else replace(known.facts, note=ENDED)
+            return self._unseen(pid) if known is None else replace(known.facts, note=ENDED_NOTE)
         facts = _still_true(known, inode, sight) or self._read(pid, sight)
         if facts is None or _inode(pid) != inode:
-            return ProcessFacts(note=GONE)  # it ended, or its pid was reused, while it was read
+            return ProcessFacts(note=GONE_NOTE)  # it ended, or its pid was reused, while it was read
         known = self._known[pid] = _Known(inode, sight, _as_seen(facts, sight))
         return known.answer()
 
@@ -125,8 +116,8 @@ class ProcessDirectory:
         try:
             owner = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as in _inode
         except OSError:
-            return ProcessFacts(note=GONE)
-        return ProcessFacts(user=self._user(owner), note=HIDDEN)
+            return ProcessFacts(note=GONE_NOTE)
+        return ProcessFacts(user=self._user(owner), note=HIDDEN_NOTE)
 
     def _read(self, pid: int, sight: _Sight) -> ProcessFacts | None:
         """What psutil says of a process too, from two files where it opens a dozen; None where it ended meanwhile."""
@@ -141,27 +132,18 @@ class ProcessDirectory:
         return ProcessFacts(
             start_time=start_time(sight.start_ticks, booted=self._booted),
             user=self._user(int(found[1])) if found else None,
-            name=one_line(_whole_name(os.fsdecode(sight.thread_name.partition(b"(")[2]), words)),
-            command=one_line(words.replace("\0", " ")),
+            name=sanitize_line(_whole_name(os.fsdecode(sight.thread_name.partition(b"(")[2]), words)),
+            command=sanitize_line(words.replace("\0", " ")),
         )
 
     def _user(self, uid: int) -> str:
         """The user's name; looked up once, as the answer may come over the network."""
         if uid not in self._users:
             try:
-                self._users[uid] = one_line(pwd.getpwuid(uid).pw_name) or str(uid)
+                self._users[uid] = sanitize_line(pwd.getpwuid(uid).pw_name) or str(uid)
             except KeyError:
                 self._users[uid] = str(uid)
         return self._users[uid]
-
-
-def one_line(text: str) -> str | None:
-    """Text of a stranger made safe for a terminal: escape sequences and control characters out; None when empty."""
-    text = visible(text[:_MOST_SIGNS])
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in _ESCAPES.sub("", text))
-    text = " ".join(text.split())
-    return (text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…") or None
 
 
 def boot_time() -> float:

@@ -12,9 +12,9 @@ from typing import Literal
 from vramtop.estimator.common.errors import VramtopError
 
 from ..snapshot.snapshot import GpuProcess, Source
-from .container_origin import ancestors_of
+from .process_origin import ancestor_pids
 
-PATIENCE_SECONDS = 10.0
+GRACE_SECONDS = 10.0
 """A process has so long to end before harder means are offered; ``docker stop`` gives as long."""
 _SAME_START_SECONDS = 0.5 / os.sysconf("SC_CLK_TCK")
 """Start times are told in clock ticks: half of one is rounding, a whole one is another process."""
@@ -24,23 +24,23 @@ _FIRST_NAMESPACE = 0xEFFF_FFFC
 """The inode of the machine's own pid namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h)."""
 _GPU_FILE = re.compile(r"/dev/(nvidia|dxg)")
 
-Hindrance = Literal["stopped", "in the kernel"]
+Blocker = Literal["stopped", "in the kernel"]
 
 
-class NotEndedError(VramtopError):
+class NotTerminatedError(VramtopError):
     """No signal was sent, and why."""
 
     title = "The process was not ended"
 
 
-def refusal(source: Source) -> str | None:
+def refusal_reason(source: Source) -> str | None:
     """Why none of a source's processes can be ended, in one sentence; None: they are of this machine."""
     if source.kind == "nvml":
         return None
     return "These processes are played from a recording; they are not of this machine now, and none is ended."
 
 
-class Ending:
+class ProcessTermination:
     """The end of one process, from the question to what came of it; holds on to it until ``close``.
 
     Where Linux has pidfds (5.3), the process is held by one from the check of its start time on, so that no signal can
@@ -51,16 +51,16 @@ class Ending:
         clock: seconds that never run backwards.
 
     Raises:
-        NotEndedError: it is none that may be ended from here, it has ended, or its pid is another's by now.
+        NotTerminatedError: it is none that may be ended from here, it has ended, or its pid is another's by now.
     """
 
     def __init__(self, process: GpuProcess, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.process = process
         self.sent: signal.Signals | None = None
         """The last signal that was sent."""
-        self.foreign = False
+        self.is_other_users = False
         """It runs as another user than vramtop."""
-        self.doubt: str | None = None
+        self.uncertainty: str | None = None
         """Why the driver may mean another process, in one sentence."""
         self._clock = clock
         self._sent_at = 0.0
@@ -69,7 +69,7 @@ class Ending:
         self._descriptor = _hold(process.pid)
         try:
             self._check()
-        except NotEndedError:
+        except NotTerminatedError:
             self.close()
             raise
 
@@ -88,10 +88,10 @@ class Ending:
     @property
     def overdue(self) -> bool:
         """A signal was sent, and it is still there after some patience."""
-        return self.sent is not None and not self.ended and self.seconds >= PATIENCE_SECONDS
+        return self.sent is not None and not self.ended and self.seconds >= GRACE_SECONDS
 
     @property
-    def hindrance(self) -> Hindrance | None:
+    def blocker(self) -> Blocker | None:
         """What may keep it from ending: it is stopped, or in a call of the kernel's that takes no signals."""
         import psutil  # not at start-up: nobody is ended there
 
@@ -107,10 +107,12 @@ class Ending:
         """Ask it to end (SIGTERM); or have it ended (SIGKILL), once it was asked in vain.
 
         Raises:
-            NotEndedError: no signal was sent.
+            NotTerminatedError: no signal was sent.
         """
         if force and not self.overdue:
-            raise NotEndedError(f"Process {self.process.pid} gets no SIGKILL before it has had time to end by itself.")
+            raise NotTerminatedError(
+                f"Process {self.process.pid} gets no SIGKILL before it has had time to end by itself."
+            )
         if self._descriptor is None:
             self._check()
         if self.ended:
@@ -136,15 +138,17 @@ class Ending:
         except psutil.NoSuchProcess:
             raise _over(pid) from None
         except psutil.AccessDenied:
-            raise NotEndedError(f"Process {pid} is hidden from this user, so it cannot be ended from here.") from None
+            raise NotTerminatedError(
+                f"Process {pid} is hidden from this user, so it cannot be ended from here."
+            ) from None
         if self.process.start_time is None or abs(started - self.process.start_time) > _SAME_START_SECONDS:
-            raise NotEndedError(f"Process {pid} is another one by now: the one that was shown has ended.")
+            raise NotTerminatedError(f"Process {pid} is another one by now: the one that was shown has ended.")
         if self._is_over():
             raise _over(pid)
         if is_kernel_thread(pid):
-            raise NotEndedError(f"Process {pid} is a thread of the kernel's, which nobody can end.")
-        self.foreign = user != os.getuid()
-        self.doubt = _doubt(pid)
+            raise NotTerminatedError(f"Process {pid} is a thread of the kernel's, which nobody can end.")
+        self.is_other_users = user != os.getuid()
+        self.uncertainty = _doubt(pid)
         self._signal(0)
 
     def _is_over(self) -> bool:
@@ -174,7 +178,7 @@ class Ending:
             raise _over(pid) from None
         except PermissionError:
             owner = self.process.user or "another user"
-            raise NotEndedError(
+            raise NotTerminatedError(
                 f"No permission to end process {pid}: it belongs to {owner}; ask them, or run vramtop as that user."
             ) from None
 
@@ -183,16 +187,18 @@ def _refuse(process: GpuProcess) -> None:
     """What is never ended, whatever the system would allow."""
     pid = process.pid
     if pid <= 1:
-        raise NotEndedError(f"Process {pid} is the one that all others hang on; vramtop does not end it.")
+        raise NotTerminatedError(f"Process {pid} is the one that all others hang on; vramtop does not end it.")
     if process.start_time is None:
         why = process.note or "its start time is unknown"
-        raise NotEndedError(f"Process {pid} cannot be told from another one of that pid ({why}), so it is not ended.")
-    if pid in (os.getpid(), *ancestors_of(os.getpid())):
-        raise NotEndedError(f"Process {pid} is vramtop itself or has started it; q quits vramtop.")
+        raise NotTerminatedError(
+            f"Process {pid} cannot be told from another one of that pid ({why}), so it is not ended."
+        )
+    if pid in (os.getpid(), *ancestor_pids(os.getpid())):
+        raise NotTerminatedError(f"Process {pid} is vramtop itself or has started it; q quits vramtop.")
 
 
-def _over(pid: int) -> NotEndedError:
-    return NotEndedError(f"Process {pid} has ended already; no signal was sent.")
+def _over(pid: int) -> NotTerminatedError:
+    return NotTerminatedError(f"Process {pid} has ended already; no signal was sent.")
 
 
 def _hold(pid: int) -> int | None:

@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.model.find_config import resolve_model
-from vramtop.estimator.trace.installed_packages import packages, torch_build
+from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
 from .checks.libraries import DISTRIBUTIONS
 from .checks.logs import REPORTING_MODULES
@@ -73,7 +73,7 @@ def prepare(
         budget=Once(lambda: _within(seconds, lambda: budget(method))),
         python=python,
         packages=Once(
-            lambda: packages(
+            lambda: installed_packages(
                 python.path,
                 distributions=DISTRIBUTIONS,
                 modules=modules,
@@ -103,12 +103,12 @@ def refuse_nonsense(context: Context) -> None:
 
 def _within(seconds: float, ask: Callable[[], Budget]) -> Budget:
     """The budget, given up after so many seconds."""
-    cancel = Cancel()
+    cancel = CancelToken()
     timer = threading.Timer(seconds, cancel.cancel)
     timer.daemon = True
     timer.start()
     try:
-        with current().ending(cancel.cancel), cancel.scope():
+        with current_token().on_cancel(cancel.cancel), cancel.scope():
             return ask()
     finally:
         timer.cancel()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 
 from .checks.cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices
@@ -52,12 +52,12 @@ def run(
         told: called with each outcome as it comes, on this thread.
 
     Raises:
-        CancelledError: it was given up (``Cancel``), and with it the workers that the checks wait for.
+        CancelledError: it was given up (``CancelToken``), and with it the workers that the checks wait for.
     """
     checks = [kind() for kind in CHECKS] if checks is None else checks
     answers: _Answers = queue.SimpleQueue()
-    cancel = current()
-    with cancel.ending(lambda: answers.put(None)):
+    cancel = current_token()
+    with cancel.on_cancel(lambda: answers.put(None)):
         begun = time.monotonic()
         for place, check in enumerate(checks):
             work = threading.Thread(
@@ -107,7 +107,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return 3 if any(outcome.unknown and outcome.decisive for outcome in outcomes) else 0
 
 
-def _work(place: int, check: Check, context: Context, answers: "_Answers", cancel: Cancel) -> None:
+def _work(place: int, check: Check, context: Context, answers: "_Answers", cancel: CancelToken) -> None:
     outcome = check.cannot_tell("the check itself failed", "report it, with what vramtop wrote to the terminal")
     try:
         with cancel.scope():

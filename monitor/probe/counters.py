@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..snapshot.snapshot import GpuProcess, GpuReading, LastWords, ProcessCounters, ProcessKey
+from ..snapshot.snapshot import FinalCounters, GpuProcess, GpuReading, ProcessCounters, ProcessKey
 from .probe_reader import DeviceCounters, OpenProbe, ProbeSample, find_probe, open_probe
 
-SEARCH_AFTER_SECONDS = (10.0, 60.0, 600.0)
+SEARCH_INTERVALS_SECONDS = (10.0, 60.0, 600.0)
 """When a process without a probe is searched again, as torch may be imported, or ``report`` called, after it is seen
 first; the last one goes on."""
-SEARCH_SECONDS_A_TICK = 0.005
+SEARCH_BUDGET_SECONDS = 0.005
 """Time for searches in one tick; what is left over comes in the next one."""
-SEARCH_SECONDS_AT_FIRST = 0.05
+FIRST_SEARCH_BUDGET_SECONDS = 0.05
 """The same in the first one, which may be the only one."""
 
 
@@ -49,7 +49,7 @@ class ProbeDirectory:
         self._known: dict[ProcessKey, _Known] = {}
         self._tick = 0
 
-    def fill(self, readings: Sequence[GpuReading]) -> tuple[list[GpuReading], tuple[LastWords, ...]]:
+    def fill(self, readings: Sequence[GpuReading]) -> tuple[list[GpuReading], tuple[FinalCounters, ...]]:
         """The readings with the counters of those processes that have a probe; what those said last that have gone."""
         self._tick += 1
         present = self._see(readings)
@@ -81,22 +81,22 @@ class ProbeDirectory:
                     present += 1
         return present
 
-    def _part(self, readings: Sequence[GpuReading]) -> tuple[LastWords, ...]:
+    def _part(self, readings: Sequence[GpuReading]) -> tuple[FinalCounters, ...]:
         """Let go of the processes that have gone; what they said last is read only now, as some say so at their end."""
         unread = {reading.index for reading in readings if reading.processes is None}
-        words: list[LastWords] = []
+        words: list[FinalCounters] = []
         for key, known in list(self._known.items()):
             if known.tick == self._tick or any(gpu.index in unread for gpu in known.gpus):
                 continue  # it is there, or it cannot be told
             if self._read(key[0], known):
                 told = _counters(known, readings)
-                words += [LastWords(gpu=i, pid=key[0], start_time=key[1], counters=c) for i, c in told.items()]
+                words += [FinalCounters(gpu=i, pid=key[0], start_time=key[1], counters=c) for i, c in told.items()]
             _close(self._known.pop(key))
         return tuple(words)
 
     def _told(self, readings: Sequence[GpuReading]) -> dict[ProcessKey, dict[int, ProcessCounters]]:
         """What each process says now, by GPU index. Those that were seen first, the largest, are searched first."""
-        seconds = SEARCH_SECONDS_AT_FIRST if self._tick == 1 else SEARCH_SECONDS_A_TICK
+        seconds = FIRST_SEARCH_BUDGET_SECONDS if self._tick == 1 else SEARCH_BUDGET_SECONDS
         now, until = self._clock(), time.perf_counter() + seconds
         told: dict[ProcessKey, dict[int, ProcessCounters]] = {}
         for key, known in self._known.items():
@@ -108,10 +108,10 @@ class ProbeDirectory:
 
     def _is_silent(self, known: _Known) -> bool:
         """No probe was found, or the one that was tells nothing new: the process may have become another program."""
-        return known.probe is None or known.sample is None or known.sample.age_seconds(self._now()) is not None
+        return known.probe is None or known.sample is None or known.sample.stale_seconds(self._now()) is not None
 
     def _search(self, pid: int, known: _Known, now: float) -> None:
-        known.search_at = now + SEARCH_AFTER_SECONDS[min(known.searches, len(SEARCH_AFTER_SECONDS) - 1)]
+        known.search_at = now + SEARCH_INTERVALS_SECONDS[min(known.searches, len(SEARCH_INTERVALS_SECONDS) - 1)]
         known.searches += 1
         path = find_probe(pid)
         probe = None if path is None else open_probe(path)
@@ -122,7 +122,7 @@ class ProbeDirectory:
     def _read(self, pid: int, known: _Known) -> bool:
         """Whether there is a sample; the newest one stays where none can be read any more."""
         sample = None if known.probe is None else known.probe.read(facts=False)
-        if sample is not None and known.sample is None and not sample.is_of(pid):
+        if sample is not None and known.sample is None and not sample.belongs_to(pid):
             _close(known)
         elif sample is not None:
             known.sample = sample

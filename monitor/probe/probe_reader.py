@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..host.processes import namespace_pids
-from ..snapshot.snapshot import LATEST
+from ..snapshot.snapshot import MAX_UNIX_SECONDS
 
 _MAGIC = b"VRAMTOP1"
 _HEADER = struct.Struct("<8sQII")
@@ -74,12 +74,12 @@ class ProbeSample:
     error: str | None = None
     """The kind of exception that nobody caught, such as ``OutOfMemoryError``."""
 
-    def age_seconds(self, now: float) -> float | None:
+    def stale_seconds(self, now: float) -> float | None:
         """How old the sample is, where it is older than a running process would leave it; None for a fresh one."""
         age = now - self.time
         return age if age > STALE_SECONDS else None
 
-    def is_of(self, pid: int) -> bool:
+    def belongs_to(self, pid: int) -> bool:
         """Whether the process itself says so: a child may have inherited its parent's probe.
 
         Args:
@@ -108,7 +108,7 @@ class ProbeReader:
             sample = probe.read()
         finally:
             probe.close()
-        return sample if sample is not None and sample.is_of(self.pid) else None
+        return sample if sample is not None and sample.belongs_to(self.pid) else None
 
 
 class OpenProbe:
@@ -226,7 +226,7 @@ def _whole(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float | None:
-    return float(value) if type(value) in (int, float) and 0 <= value <= LATEST else None
+    return float(value) if type(value) in (int, float) and 0 <= value <= MAX_UNIX_SECONDS else None
 
 
 def _version(value: Any) -> str | None:

@@ -17,7 +17,7 @@ _SETTINGS = (
 """Of the trainer's arguments, those that memory depends on."""
 
 
-def told_by(sample: ProbeSample | None) -> dict[str, Setting]:
+def settings_from_probe(sample: ProbeSample | None) -> dict[str, Setting]:
     """The trainer's arguments and the model's facts, once training has begun; nothing before."""
     if sample is None:
         return {}

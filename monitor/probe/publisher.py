@@ -88,9 +88,9 @@ def stop() -> None:
             _let_go()
 
 
-def tell(**facts: Any) -> None:
+def publish_facts(**facts: Any) -> None:
     """Publish more facts beside the allocator's; values that are no JSON become text, here and now."""
-    _quietly(_tell, facts)
+    _quietly(_update_facts, facts)
 
 
 def step_began() -> None:
@@ -116,7 +116,7 @@ def step_ended(step: Any = None) -> None:
     _steps["last"] = step
 
 
-def _tell(facts: dict[str, Any]) -> None:
+def _update_facts(facts: dict[str, Any]) -> None:
     all_facts = {**_facts, **facts}
     _encoded[0] = json.dumps(all_facts, default=str, skipkeys=True).encode("utf-8")
     _facts.update(facts)

@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any
 
-STARTED_BY_RUN = "_vramtop_probe"
+BOOTSTRAP_PACKAGE = "_vramtop_probe"
 """The package's name in a program that ``vramtop run`` has started: a process has one probe."""
 
 
@@ -17,7 +17,7 @@ def report(**facts: Any) -> None:
         facts: anything to publish besides, such as ``micro_batch=4``; values that are no JSON become text.
     """
     publisher = _running("publisher")
-    publisher.tell(**facts)
+    publisher.publish_facts(**facts)
     publisher.start()
 
 
@@ -39,5 +39,5 @@ def trainer_callback() -> Any:
 
 def _running(name: str) -> Any:
     """The module that is at work in this process already, else this package's own."""
-    package = STARTED_BY_RUN if f"{STARTED_BY_RUN}.publisher" in sys.modules else __package__
+    package = BOOTSTRAP_PACKAGE if f"{BOOTSTRAP_PACKAGE}.publisher" in sys.modules else __package__
     return importlib.import_module(f"{package}.{name}")

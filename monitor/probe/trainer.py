@@ -27,7 +27,7 @@ def callback_class(base: Any) -> Any:
         def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
             try:
                 publisher.start()  # ranks that were forked have no probe yet
-                publisher.tell(**_facts(args, state, model))
+                publisher.publish_facts(**_facts(args, state, model))
             except Exception:  # nothing of ours may reach the user's program
                 pass
 

@@ -1,7 +1,7 @@
-"""Ranges that hold where a file is read, which anybody may have written.
+"""Bounds on figures read from files, which anyone may have written.
 
-Whoever decodes a dataclass whose module names these only in annotations gives it ``NAMES`` first: msgspec looks them up
-there, and importing it takes a sixth of the time of ``vramtop --once``, which decodes nothing.
+A module that only annotates with these names needs ``ANNOTATION_NAMES`` in its namespace before msgspec decodes its
+dataclasses. Importing msgspec there would take a sixth of the time of ``vramtop --once``, which decodes nothing.
 """
 
 from typing import Annotated, Any
@@ -10,20 +10,20 @@ from msgspec import Meta
 
 from vramtop.estimator.job.job import Job
 
-from .snapshot import LATEST
+from .snapshot import MAX_UNIX_SECONDS
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Reading = Annotated[int, Meta(ge=0)]
+DriverFigure = Annotated[int, Meta(ge=0)]
 """What a driver says may be anything in 64 bits, and is recorded as it was."""
-Seconds = Annotated[float, Meta(ge=0, le=LATEST)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_UNIX_SECONDS)]
 Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 
-NAMES: dict[str, Any] = {
+ANNOTATION_NAMES: dict[str, Any] = {
     "Meta": Meta,
     "Job": Job,
     "Count": Count,
-    "Reading": Reading,
+    "DriverFigure": DriverFigure,
     "Seconds": Seconds,
     "Degrees": Degrees,
     "Watts": Watts,

@@ -18,11 +18,11 @@ class MigDevice(GpuReading):
     """
 
     device: MigReading
-    card: GpuKey
+    parent_key: GpuKey
     """Of the GPU that it is a part of."""
-    shared: bool = False
+    shares_memory: bool = False
     """Other devices have the same memory."""
-    shares: str | None = None
+    shares_memory_of: str | None = None
     """Label of the one that stands for the memory; None: this one."""
 
     @property
@@ -31,29 +31,29 @@ class MigDevice(GpuReading):
         return f"{self.device.uuid} {self.device.profile or ''}"
 
     @property
-    def card_key(self) -> GpuKey:
+    def whole_gpu_key(self) -> GpuKey:
         """Of the GPU that it is a part of."""
-        return self.card
+        return self.parent_key
 
     @property
     def label(self) -> str:
         """``0:3``: GPU and GPU instance; the compute instance too, where there are several: ``0:3:1``."""
-        return label_of(self.index, self.device, shared=self.shared)
+        return mig_label(self.index, self.device, shares_memory=self.shares_memory)
 
     @property
     def order(self) -> tuple[int, ...]:
         """After its GPU, by its instances."""
-        return (self.index, *self.place)
+        return (self.index, *self.instances)
 
     @property
-    def place(self) -> tuple[int, int]:
+    def instances(self) -> tuple[int, int]:
         """Numbers of its GPU instance and compute instance."""
         return self.device.gpu_instance, self.device.compute_instance
 
 
-def label_of(index: int, device: MigReading, *, shared: bool) -> str:
+def mig_label(index: int, device: MigReading, *, shares_memory: bool) -> str:
     """As nvidia-smi counts: GPU, GI, and CI where that is needed to tell devices apart."""
-    part = f":{device.compute_instance}" if shared or device.compute_instance else ""
+    part = f":{device.compute_instance}" if shares_memory or device.compute_instance else ""
     return f"{index}:{device.gpu_instance}{part}"
 
 
@@ -68,23 +68,23 @@ def mig_devices(gpu: GpuReading) -> tuple[MigDevice, ...]:
     return tuple(_device(gpu, device, parts[device.gpu_instance]) for device in listed)
 
 
-def homes_of(gpu: GpuReading, devices: Sequence[MigDevice]) -> Iterator[tuple[GpuReading, GpuProcess]]:
+def processes_by_device(gpu: GpuReading, devices: Sequence[MigDevice]) -> Iterator[tuple[GpuReading, GpuProcess]]:
     """Each process with the MIG device that it runs in; with the GPU itself, where that is not known or there is none.
 
     Args:
         gpu: the GPU.
         devices: what ``mig_devices`` gives of it.
     """
-    homes: dict[tuple[int | None, int | None], GpuReading] = {device.place: device for device in devices}
-    homes |= {(device.device.gpu_instance, None): device for device in devices if device.shares is None}
+    homes: dict[tuple[int | None, int | None], GpuReading] = {device.instances: device for device in devices}
+    homes |= {(device.device.gpu_instance, None): device for device in devices if device.shares_memory_of is None}
     for process in gpu.processes or ():
         instance, part = process.gpu_instance, process.compute_instance
         yield (homes.get((instance, part)) or homes.get((instance, None)) or gpu if homes else gpu), process
 
 
-def home_of(gpu: GpuReading, process: GpuProcess) -> GpuReading:
+def device_of(gpu: GpuReading, process: GpuProcess) -> GpuReading:
     """The MIG device that a process of the GPU runs in, else the GPU itself."""
-    return next((home for home, each in homes_of(gpu, mig_devices(gpu)) if each is process), gpu)
+    return next((home for home, each in processes_by_device(gpu, mig_devices(gpu)) if each is process), gpu)
 
 
 def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading]) -> MigDevice:
@@ -103,9 +103,9 @@ def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading])
         faults=_faults(gpu, device, inside),
         read_at=gpu.read_at,
         device=device,
-        card=gpu.key,
-        shared=shared,
-        shares=None if device is first else label_of(gpu.index, first, shared=True),
+        parent_key=gpu.key,
+        shares_memory=shared,
+        shares_memory_of=None if device is first else mig_label(gpu.index, first, shares_memory=True),
     )
 
 

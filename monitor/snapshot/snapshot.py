@@ -15,16 +15,16 @@ if TYPE_CHECKING:  # see ranges
 
     from vramtop.estimator.job.job import Job
 
-    from .field_types import Count, Degrees, Reading, Seconds, Watts
+    from .field_types import Count, Degrees, DriverFigure, Seconds, Watts
 
-LATEST = 253_402_300_799
+MAX_UNIX_SECONDS = 253_402_300_799
 """Unix seconds of the last moment that a calendar has (the year 9999)."""
 ProcessKey = tuple[int, float | None]
 """A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
 """Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
 ProcessKind = Literal["compute", "graphics", "mps"]
-Place = int | tuple[int, int]
+DeviceIndex = int | tuple[int, int]
 """Where memory is: on a GPU, by its index; or in one of its GPU instances (MIG), by both numbers."""
 
 NO_ANSWER = "NO_ANSWER"
@@ -81,7 +81,7 @@ class GpuProcess:
     pid: Count
     start_time: Seconds | None
     """Unix seconds; with the pid it identifies the process. None: not visible from here (another container, gone)."""
-    used_bytes: Reading | None
+    used_bytes: DriverFigure | None
     """What NVML says the process holds on this GPU: CUDA context, allocator cache and all."""
     kinds: tuple[ProcessKind, ...]
     user: str | None = None
@@ -91,7 +91,7 @@ class GpuProcess:
     """Command line in one line, without control characters."""
     note: str | None = None
     """Why something is not known, or what is odd, in a few words: ``no such process here``, ``zombie``."""
-    peak_bytes: Reading | None = None
+    peak_bytes: DriverFigure | None = None
     """The most that it ever held on this GPU, as the driver accounts it; None: accounting is off."""
     parent: Count | None = None
     """Its parent's pid."""
@@ -109,13 +109,13 @@ class GpuProcess:
         """Identity over snapshots."""
         return self.pid, self.start_time
 
-    def place_on(self, gpu: int) -> Place:
+    def device_index_on(self, gpu: int) -> DeviceIndex:
         """Where its memory is, on the GPU of that index."""
         return gpu if self.gpu_instance is None else (gpu, self.gpu_instance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastWords:
+class FinalCounters:
     """What a process with the probe said last, given once, in the first snapshot in which it is on no GPU any more."""
 
     gpu: Count
@@ -137,10 +137,10 @@ class MigReading:
     compute_instance: Count
     profile: str | None = None
     """Such as ``1g.10gb``."""
-    total_bytes: Reading | None = None
-    used_bytes: Reading | None = None
-    free_bytes: Reading | None = None
-    reserved_bytes: Reading | None = None
+    total_bytes: DriverFigure | None = None
+    used_bytes: DriverFigure | None = None
+    free_bytes: DriverFigure | None = None
+    reserved_bytes: DriverFigure | None = None
     """Taken by the driver, as of a whole GPU; None where only memory info v1 is to be had."""
 
 
@@ -157,14 +157,14 @@ class GpuReading:
     index: Count
     uuid: str | None
     name: str | None
-    total_bytes: Reading | None = None
-    reserved_bytes: Reading | None = None
+    total_bytes: DriverFigure | None = None
+    reserved_bytes: DriverFigure | None = None
     """Taken by driver and firmware; no job can have it. None where only memory info v1 is to be had."""
-    used_bytes: Reading | None = None
+    used_bytes: DriverFigure | None = None
     """Without ``reserved_bytes`` (v2); where that is None, the driver's part is inside (v1)."""
-    free_bytes: Reading | None = None
+    free_bytes: DriverFigure | None = None
     """What a new job can have."""
-    utilisation_percent: Reading | None = None
+    utilisation_percent: DriverFigure | None = None
     temperature_c: Degrees | None = None
     power_w: Watts | None = None
     power_limit_w: Watts | None = None
@@ -179,7 +179,7 @@ class GpuReading:
     """Unix seconds when the memory figures were read: an old reading keeps its old time."""
 
     @property
-    def is_old(self) -> bool:
+    def is_stale(self) -> bool:
         """The driver hangs on it: the figures are from an earlier reading."""
         return any(fault.code == NO_ANSWER for fault in self.faults)
 
@@ -189,7 +189,7 @@ class GpuReading:
         return self.index if self.uuid is None else self.uuid
 
     @property
-    def card_key(self) -> GpuKey:
+    def whole_gpu_key(self) -> GpuKey:
         """The key of the whole GPU."""
         return self.key
 
@@ -278,7 +278,7 @@ class Snapshot:
     gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=256)]
     faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
     """Of the machine as a whole: no driver, no permission."""
-    last_words: Annotated[tuple[LastWords, ...], Meta(max_length=10_000)] = ()
+    last_words: Annotated[tuple[FinalCounters, ...], Meta(max_length=10_000)] = ()
     """Of the processes that have gone since the snapshot before."""
     watched: Annotated[tuple[WatchedJob, ...], Meta(max_length=1000)] = ()
     """Jobs that were known when a recording was made; a live source leaves this empty."""

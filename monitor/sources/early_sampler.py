@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .source import SnapshotSource
 
 
-class HeadStart:
+class EarlySampler:
     """A sampler that begins at once, and whose newest answer waits for whoever takes over.
 
     Args:
@@ -35,7 +35,7 @@ class HeadStart:
         """Runs already."""
         self.sampler.start()
 
-    def take_over(
+    def subscribe(
         self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[VramtopError], None]
     ) -> Board | VramtopError | None:
         """Whatever comes from here on goes to these, on the sampler's thread. Never waits.

@@ -13,7 +13,7 @@ from .source import SnapshotSource
 
 
 @dataclass(slots=True)
-class LiveOrNone:
+class OptionalGpuSource:
     """This machine's GPUs; as long as they have never been had, snapshots without any GPU, which say why.
 
     Args:

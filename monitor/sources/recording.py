@@ -19,12 +19,12 @@ from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.common.untrusted_files import open_file
 
 from ..snapshot import snapshot as snapshots
-from ..snapshot.field_types import NAMES
+from ..snapshot.field_types import ANNOTATION_NAMES
 from ..snapshot.snapshot import Fault, Snapshot
-from .sanitize import trusted
+from .sanitize import sanitize_snapshot
 
 VERSION = 1
-CUT = "RECORDING_CUT"
+TRUNCATED_CODE = "RECORDING_CUT"
 """Code of the fault that the last snapshot of a cut or damaged recording carries."""
 
 _CHUNK = 2**16
@@ -112,14 +112,14 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """The snapshots of a recording, in order.
 
     A recording that was cut off or damaged is read up to there; the last whole snapshot then carries a machine-wide
-    fault with the code ``CUT`` that says so.
+    fault with the code ``TRUNCATED_CODE`` that says so.
 
     Raises:
         InputError: the file cannot be read, is no recording, is of a newer version, or holds no whole snapshot.
     """
     lines = _lines(path)
     _check_header(path, next(lines, None))
-    vars(snapshots).update(NAMES)
+    vars(snapshots).update(ANNOTATION_NAMES)
     decoder = msgspec.json.Decoder(Snapshot)
     last: Snapshot | None = None
     cut = False
@@ -128,7 +128,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
             cut = True
             break
         try:
-            snapshot = trusted(decoder.decode(line))
+            snapshot = sanitize_snapshot(decoder.decode(line))
         except _UNREADABLE:
             cut = True
             break
@@ -142,7 +142,7 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
 
 def _say_cut(path: Path, last: Snapshot) -> Snapshot:
     message = f"the recording {path.name} is cut off or damaged here, and ends before its recorder meant it to"
-    return replace(last, faults=(*last.faults, Fault(field=None, code=CUT, message=message)))
+    return replace(last, faults=(*last.faults, Fault(field=None, code=TRUNCATED_CODE, message=message)))
 
 
 def _check_header(path: Path, line: bytes | None) -> None:

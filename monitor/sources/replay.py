@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from ..snapshot.snapshot import LATEST, GpuProcess, GpuReading, ProcessCounters, Snapshot
+from ..snapshot.snapshot import MAX_UNIX_SECONDS, GpuProcess, GpuReading, ProcessCounters, Snapshot
 from .recording import read_recording
 from .source import EndOfRecording
 
@@ -124,10 +124,10 @@ class ReplaySource:
 
     def _as_now(self, snapshot: Snapshot) -> Snapshot:
         source = replace(snapshot.source, kind=self._kind, path=str(self._path))
-        return replace(shifted(snapshot, self._shift), source=source)
+        return replace(shift_times(snapshot, self._shift), source=source)
 
 
-def shifted(snapshot: Snapshot, seconds: float) -> Snapshot:
+def shift_times(snapshot: Snapshot, seconds: float) -> Snapshot:
     """The snapshot with all its times moved, also those at which its processes started."""
     if seconds == 0:
         return snapshot
@@ -175,4 +175,4 @@ def _moved(time: float | None, seconds: float) -> float | None:
 
 
 def _to(time: float, seconds: float) -> float:
-    return min(max(0.0, time + seconds), LATEST)
+    return min(max(0.0, time + seconds), MAX_UNIX_SECONDS)

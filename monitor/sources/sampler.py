@@ -11,7 +11,7 @@ from .source import EndOfRecording, SnapshotSource
 
 RETRY_SECONDS = 5.0
 """A source that cannot be opened, or has failed, is tried again after this: a driver may appear."""
-SHORTEST_INTERVAL = 0.05
+MIN_INTERVAL_SECONDS = 0.05
 """Whatever is asked for: a thread without sleep would take a whole core."""
 
 
@@ -41,7 +41,7 @@ class Sampler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._interval = max(interval, SHORTEST_INTERVAL)
+        self._interval = max(interval, MIN_INTERVAL_SECONDS)
         self._on_snapshot = on_snapshot
         self._on_error = on_error
         self._retry_seconds = retry_seconds
@@ -96,7 +96,7 @@ class Sampler:
 
     def set_interval(self, seconds: float) -> None:
         """Change the pace; it counts from the last reading."""
-        self._interval = max(seconds, SHORTEST_INTERVAL)
+        self._interval = max(seconds, MIN_INTERVAL_SECONDS)
         self._changed.set()
 
     def _run(self) -> None:

@@ -6,14 +6,14 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import names_code
+from vramtop.estimator.job.job_file import names_user_code
 
 from ..snapshot.snapshot import Snapshot
 
 _MOST_PROCESSES = 20_000
 
 
-def trusted(snapshot: Snapshot) -> Snapshot:
+def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
     """The snapshot without jobs that have code run: an estimate of them would import what the recording names.
 
     Raises:
@@ -43,7 +43,7 @@ def _figures(snapshot: Snapshot) -> Iterator[int]:
 
 def _harmless(jobs: Iterable[Job]) -> Iterable[Job]:
     for job in jobs:
-        if names_code(job.model.id) and job.model.config is None:
+        if names_user_code(job.model.id) and job.model.config is None:
             continue
         model = msgspec.structs.replace(job.model, trust_remote_code=False, code_folder=None)
         yield msgspec.structs.replace(

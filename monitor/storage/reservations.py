@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError
 
-from ..host.container_origin import ancestors_of
 from ..host.process_identity import is_running
-from ..snapshot.snapshot import LATEST
+from ..host.process_origin import ancestor_pids
+from ..snapshot.snapshot import MAX_UNIX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ..snapshot.snapshot import GpuReading, Place, ProcessKey, Snapshot
+    from ..snapshot.snapshot import DeviceIndex, GpuReading, ProcessKey, Snapshot
 
 FOLDER = Path("/tmp/vramtop-reservations")  # noqa: S108 - not TMPDIR: it must be the same for all; see _checked
 _LONGEST_BYTES = 2**16
@@ -53,7 +53,7 @@ class Reservation:
         """Whether its figures can be true: anybody may have written it."""
         times = (self.start_time, self.until or 0.0)
         sizes = all(0 <= size <= 2**62 for size in self.gpus.values())
-        return 1 <= self.pid < 2**31 and all(0 <= time <= LATEST for time in times) and sizes
+        return 1 <= self.pid < 2**31 and all(0 <= time <= MAX_UNIX_SECONDS for time in times) and sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class Reservations:
 
     folder: Path = FOLDER
     is_running: Callable[[ProcessKey], bool] = is_running
-    ancestors: Callable[[int], tuple[int, ...]] = ancestors_of
+    ancestors: Callable[[int], tuple[int, ...]] = ancestor_pids
     now: Callable[[], float] = time.time
 
     @contextlib.contextmanager
-    def exclusive(self, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[None]:
+    def locked(self, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[None]:
         """Nobody else on this machine decides meanwhile.
 
         Raises:
@@ -97,7 +97,7 @@ class Reservations:
         finally:
             os.close(handle)
 
-    def promise(self, reservation: Reservation) -> None:
+    def add(self, reservation: Reservation) -> None:
         """Write a promise down, in place of an older one of the same process.
 
         Raises:
@@ -117,7 +117,7 @@ class Reservations:
             part.unlink(missing_ok=True)
             raise CannotTellError(f"{folder} cannot be written to: {error.strerror}.") from None
 
-    def promises(self) -> tuple[Reservation, ...]:
+    def active(self) -> tuple[Reservation, ...]:
         """Those that hold; one's own that are void are removed. None where there is no such folder."""
         try:
             files = sorted(itertools.islice(self.folder.glob("*.json"), _MOST_PROMISES))
@@ -135,17 +135,17 @@ class Reservations:
                     file.unlink()
         return tuple(found)
 
-    def committed(self, snapshot: Snapshot) -> dict[Place, int]:
+    def committed(self, snapshot: Snapshot) -> dict[DeviceIndex, int]:
         """Bytes by GPU, or GPU instance, that are promised and not taken yet."""
-        promises = self.promises()
+        promises = self.active()
         families: dict[int, tuple[int, ...]] = {}
-        committed: dict[Place, int] = {}
+        committed: dict[DeviceIndex, int] = {}
         for promise in promises:
             for gpu in snapshot.gpus:
                 places = list(_promised(promise.gpus, gpu))
                 for process in gpu.processes or () if places else ():  # other GPUs' processes are nobody's business
                     if process.pid not in families:
-                        families[process.pid] = self._family(process.pid)
+                        families[process.pid] = self._with_ancestors(process.pid)
                 theirs = [p for p in gpu.processes or () if promise.pid in families.get(p.pid, ())]
                 for place, promised in places:
                     inside = place if isinstance(place, tuple) else None
@@ -153,18 +153,18 @@ class Reservations:
                     held = sum(
                         p.used_bytes or 0
                         for p in theirs
-                        if inside is None or p.place_on(gpu.index) in (gpu.index, inside)
+                        if inside is None or p.device_index_on(gpu.index) in (gpu.index, inside)
                     )
                     committed[place] = committed.get(place, 0) + max(0, promised - held)
         return {place: size for place, size in committed.items() if size}
 
-    def families(self, snapshot: Snapshot) -> frozenset[int]:
+    def reserved_pids(self, snapshot: Snapshot) -> frozenset[int]:
         """The pids of the snapshot's processes to which something is promised, or to somebody who started them."""
-        owners = {promise.pid for promise in self.promises()}
+        owners = {promise.pid for promise in self.active()}
         pids = {process.pid for _, process in snapshot.processes()} if owners else set()
-        return frozenset(pid for pid in pids if not owners.isdisjoint(self._family(pid)))
+        return frozenset(pid for pid in pids if not owners.isdisjoint(self._with_ancestors(pid)))
 
-    def _family(self, pid: int) -> tuple[int, ...]:
+    def _with_ancestors(self, pid: int) -> tuple[int, ...]:
         return pid, *self.ancestors(pid)
 
     def _holds(self, reservation: Reservation) -> bool:
@@ -229,9 +229,9 @@ def _may_promise(uid: int, pid: int) -> bool:
         return True
 
 
-def _promised(gpus: Mapping[str, int], gpu: GpuReading) -> Iterator[tuple[Place, int]]:
+def _promised(gpus: Mapping[str, int], gpu: GpuReading) -> Iterator[tuple[DeviceIndex, int]]:
     """What is promised of the GPU, and of each of its MIG devices."""
-    places: list[tuple[Place, str]] = [(gpu.index, gpu.uuid or str(gpu.index))]
+    places: list[tuple[DeviceIndex, str]] = [(gpu.index, gpu.uuid or str(gpu.index))]
     places += [((gpu.index, device.gpu_instance), device.uuid) for device in gpu.mig or ()]
     for place, name in places:
         if gpus.get(name, 0) > 0:

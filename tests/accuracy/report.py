@@ -17,7 +17,7 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
 
 METHODS: tuple[MethodChoice, ...] = ("formula", "exact", "traced", "auto")
@@ -125,7 +125,7 @@ def _ask_peers(case: Case, budget: Budget) -> dict[str, int | None]:
     job = budget.job
     model = resolve_model(job.model)
     arch = read_architecture(model.config, job.model.task, where=model.where)
-    inventory = inventory_of(arch)
+    inventory = count_parameters(arch)
     return {name: peer(job, arch, inventory) for name, peer in PEERS.items()}
 
 

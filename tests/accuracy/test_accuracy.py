@@ -8,7 +8,7 @@ from report import Result, groups, level, main, replay
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
 
 REACHED = {  # median absolute error, share under by more than 5 %, share whose truth lies in the range
@@ -89,7 +89,7 @@ def _asked(peer, model: str, **tables):
     job = job_from_mapping({"model": {"id": model}, **tables}, where="test")
     resolved = resolve_model(job.model, environ={})
     arch = read_architecture(resolved.config, where=resolved.where)
-    return peer(job, arch, inventory_of(arch))
+    return peer(job, arch, count_parameters(arch))
 
 
 def test_accelerate_takes_four_times_the_weights_and_nothing_else() -> None:
@@ -100,7 +100,7 @@ def test_accelerate_takes_four_times_the_weights_and_nothing_else() -> None:
     )
     resolved = resolve_model(job.model, environ={})
     arch = read_architecture(resolved.config, "masked-lm")
-    assert (accelerate(job, arch, inventory_of(arch)) or 0) / GIB == pytest.approx(4.99, rel=0.01)
+    assert (accelerate(job, arch, count_parameters(arch)) or 0) / GIB == pytest.approx(4.99, rel=0.01)
 
 
 def test_deepspeed_divides_all_states_under_zero_3() -> None:

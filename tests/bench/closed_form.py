@@ -8,13 +8,13 @@ import time
 from itertools import combinations
 from typing import Any
 
-from vramtop.estimator.advice.training_changes import changes_of
-from vramtop.estimator.estimation import variants
+from vramtop.estimator.advice.training_changes import candidate_changes
+from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 
 ROUNDS = 5
 CONFIG: dict[str, Any] = {
@@ -47,7 +47,7 @@ def candidates(tables: dict[str, Any]) -> list[Job]:
 def jobs_per_second(tables: dict[str, Any]) -> float:
     """Of an 8B model, on one core."""
     arch = read_architecture(CONFIG)
-    inventory, jobs = inventory_of(arch), candidates(tables)
+    inventory, jobs = count_parameters(arch), candidates(tables)
     seconds = []
     for _ in range(ROUNDS):
         begun = time.process_time()
@@ -60,8 +60,8 @@ def jobs_per_second(tables: dict[str, Any]) -> float:
 def candidates_per_second() -> float:
     """Of a search for what makes an 8B model fit: pairs of changes, made into jobs, with what they take of the host."""
     job = job_from_mapping({"model": {"config": CONFIG}, "training": {"micro_batch": 8}}, where="bench")
-    quick = variants(job)
-    changes = changes_of(job, gpus=8)
+    quick = quick_estimator(job)
+    changes = candidate_changes(job, gpus=8)
     pairs = [{**a.changes, **b.changes} for a, b in combinations(changes, 2) if a.kind != b.kind]
     seconds = []
     for _ in range(ROUNDS):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 from vramtop.tui.screens.dashboard.gpu_row_text import gpu_row_line
@@ -70,7 +70,7 @@ def table(found: Sequence[Step]) -> str:
 
 def _round(gpus: int) -> float:
     """Seconds of processor time for one reading, on average."""
-    watchlist = Watchlist(_no_budget, oddities=Oddities(origin_of=lambda pid, started: None))
+    watchlist = Watchlist(_no_budget, oddities=AnomalyDetector(origin_of=lambda pid, started: None))
     snapshots = [_snapshot(gpus, tick) for tick in range(_READINGS + 1)]
     _draw(watchlist, snapshots[0])
     begun = time.process_time()

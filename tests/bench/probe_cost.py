@@ -105,7 +105,7 @@ def publishing(pairs: int, seconds: float, rate: float) -> tuple[Interval, Inter
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     pretend_cuda()
-    publisher.tell(
+    publisher.publish_facts(
         trainer={f"argument_{i}": i for i in range(130)}, model={"config": {f"key_{i}": i for i in range(60)}}
     )
     step = training_step()

@@ -9,7 +9,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -40,6 +40,6 @@ def budget_of() -> Callable[..., Budget]:
             tables.setdefault(table, {})[key] = value
         job = job_from_mapping(tables, where="test")
         arch = read_architecture(config, job.model.task)
-        return closed_form(job, arch, inventory_of(arch))
+        return closed_form(job, arch, count_parameters(arch))
 
     return make

@@ -6,7 +6,7 @@ import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.estimation import estimate, variants
+from vramtop.estimator.estimation import estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import with_changes
@@ -77,11 +77,11 @@ def test_the_package_is_a_library() -> None:
 
 
 def test_variants_of_a_job_are_what_estimate_says_of_each() -> None:
-    quick = variants(JOB)
+    quick = quick_estimator(JOB)
     for changes in ({}, {"training.micro_batch": 4}, {"model.attention": "eager"}, {"lora.rank": 8}):
         changed = with_changes(JOB, changes)
         assert quick(changed) == replace(estimate(changed), assumptions=(), warnings=())
     with pytest.raises(InputError, match="pipeline"):
         quick(with_changes(JOB, {"parallel.pipeline": 1000}))
     with pytest.raises(InputError, match="nowhere"):
-        variants(Job(model=ModelSpec(id="nowhere/at-all")))
+        quick_estimator(Job(model=ModelSpec(id="nowhere/at-all")))

@@ -18,7 +18,7 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.trace.installed_packages import Packages, TorchBuild
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 from vramtop.monitor.board.fit import rooms_of
 from vramtop.monitor.preflight.context.context import Context
 from vramtop.monitor.preflight.facts.access import Access
@@ -401,7 +401,9 @@ def make_context(
             "quick": lambda: budget,
             "budget": lambda: budget,
             "python": JobPython(path=Path("/opt/env/bin/python"), origin="--python"),
-            "packages": lambda: Packages(python="3.11.7", executable="python", versions={}, modules=(), wishes=()),
+            "packages": lambda: InstalledPackages(
+                python="3.11.7", executable="python", versions={}, modules=(), wishes=()
+            ),
             "torch": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
             "access": lambda: Access(answer="open", words="the hub gives it", token_from=None),
         }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from vramtop.estimator.common.cancellation import Cancel
+from vramtop.estimator.common.cancellation import CancelToken
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 
 Result = TypeVar("Result")
@@ -83,7 +83,7 @@ class LatestOnlyTask(Generic[Result]):
         self._on_error = on_error
         self._latest = 0
         """Number of the latest request."""
-        self._cancel = Cancel()
+        self._token = CancelToken()
 
     def submit(self, work: Callable[[], Result]) -> None:
         """Run this request in place of all earlier ones, and deliver its result."""
@@ -95,23 +95,23 @@ class LatestOnlyTask(Generic[Result]):
         That call raises CancelledError once the request has been cancelled.
         """
         self.cancel()
-        number, cancel = self._latest, self._cancel
-        self._thread.submit(lambda: self._run(work, number, cancel))
+        number, token = self._latest, self._token
+        self._thread.submit(lambda: self._run(work, number, token))
 
     def cancel(self) -> None:
         """Cancel the request that runs or waits: its worker process is terminated, and no result is delivered."""
         self._latest += 1
         self._thread.clear()
-        cancelled, self._cancel = self._cancel, Cancel()
+        cancelled, self._token = self._token, CancelToken()
         cancelled.cancel()
 
-    def _run(self, work: Callable[[Callable[[Result], None]], None], number: int, cancel: Cancel) -> None:
+    def _run(self, work: Callable[[Callable[[Result], None]], None], number: int, token: CancelToken) -> None:
         def deliver(callback: Callable[[Any], object], value: object) -> None:
-            if cancel.cancelled:
+            if token.cancelled:
                 raise CancelledError("there is another request")
             self._call_later(self._call_if_latest, number, callback, value)
 
-        with cancel.scope(), suppress(CancelledError):
+        with token.scope(), suppress(CancelledError):
             try:
                 work(lambda result: deliver(self._on_result, result))
             except CancelledError:

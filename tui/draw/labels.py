@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.host.time_format import span
+from vramtop.monitor.host.plain_text import duration_text
 
 from .palette import STATUSES, VERDICTS, Mark
 from .text_output import printable
@@ -67,7 +67,7 @@ def process_name(process: GpuProcess) -> str:
 
 def format_duration(seconds: float | None) -> str:
     """A span of time by its two largest units: ``14 min``, ``2 h 05``; n/a where it is not known."""
-    return "n/a" if seconds is None else span(seconds)
+    return "n/a" if seconds is None else duration_text(seconds)
 
 
 def signed_gib(size_bytes: int | None) -> str:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from textwrap import wrap
 from typing import TextIO
 
-from vramtop.monitor.host.plain_text import visible
+from vramtop.monitor.host.plain_text import strip_invisible
 
 from .bars import Cell, colour_runs
 from .capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is_utf8, use_colour
@@ -90,7 +90,7 @@ def printable(text: str) -> str:
     """The text without what a terminal could take for a command, in one line."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(char if char.isprintable() else " " for char in visible(text))
+    return "".join(char if char.isprintable() else " " for char in strip_invisible(text))
 
 
 def detect_output(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> TextOutput:

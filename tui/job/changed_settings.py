@@ -6,7 +6,7 @@ from typing import Any
 
 from vramtop.estimator.advice.config_edits import tool_edits
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec
-from vramtop.estimator.job.job_file import differences, job_to_mapping
+from vramtop.estimator.job.job_file import job_differences, job_to_mapping
 from vramtop.estimator.job.job_file_edit import toml_value
 
 from .load_job import LoadedJob, job_flags
@@ -35,7 +35,7 @@ def _command(job: Job, source: LoadedJob | None, given: str, gpus: int | None) -
     if source is None:
         base = Job(name=job.name, model=ModelSpec(id=job.model.id, config=job.model.config))
         yield shlex.quote(job.model.id or "MODEL")
-        changes = _said(differences(base, job), base)
+        changes = _said(job_differences(base, job), base)
     else:
         if not launched:
             yield shlex.quote(given)
@@ -49,7 +49,7 @@ def _command(job: Job, source: LoadedJob | None, given: str, gpus: int | None) -
 
 def _changes(job: Job, source: LoadedJob) -> dict[str, Any]:
     """What differs from what was read, with what was missing there, and what would follow from what is changed."""
-    changes = _said(differences(source.job, job), source.job)
+    changes = _said(job_differences(source.job, job), source.job)
     tables = job_to_mapping(job)
     for key in source.missing:
         table, _, name = key.partition(".")
@@ -100,7 +100,7 @@ def _edit_lines(job: Job, source: LoadedJob | None) -> Iterator[str]:
         yield f"# take out: {', '.join(gone)}"
     if source.reading is None:
         return
-    changed = differences(source.job, job)
+    changed = job_differences(source.job, job)
     wanted = {key: value for key, value in changes.items() if key in changed and value is not None}
     wanted.pop("target.gpu", None)
     edits = tool_edits(source.reading, source.job, wanted, tool=source.tool, place=source.place)

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from vramtop.estimator.common.paths import expanded
+from vramtop.estimator.common.paths import expand_user
 
 WITH_ALT = "¡™£¢∞§¶•ª"
 """What Textual makes of Alt and a digit from 1 to 9, as a Mac's keyboard would."""
@@ -77,8 +77,8 @@ def _folder(typed: str) -> str | None:
     """The first folder in order that goes on as typed."""
     before, _, begin = typed.rpartition("/")
     try:
-        entries = sorted(each.name for each in expanded(f"{before}/").iterdir() if each.name.startswith(begin))
+        entries = sorted(each.name for each in expand_user(f"{before}/").iterdir() if each.name.startswith(begin))
     except (OSError, ValueError):
         return None
-    found = (f"{before}/{name}" for name in entries if Path(expanded(f"{before}/{name}")).is_dir())
+    found = (f"{before}/{name}" for name in entries if Path(expand_user(f"{before}/{name}")).is_dir())
     return next((path for path in found if path != typed), None)

@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.paths import expanded, is_file, is_folder
+from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.estimator.job.job_file import job_keys, load_job, names_code, parse_assignment, with_changes, written_keys
+from vramtop.estimator.job.job_file import (
+    job_keys,
+    load_job,
+    names_user_code,
+    parse_assignment,
+    with_changes,
+    written_keys,
+)
 from vramtop.estimator.model.architecture import usual_task
 from vramtop.estimator.model.find_config import read_config, resolve_model
 
@@ -139,7 +146,7 @@ def load_from_text(text: str) -> LoadedJob:
     """
     text = text.strip().removeprefix("$ ").strip()
     alone = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-    path = expanded(alone)
+    path = expand_user(alone)
     if path.suffix in _FILES and (is_file(path) or len(text.split()) == 1):
         return _from_file(path, {})
     if len(text.split()) > 1 and not is_folder(path):
@@ -172,17 +179,17 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
 def _is_torchtitan(path: Path) -> bool:
     """Its TOML has tables that no job file has."""
     from vramtop.estimator.readers.source.data_files import read_table
-    from vramtop.estimator.readers.tools.registry import tool_that_wrote
+    from vramtop.estimator.readers.tools.registry import find_tool_by_config
 
     try:
-        return tool_that_wrote(read_table(path)) is not None
+        return find_tool_by_config(read_table(path)) is not None
     except InputError:  # said where it is read as a job file
         return False
 
 
 def _from_model(name: str, changes: Mapping[str, Any]) -> Job:
     spec = ModelSpec(id=name)
-    if "model.task" not in changes and not names_code(name):
+    if "model.task" not in changes and not names_user_code(name):
         model = resolve_model(spec)
         return Job(model=ModelSpec(id=spec.id, task=usual_task(model.config, where=model.where)))
     return Job(model=spec)

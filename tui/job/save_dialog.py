@@ -11,7 +11,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label, Static
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.paths import expanded
+from vramtop.estimator.common.paths import expand_user
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file_writer import save_job
 
@@ -69,12 +69,12 @@ class SaveJobScreen(ModalScreen[Path | None]):
             self._fail("type a path, such as job.toml")
             return
         path = Path(text if text.endswith(".toml") else f"{text}.toml")
-        if expanded(str(path)).exists() and self._asked != text:
+        if expand_user(str(path)).exists() and self._asked != text:
             self._asked = text
             self._fail(f"{path} is there already: Enter again replaces it, another name keeps it")
             return
         try:
-            save_job(self._job, path, over=self._asked == text)
+            save_job(self._job, path, overwrite=self._asked == text)
         except InputError as error:
             self._fail(error.message)
         else:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from vramtop.monitor.anomalies.anomaly import Oddity
+from vramtop.monitor.anomalies.anomaly import Anomaly
 
 from ..draw.text_output import TextOutput
 
 ANOMALY_COLOUR = "#c96c04"
 
 
-def anomaly_lines(odd: Iterable[Oddity], terminal: TextOutput, *, indent: str = "     ") -> Iterator[str]:
+def anomaly_lines(odd: Iterable[Anomaly], terminal: TextOutput, *, indent: str = "     ") -> Iterator[str]:
     """Each oddity: its sentence with a mark, and below it what to do."""
     for oddity in odd:
         sentence = terminal.wrapped(f"! {oddity.sentence}", indent=indent, further=f"{indent}  ")

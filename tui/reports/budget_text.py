@@ -39,7 +39,7 @@ def budget_lines(budget: Budget, terminal: TextOutput, *, scale_bytes: int | Non
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()
-        yield from terminal.wrapped(f"{batch.words()}{f' ({advice})' if advice else ''}")
+        yield from terminal.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}")
     yield ""
     scale = scale_bytes or round(peak.high_bytes * 1.05)
     width = terminal.width - 12

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter, Monochrome, NoColor
 
-from vramtop.monitor.host.plain_text import INVISIBLE
+from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
 from ..draw.capabilities import ColourDepth
 from ..draw.palette import ASCII_SIGNS
@@ -44,9 +44,11 @@ def to_ascii(text: str) -> str:
 @lru_cache(maxsize=4096)
 def to_inert(text: str) -> str:
     """The text without what a terminal could take for a command or a change of direction, as wide as before."""
-    if text.isprintable() and (text.isascii() or not INVISIBLE.search(text)):
+    if text.isprintable() and (text.isascii() or not INVISIBLE_CHARACTERS.search(text)):
         return text
-    return set_cell_size("".join(sign for sign in INVISIBLE.sub("", text) if sign.isprintable()), cell_len(text))
+    return set_cell_size(
+        "".join(sign for sign in INVISIBLE_CHARACTERS.sub("", text) if sign.isprintable()), cell_len(text)
+    )
 
 
 class InertFilter(LineFilter):

@@ -57,7 +57,7 @@ def model_lines(budget: Budget) -> list[Content]:
     batch = effective_batch(job)
     lines = [Content(f"model {sure}{short_count(model.parameters)} parameters, {trainable}")]
     if batch is not None:
-        lines.append(Content(f"batch {batch.words()}"))
+        lines.append(Content(f"batch {batch.describe()}"))
         if advice := batch.advice():
             lines.append(Content.styled(advice, "dim"))
     return lines

@@ -40,11 +40,11 @@ def uses_eager_attention(job: Job, arch: Architecture) -> bool:
 
 def attention_per_token(context: LayerContext) -> float:
     """What one attention saves, its own norms and the cast for its projection included."""
-    arch, widths, split = context.arch, context.widths, context.tensor
+    arch, widths, split = context.arch, context.widths, context.tensor_parallel
     c = widths.compute
     length = context.length
     framework = context.job.training.framework
-    eager, masked = uses_eager_attention(context.job, arch), _masked_layers(context)
+    eager, masked = uses_eager_attention(context.job, arch), _masked_layer_share(context)
     fused = framework != "litgpt" and not eager
     grouped = arch.query_size + arch.key_size + arch.value_size
     whole = arch.query_size + arch.heads * (arch.head_dim + arch.value_head_dim)  # keys and values of all heads
@@ -53,7 +53,7 @@ def attention_per_token(context: LayerContext) -> float:
         scores = arch.heads * length * (c + ((c + 1) if arch.attention_dropout else 0))
         core: float = c * grouped + scores
     elif framework == "litgpt" and not eager:
-        core = litgpt.attention_per_token(context.job, arch, widths, context.consumers)
+        core = litgpt.attention_per_token(context.job, arch, widths, context.readers)
     elif uses_math_attention(context.job, arch, widths):
         core = c * (whole + arch.attention_output_size) + 4 * arch.heads * length
     elif eager:
@@ -66,21 +66,23 @@ def attention_per_token(context: LayerContext) -> float:
         given = (4 if widths.mixed else c) if saves_softmax_inputs(context.job) else 0
         core = c * whole + arch.heads * length * (softmax + kept + tanh + given)
     else:
-        copied = arch.family in COPIED_OUTPUT and context.full and c != 4  # the kernel for fp32 lays it out as needed
+        copied = (
+            arch.family in COPIED_OUTPUT and context.trains_weights and c != 4
+        )  # the kernel for fp32 lays it out as needed
         core = c * grouped + 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
         core += masked * c * (whole - grouped)
     core += masked * c * length
     if arch.family in _FUSED_VIEWS and fused and not uses_math_attention(context.job, arch, widths):
         core += c * (arch.query_size + arch.key_size)
-    needing = context.consumers.get("attention_out", (1, 1))[1]
-    if eager and (needing or context.full):
+    needing = context.readers.get("attention_out", (1, 1))[1]
+    if eager and (needing or context.trains_weights):
         core += c * arch.attention_output_size
-    elif needing and not context.full and context.adapter != c and framework != "litgpt":
+    elif needing and not context.trains_weights and context.adapter_width != c and framework != "litgpt":
         # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
-        core += (c if widths.autocast else context.adapter) * arch.attention_output_size
+        core += (c if widths.autocast else context.adapter_width) * arch.attention_output_size
     if context.gathers(_GATHERED_ATTENTION):
-        return core + _query_norms(context) + c * arch.attention_output_size / split
-    return (core + _query_norms(context) + _latents(context)) / split
+        return core + _query_norms_per_token(context) + c * arch.attention_output_size / split
+    return (core + _query_norms_per_token(context) + _latents_per_token(context)) / split
 
 
 def scores_per_token(context: LayerContext) -> float:
@@ -88,18 +90,18 @@ def scores_per_token(context: LayerContext) -> float:
     written = uses_math_attention(context.job, context.arch, context.widths)
     if not written and not uses_eager_attention(context.job, context.arch):
         return 0.0
-    return context.arch.heads * context.length / context.tensor
+    return context.arch.heads * context.length / context.tensor_parallel
 
 
-def score_bias(context: LayerContext) -> float:
+def relative_bias_per_token(context: LayerContext) -> float:
     """What a block of T5 adds to its scores: a bias on every pair of positions, the same for all sequences."""
     if not context.arch.relative_buckets or context.job.model.attention != "sdpa":
         return 0.0
-    pairs = context.arch.heads * context.length / context.tensor
+    pairs = context.arch.heads * context.length / context.tensor_parallel
     return context.widths.residual * pairs / context.job.training.micro_batch
 
 
-def _masked_layers(context: LayerContext) -> float:
+def _masked_layer_share(context: LayerContext) -> float:
     """The share of layers in which sdpa is given a mask of every pair of positions, of which it saves a copy.
 
     A window needs one once the sequence is longer (masking_utils); keys and values are then copied to all heads.
@@ -112,17 +114,17 @@ def _masked_layers(context: LayerContext) -> float:
     return arch.sliding_layers / arch.layers
 
 
-def _query_norms(context: LayerContext) -> float:
+def _query_norms_per_token(context: LayerContext) -> float:
     arch, c = context.arch, context.widths.compute
     if arch.qk_norm == "none":
         return 0.0
     size, heads = arch.query_size + arch.key_size, arch.heads + arch.kv_heads
     scaled = 4 if arch.family.startswith(WIDE_SCALE) else c
-    return 4 * size + 4 * heads + (scaled * size if context.full else 0)
+    return 4 * size + 4 * heads + (scaled * size if context.trains_weights else 0)
 
 
-def _latents(context: LayerContext) -> float:
+def _latents_per_token(context: LayerContext) -> float:
     """DeepSeek's compressed queries, keys and values: their norms and what the expanding layers read."""
     arch, c = context.arch, context.widths.compute
     ranks = (arch.q_lora_rank or 0) + (arch.kv_lora_rank or 0)
-    return ranks * (4 + (2 * c if context.full else 0))
+    return ranks * (4 + (2 * c if context.trains_weights else 0))

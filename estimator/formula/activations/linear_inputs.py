@@ -1,9 +1,9 @@
 """Which input of a block each of its linear layers reads, by the layer's name: those that read one save it once."""
 
-Slot = str
+LinearInput = str
 """An input that linear layers of a block share: ``attention_in``, ``attention_out``, ``mlp_in``, ``mlp_out``."""
 
-_SLOTS: dict[str, Slot] = {
+_LINEAR_INPUTS: dict[str, LinearInput] = {
     **dict.fromkeys(
         ("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn", "query_key_value", "q_lin", "k_lin", "v_lin"),
         "attention_in",
@@ -18,7 +18,7 @@ _SLOTS: dict[str, Slot] = {
 }
 
 
-def slot_of(name: str) -> Slot | None:
+def linear_input_of(name: str) -> LinearInput | None:
     """Which shared input the linear layer of that parameter name reads; None: none of a block's."""
     parts = name.removesuffix(".weight").split(".")
     last = parts[-1]
@@ -28,4 +28,4 @@ def slot_of(name: str) -> Slot | None:
         return "attention_out" if "attention" in parts else "mlp_out"
     if last == "c_proj":
         return "mlp_out" if "mlp" in parts else "attention_out"
-    return _SLOTS.get(last)
+    return _LINEAR_INPUTS.get(last)

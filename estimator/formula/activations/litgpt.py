@@ -33,27 +33,27 @@ def attention_per_token(job: Job, arch: Architecture, widths: Widths, consumers:
     if job.lora is None:
         saved += c * arch.attention_output_size
     elif consumers.get("attention_out", (1, 0))[1]:
-        saved += dropped_per_token(widths, arch.attention_output_size)
+        saved += dropout_per_token(widths, arch.attention_output_size)
     return saved
 
 
 def inputs_per_token(job: Job, arch: Architecture, widths: Widths, slot: str, needing: int) -> float:
     """What a block's adapted layers keep of an input of size h: queries, keys and values are one layer."""
     if slot != "attention_in":
-        return dropped_per_token(widths, arch.hidden) * needing
+        return dropout_per_token(widths, arch.hidden) * needing
     sizes = {"q_proj": arch.query_size, "k_proj": arch.key_size, "v_proj": arch.value_size}
     adapted = [size for name, size in sizes.items() if job.lora and name in job.lora.targets]
     # zero_pad copies the adapted parts by index, and index_copy saves its source
     padded = widths.compute * sum(adapted) if len(adapted) < len(sizes) else 0
-    return dropped_per_token(widths, arch.hidden) + padded
+    return dropout_per_token(widths, arch.hidden) + padded
 
 
-def dropped_per_token(widths: Widths, size: int) -> int:
+def dropout_per_token(widths: Widths, size: int) -> int:
     """Dropout before an adapter keeps its output and a mask of one byte."""
     return (widths.compute + 1) * size
 
 
-def norm_width(job: Job, widths: Widths) -> int:
+def norm_scale_width(job: Job, widths: Widths) -> int:
     """Bytes of the normalised input that RMSNorm keeps for its own weight."""
     return 4 if scales_norms_in_fp32(job) else widths.compute
 

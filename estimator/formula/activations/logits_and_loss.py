@@ -21,27 +21,27 @@ from .litgpt import HEAD_CHUNK
 class LossBytes:
     """Bytes for one micro-batch on the last stage; zeros elsewhere."""
 
-    forward: int
+    forward_bytes: int
     """At most while the loss is computed, what is saved included."""
-    saved: int
+    saved_bytes: int
     """Kept for the backward pass."""
-    backward: int
+    backward_bytes: int
     """At most while the loss runs backward, what was saved included."""
-    gradient: int = 0
+    gradient_bytes: int = 0
     """The logits' gradient in the compute type, which the head runs backward from."""
-    widened: int = 0
+    upcast_bytes: int = 0
     """When the forward pass is over and accelerate casts what it returned to fp32, where that is more."""
-    eager: int = 0
+    eager_extra_bytes: int = 0
     """What the loss reserves more where it is left out of what is compiled (torchtitan's ``compile.components``)."""
-    low: int = 0
+    low_precision_bytes: int = 0
     """The logits in the compute type, where they are freed before an fp32 copy runs backward."""
-    kept: int = 0
+    retained_bytes: int = 0
     """What the script's variables hold on to while the blocks run backward and the optimizer steps."""
-    kept_before: int = 0
+    retained_before_bytes: int = 0
     """What they still hold of the micro-batch before while the blocks run forward."""
 
 
-_CHUNKS = 8
+_LOSS_CHUNKS = 8
 """Into which torchtune and torchtitan cut a sequence for their chunked losses."""
 
 
@@ -54,35 +54,37 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
     of the logits, and only ``nll_loss`` is given fp32 (ATen/native/LossNLL.cpp, ATen/autocast_mode.h).
     """
     if not stage.last:
-        return LossBytes(forward=0, saved=0, backward=0)
+        return LossBytes(forward_bytes=0, saved_bytes=0, backward_bytes=0)
     tokens, c = tokens_per_rank(job), widths.compute
     if not arch.has_vocab_head:
         outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.training.micro_batch)
-        return LossBytes(forward=12 * outputs, saved=4 * outputs, backward=12 * outputs)
+        return LossBytes(forward_bytes=12 * outputs, saved_bytes=4 * outputs, backward_bytes=12 * outputs)
     split = job.parallel.tensor if job.training.framework in ("torchtitan", "megatron") else 1
     logits = -(-tokens * arch.vocab // split)
     if job.training.mode == "inference":
-        return LossBytes(forward=c * logits, saved=c * logits, backward=0)
+        return LossBytes(forward_bytes=c * logits, saved_bytes=c * logits, backward_bytes=0)
     # the loss of causal models casts logits to fp32, that of the others leaves it to autocast
     wide = 4 if arch.task == "causal-lm" or widths.mixed else c
     copy = wide if c != wide else 0
     if job.training.framework == "megatron":
         # tensor_parallel/cross_entropy.py works in place: one fp32 copy becomes the softmax and then the gradient
-        return LossBytes(forward=(c + 4) * logits, saved=4 * logits, backward=(c + 4) * logits)
+        return LossBytes(forward_bytes=(c + 4) * logits, saved_bytes=4 * logits, backward_bytes=(c + 4) * logits)
     if job.training.framework == "litgpt" and job.training.loss != "fused-linear":
-        return _litgpt(job, logits, widths, unpacked_bytes(job, (h for h in stage.held if h.group.role == "head")))
+        return _litgpt_loss(
+            job, logits, widths, unpacked_bytes(job, (h for h in stage.parameters if h.group.role == "head"))
+        )
     match job.training.loss:
         case "full":
             capped = c * logits if arch.logit_softcap else 0  # what tanh gave
             if compiles_loss(job):
                 return LossBytes(
-                    forward=c * logits + capped,
-                    saved=c * logits + capped,
-                    backward=2 * c * logits + capped,
-                    eager=(3 * wide - c) * logits if job.training.framework == "torchtitan" else 0,
+                    forward_bytes=c * logits + capped,
+                    saved_bytes=c * logits + capped,
+                    backward_bytes=2 * c * logits + capped,
+                    eager_extra_bytes=(3 * wide - c) * logits if job.training.framework == "torchtitan" else 0,
                 )
             if split > 1:
-                return _loss_parallel(logits, c, wide, copy, capped)
+                return _vocabulary_parallel_loss(logits, c, wide, copy, capped)
             returned, low = c, c * logits if copy else 0
             if arch.task == "causal-lm" and copies_shifted_logits(job):
                 copy += wide
@@ -91,27 +93,27 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
             saved = (lowered + wide) * logits + capped
             given = (lowered or wide) * logits if saves_softmax_inputs(job) else 0
             return LossBytes(
-                forward=(returned + (lowered or copy) + wide) * logits + capped,
-                saved=saved + given,
-                backward=((lowered or wide) + 2 * wide) * logits + capped + given,
-                gradient=c * logits,
-                widened=saved + (c + wide) * logits if lowered else 0,
-                low=low,
+                forward_bytes=(returned + (lowered or copy) + wide) * logits + capped,
+                saved_bytes=saved + given,
+                backward_bytes=((lowered or wide) + 2 * wide) * logits + capped + given,
+                gradient_bytes=c * logits,
+                upcast_bytes=saved + (c + wide) * logits if lowered else 0,
+                low_precision_bytes=low,
             )
         case "chunked":
             head = c * arch.vocab * arch.hidden // split if job.lora is None else 0
             if job.training.framework == "torchtitan":
-                return _chunks_at_once(job, logits, c, head, gradients=4 * tokens * arch.hidden)
-            return _chunks_one_by_one(job, logits, c, head)
+                return _torchtitan_chunked_loss(job, logits, c, head, gradients=4 * tokens * arch.hidden)
+            return _torchtune_chunked_loss(job, logits, c, head)
         case "fused-linear":
             # gradients are computed in the forward pass, over chunks of about T h / V tokens (Liger-Kernel)
             chunk = min(logits, tokens * arch.hidden)
             # a chunk's gradient of the head's weight is a whole matrix before it is added to the others'
             head = c * arch.vocab * arch.hidden // split if job.lora is None else 0
             return LossBytes(
-                forward=(c + 8) * chunk + c * tokens * arch.hidden + head,
-                saved=c * tokens * arch.hidden,
-                backward=2 * c * tokens * arch.hidden,
+                forward_bytes=(c + 8) * chunk + c * tokens * arch.hidden + head,
+                saved_bytes=c * tokens * arch.hidden,
+                backward_bytes=2 * c * tokens * arch.hidden,
             )
 
 
@@ -125,46 +127,50 @@ def compiles_loss(job: Job) -> bool:
     return compiled and not leaves_loss_to_eager(job)
 
 
-def _loss_parallel(logits: int, c: int, wide: int, copy: int, capped: int) -> LossBytes:
+def _vocabulary_parallel_loss(logits: int, c: int, wide: int, copy: int, capped: int) -> LossBytes:
     """Logits split over the vocabulary, as torch.distributed.tensor.parallel.loss works on them in eager mode.
 
     Forward: input, shifted input and its exponential; backward: log-softmax, a gradient of zeros, the exponential
     and their sum, all in fp32.
     """
     return LossBytes(
-        forward=(c + copy + 2 * wide) * logits + capped,
-        saved=wide * logits + capped,
-        backward=4 * wide * logits + capped,
-        low=c * logits if copy else 0,
+        forward_bytes=(c + copy + 2 * wide) * logits + capped,
+        saved_bytes=wide * logits + capped,
+        backward_bytes=4 * wide * logits + capped,
+        low_precision_bytes=c * logits if copy else 0,
     )
 
 
-def _chunks_one_by_one(job: Job, logits: int, c: int, head: int) -> LossBytes:
+def _torchtune_chunked_loss(job: Job, logits: int, c: int, head: int) -> LossBytes:
     """torchtune: all chunks' logits are made, then the loss of one chunk after the other (CEWithChunkedOutputLoss).
 
     In backward each chunk gives a gradient of the whole head, added to that of the chunks before.
     """
-    chunk = -(-logits // _CHUNKS)
+    chunk = -(-logits // _LOSS_CHUNKS)
     kept = c if compiles_loss(job) else 4  # logits, or their log-softmax
     passing = c if compiles_loss(job) else 8 + c
     first = kept * logits + passing * chunk
     second = first - kept * chunk + 2 * head
     forward = c * logits if compiles_loss(job) else (c + 4) * logits + 4 * chunk
-    return LossBytes(forward=forward, saved=kept * logits, backward=max(first, first - passing * chunk + head, second))
+    return LossBytes(
+        forward_bytes=forward,
+        saved_bytes=kept * logits,
+        backward_bytes=max(first, first - passing * chunk + head, second),
+    )
 
 
-def _chunks_at_once(job: Job, logits: int, c: int, head: int, *, gradients: int) -> LossBytes:
+def _torchtitan_chunked_loss(job: Job, logits: int, c: int, head: int, *, gradients: int) -> LossBytes:
     """torchtitan: each chunk runs forward and backward before the next (ChunkedLossWrapper).
 
     The hidden states' gradients are collected in fp32.
     """
-    chunk = -(-logits // _CHUNKS)
+    chunk = -(-logits // _LOSS_CHUNKS)
     most = (2 * c if compiles_loss(job) else c + 16 if job.parallel.tensor > 1 else c + 12) * chunk
     largest = gradients + max(most, c * chunk + 2 * head)
-    return LossBytes(forward=largest, saved=gradients, backward=largest)
+    return LossBytes(forward_bytes=largest, saved_bytes=gradients, backward_bytes=largest)
 
 
-def _litgpt(job: Job, logits: int, widths: Widths, unpacked: int) -> LossBytes:
+def _litgpt_loss(job: Job, logits: int, widths: Widths, unpacked: int) -> LossBytes:
     """LitGPT's scripts: Fabric casts the model's outputs to fp32, and the variable ``logits`` outlives the loss.
 
     Adapters make the head run by chunks, whose gradients replace their log-probabilities one by one; else the last
@@ -180,10 +186,10 @@ def _litgpt(job: Job, logits: int, widths: Widths, unpacked: int) -> LossBytes:
         computing = (12 if job.training.micro_batch > 1 else 8) * logits
         backward = max(8 * logits + chunk, 12 * logits)
     return LossBytes(
-        forward=max(passing, computing),
-        saved=8 * logits,
-        backward=backward,
-        gradient=(4 + c) * logits,
-        kept=4 * logits,
-        kept_before=before,
+        forward_bytes=max(passing, computing),
+        saved_bytes=8 * logits,
+        backward_bytes=backward,
+        gradient_bytes=(4 + c) * logits,
+        retained_bytes=4 * logits,
+        retained_before_bytes=before,
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError
-from ..source.data_files import as_layer, read_table
-from ..source.settings import Layer, Setting
+from ..source.data_files import layer_from_table, read_table
+from ..source.settings import Setting, SettingsLayer
 from .program import Program
 
 _RENAMED = {
@@ -33,10 +33,10 @@ _PREFIXES = ("FSDP_", "PARALLELISM_CONFIG_")
 _KINDS = {"FSDP": "use_fsdp", "DEEPSPEED": "use_deepspeed", "MEGATRON_LM": "use_megatron_lm", "MULTI_GPU": "multi_gpu"}
 
 
-def accelerate_layers(program: Program, files: Layer) -> list[Layer]:
+def accelerate_layers(program: Program, files: SettingsLayer) -> list[SettingsLayer]:
     """Settings of accelerate: the launcher's flags, its file, the environment."""
-    launch, notes = program.outer, program.notes
-    layers: list[Layer] = [launch.options]
+    launch, findings = program.launcher, program.findings
+    layers: list[SettingsLayer] = [launch.options]
     if "trl" in launch.launchers:
         layers.append(files)
     named = launch.options.get("config_file") or launch.options.get("accelerate_config")
@@ -45,7 +45,7 @@ def accelerate_layers(program: Program, files: Layer) -> list[Layer]:
     path: Path | None = None
     if named is not None:
         shipped = _shipped_trl_config(str(named.value))
-        path = None if shipped else program.place.path(str(named.value))
+        path = None if shipped else program.filesystem.resolve(str(named.value))
         layers.append(shipped)
     elif "accelerate" in launch.launchers or "trl" in launch.launchers:
         path = _default_file(program.environ)
@@ -53,7 +53,7 @@ def accelerate_layers(program: Program, files: Layer) -> list[Layer]:
         try:
             layers.append(yaml_layer(read_table(path), source=path.name))
         except InputError as error:
-            notes.warn(f"accelerate's configuration is not counted: {error.message}")
+            findings.warn(f"accelerate's configuration is not counted: {error.message}")
     return [*layers, environment_layer(program.environ)]
 
 
@@ -69,11 +69,13 @@ def environment_layer(environ: Mapping[str, str]) -> dict[str, Setting]:
 
 def yaml_layer(table: Mapping[str, Any], *, source: str) -> dict[str, Setting]:
     """The values of a configuration file of accelerate (``accelerate config`` writes one)."""
-    layer = as_layer({name: value for name, value in table.items() if not isinstance(value, dict)}, source=source)
+    layer = layer_from_table(
+        {name: value for name, value in table.items() if not isinstance(value, dict)}, source=source
+    )
     for section, prefix in (("fsdp_config", "fsdp_"), ("deepspeed_config", ""), ("parallelism_config", "")):
         inner = table.get(section)
         if isinstance(inner, dict):
-            named = as_layer(inner, source=source, prefix=f"{section}.")
+            named = layer_from_table(inner, source=source, prefix=f"{section}.")
             layer.update({name if name.startswith(prefix) else prefix + name: item for name, item in named.items()})
     kind = str(table.get("distributed_type", "")).upper()
     if kind in _KINDS:
@@ -101,7 +103,7 @@ def _default_file(environ: Mapping[str, str]) -> Path | None:
     return None
 
 
-def _shipped_trl_config(name: str) -> Layer:
+def _shipped_trl_config(name: str) -> SettingsLayer:
     """The configurations that TRL ships and ``--accelerate_config`` names, as of TRL 1.16 (8 processes each)."""
     origin = f"--accelerate_config {name}, as TRL ships it"
     kinds: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from ..source.flags import is_flag, parse_flags, spelled
+from ..source.flags import flag_name, is_flag, parse_flags
 from ..source.settings import Setting
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
@@ -75,12 +75,12 @@ class Launch:
     """Of the program."""
 
     @property
-    def program(self) -> str | None:
+    def program_name(self) -> str | None:
         """The script's or the module's name, for people; None where the line starts no Python program."""
         return PurePath(self.script).name if self.script else self.module
 
     @property
-    def only_starts(self) -> bool:
+    def only_launches(self) -> bool:
         """Its process trains nothing itself. A tool's own command may do either: it trains where there is one GPU."""
         return bool(self.launchers) and "tool" not in self.launchers
 
@@ -99,20 +99,20 @@ def parse_launch(argv: Sequence[str]) -> Launch:
     Wrappers in front (``env``, ``nohup``, ``srun``, ``uv run``, ...) are stepped over up to the first Python
     interpreter, launcher or script.
     """
-    start = starts_at(argv)
+    start = find_program_index(argv)
     found = Launch() if start is None else _command(list(argv[start:]), Launch())
     matches = [_ASSIGNMENT.fullmatch(token) for token in argv[:start] if not is_flag(token)]
     return replace(found, assignments={match[1]: match[2] for match in matches if match})
 
 
-def words_of(line: Sequence[str]) -> list[str]:
+def split_launch_line(line: Sequence[str]) -> list[str]:
     """A launch line in words, also where it was pasted as one, or is the text of ``bash -c``.
 
     Of several commands the first that starts a program counts; redirections and what follows are left out.
     """
     if len(line) > 1:
         shell = PurePath(line[0]).name in ("sh", "bash", "zsh", "dash") and line[1].startswith("-") and "c" in line[1]
-        return words_of(line[2:3]) if shell and len(line) > 2 else list(line)
+        return split_launch_line(line[2:3]) if shell and len(line) > 2 else list(line)
     lexer = shlex.shlex("".join(line).replace("\\\n", " "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
@@ -123,7 +123,7 @@ def words_of(line: Sequence[str]) -> list[str]:
     for word in [*words, ";"]:
         if not set(word) <= set("();<>|&"):
             command.append(word)
-        elif starts_at(command) is not None:
+        elif find_program_index(command) is not None:
             break
         elif word[0] not in "<>":
             command = []
@@ -132,7 +132,7 @@ def words_of(line: Sequence[str]) -> list[str]:
     return command or list(line)
 
 
-def starts_at(argv: Sequence[str]) -> int | None:
+def find_program_index(argv: Sequence[str]) -> int | None:
     """Where in a line the interpreter, launcher or script stands; 0: nothing wraps it."""
     for index, token in enumerate(argv):
         names_something = index > 0 and argv[index - 1] in _NAMING
@@ -222,7 +222,7 @@ def _own_flags(tokens: Sequence[str], bare: set[str]) -> int:
     """Where a launcher's own flags end and the program begins."""
     index = 0
     while index < len(tokens) and tokens[index].startswith("-"):
-        takes_value = "=" not in tokens[index] and spelled(tokens[index]) not in bare
+        takes_value = "=" not in tokens[index] and flag_name(tokens[index]) not in bare
         index += 2 if takes_value else 1
     return min(index, len(tokens))
 
@@ -242,7 +242,7 @@ def _trl(tokens: list[str], found: Launch) -> Launch:
     )
 
 
-def deepspeed_ranks(world_info: str) -> int | None:
+def count_world_info_ranks(world_info: str) -> int | None:
     """Ranks in the ``--world_info`` of DeepSpeed's per-node launcher: base64 of ``{host: [gpu, ...]}``."""
     try:
         hosts = json.loads(base64.urlsafe_b64decode(world_info))

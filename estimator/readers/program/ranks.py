@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..source.settings import Layer, Setting, Settings, as_int, digits
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_int, parse_digits
 from .accelerate_env import environment_layer
-from .launchers import Launch, deepspeed_ranks
+from .launchers import Launch, count_world_info_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class WorldSize:
     """How many ranks there are."""
 
     ranks: Setting | None
     """None: nobody says."""
-    here: int | None = None
+    per_node: int | None = None
     """Ranks per machine."""
 
 
@@ -22,14 +22,14 @@ _NUMBER_THEIRS = {"torchrun", "accelerate", "deepspeed", "trl"}
 """Launchers that give every process of several its RANK."""
 
 
-def read_world(
+def read_world_size(
     launch: Launch,
-    accelerate: Settings,
+    accelerate: LayeredSettings,
     environ: Mapping[str, str],
     *,
     started: bool = False,
-    workers: int | None = None,
-) -> World:
+    self_started_ranks: int | None = None,
+) -> WorldSize:
     """How many ranks: of a worker, what its environment says; of a launch line, what the launcher will start.
 
     Args:
@@ -37,18 +37,20 @@ def read_world(
         accelerate: settings by accelerate's names, the launcher's own among them.
         environ: of the worker, or of the launch line; empty where it is hidden.
         started: the worker runs already, apart from its launcher: what it was not given, it has not.
-        workers: ranks that the program has started itself.
+        self_started_ranks: ranks that the program has started itself.
     """
-    if workers is not None:
-        origin = f"{workers} processes that it started hold GPU memory"
-        return World(ranks=Setting(value=workers, origin=origin, written=False), here=workers)
+    if self_started_ranks is not None:
+        origin = f"{self_started_ranks} processes that it started hold GPU memory"
+        return WorldSize(
+            ranks=Setting(value=self_started_ranks, origin=origin, written=False), per_node=self_started_ranks
+        )
     environment = environment_layer(environ)
     if "RANK" in environ and "num_processes" in environment:
-        return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
+        return WorldSize(ranks=environment["num_processes"], per_node=as_int(environment.get("processes_here")))
     options, launchers = launch.options, set(launch.launchers)
     if started and environ and launchers & _NUMBER_THEIRS and "tool" not in launchers:
         origin = f"{launch.launchers[-1]} gave it no RANK: a single process"
-        return World(ranks=Setting(value=1, origin=origin, written=False))
+        return WorldSize(ranks=Setting(value=1, origin=origin, written=False))
     if "torchrun" in launchers:
         return _torchrun_world(options, environ)
     if "deepspeed" in launchers:
@@ -61,44 +63,46 @@ def read_world(
         if ranks is None and not _many(accelerate):
             ranks = Setting(value=1, origin="one process unless told otherwise", written=False)
         total = as_int(ranks)
-        return World(ranks=ranks, here=total // machines if total else None)
+        return WorldSize(ranks=ranks, per_node=total // machines if total else None)
     if as_int(environment.get("num_processes")):
-        return World(ranks=environment["num_processes"], here=as_int(environment.get("processes_here")))
-    return World(ranks=Setting(value=1, origin="no launcher: a single process", written=False))
+        return WorldSize(ranks=environment["num_processes"], per_node=as_int(environment.get("processes_here")))
+    return WorldSize(ranks=Setting(value=1, origin="no launcher: a single process", written=False))
 
 
-def _many(accelerate: Settings) -> bool:
-    return any(accelerate.flag(name) for name in ("multi_gpu", "use_fsdp", "use_deepspeed", "use_parallelism_config"))
+def _many(accelerate: LayeredSettings) -> bool:
+    return any(
+        accelerate.is_true(name) for name in ("multi_gpu", "use_fsdp", "use_deepspeed", "use_parallelism_config")
+    )
 
 
-def _torchrun_world(options: Layer, environ: Mapping[str, str]) -> World:
+def _torchrun_world(options: SettingsLayer, environ: Mapping[str, str]) -> WorldSize:
     per_node = options.get("nproc_per_node", Setting(value=1, origin="torchrun's default", written=False))
     here = as_int(per_node)
     if here is None:  # "gpu", "auto": as many as there are
         visible = visible_gpus(environ)
         here = as_int(visible)
         per_node = visible or per_node
-    nodes = digits(str(options["nnodes"].value).rpartition(":")[2]) if "nnodes" in options else 1
+    nodes = parse_digits(str(options["nnodes"].value).rpartition(":")[2]) if "nnodes" in options else 1
     if here is None or not nodes:
-        return World(ranks=None)
+        return WorldSize(ranks=None)
     origin = per_node.origin if nodes == 1 else f"{per_node.origin} times {options['nnodes'].origin}"
-    return World(ranks=Setting(value=here * nodes, origin=origin, written=per_node.written), here=here)
+    return WorldSize(ranks=Setting(value=here * nodes, origin=origin, written=per_node.written), per_node=here)
 
 
-def _deepspeed_world(options: Layer, environ: Mapping[str, str]) -> World:
+def _deepspeed_world(options: SettingsLayer, environ: Mapping[str, str]) -> WorldSize:
     if "world_info" in options:
-        total = deepspeed_ranks(str(options["world_info"].value))
-        return World(ranks=Setting(value=total, origin="--world_info of deepspeed") if total else None)
+        total = count_world_info_ranks(str(options["world_info"].value))
+        return WorldSize(ranks=Setting(value=total, origin="--world_info of deepspeed") if total else None)
     per_node = options.get("num_gpus")
     if per_node is None and "include" in options and ":" in str(options["include"].value):
         hosts = str(options["include"].value).split("@")
         total = sum(len(host.partition(":")[2].split(",")) for host in hosts)
-        return World(ranks=Setting(value=total, origin=options["include"].origin))
+        return WorldSize(ranks=Setting(value=total, origin=options["include"].origin))
     per_node = per_node or visible_gpus(environ)
     here, nodes = as_int(per_node), as_int(options.get("num_nodes")) or 1
     if per_node is None or here is None:
-        return World(ranks=None)
-    return World(ranks=Setting(value=here * nodes, origin=per_node.origin, written=per_node.written), here=here)
+        return WorldSize(ranks=None)
+    return WorldSize(ranks=Setting(value=here * nodes, origin=per_node.origin, written=per_node.written), per_node=here)
 
 
 def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
@@ -111,7 +115,7 @@ def visible_gpus(environ: Mapping[str, str]) -> Setting | None:
 
 def processes_per_node(environ: Mapping[str, str]) -> dict[str, Setting]:
     """What LLaMA-Factory and ms-swift are told by the environment: how many processes torchrun is to start."""
-    per_node, nodes = digits(environ.get("NPROC_PER_NODE", "")), digits(environ.get("NNODES") or "1")
+    per_node, nodes = parse_digits(environ.get("NPROC_PER_NODE", "")), parse_digits(environ.get("NNODES") or "1")
     if per_node is None or nodes is None:
         return {}
     several = " times NNODES" if nodes != 1 else ""

@@ -16,7 +16,7 @@ from typing import Any
 from ...common.errors import InputError
 from ...common.untrusted_files import read_start
 from ..source.data_files import read_table
-from ..source.settings import Setting, Settings
+from ..source.settings import LayeredSettings, Setting
 from .program import Program
 
 _LIMIT_BYTES = 8 << 20
@@ -30,7 +30,7 @@ _SLACK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class LoggedSettings:
     """Settings that a program wrote down when training began."""
 
     table: Mapping[str, Any]
@@ -45,9 +45,9 @@ class Written:
         }
 
 
-def trainer_artefacts(program: Program, settings: Settings) -> dict[str, Setting]:
+def logged_trainer_settings(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
     """What transformers' Trainer told TensorBoard or wandb of its arguments and of the model; empty before it did."""
-    if program.started is None:
+    if program.started_at is None:
         return {}
     layer: dict[str, Setting] = {}
     for written in (*_tensorboard(program, settings), *_wandb(program)):
@@ -56,30 +56,30 @@ def trainer_artefacts(program: Program, settings: Settings) -> dict[str, Setting
     return layer
 
 
-def newest_file(program: Program, folder: str, *patterns: str) -> Path | None:
+def latest_file(program: Program, folder: str, *patterns: str) -> Path | None:
     """The newest of a run's own files in a folder that the program names, written since it started."""
-    if program.started is None:
+    if program.started_at is None:
         return None
-    found = [path for pattern in patterns for path in _since(program, program.place.path(folder), pattern)]
+    found = [path for pattern in patterns for path in _since(program, program.filesystem.resolve(folder), pattern)]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _tensorboard(program: Program, settings: Settings) -> Iterator[Written]:
+def _tensorboard(program: Program, settings: LayeredSettings) -> Iterator[LoggedSettings]:
     """The event file's name ends in the process's pid, as the process itself knows it."""
     output = settings.find("logging_dir", "output_dir")
     folder = program.environ.get("TENSORBOARD_LOGGING_DIR") or (str(output.value) if output is not None else None)
     if program.pid is None:
         return
     name = f"events.out.tfevents.*.{program.pid}.*"
-    for path in _found_below(program, program.place.path(folder) if folder else program.place.cwd, name):
+    for path in _found_below(program, program.filesystem.resolve(folder) if folder else program.filesystem.cwd, name):
         data = _bytes(path)
         arguments = _json_after(data, b"args/text_summary")
         if arguments is not None:
-            yield Written(table=arguments, source=f"TensorBoard's {path.name}, args")
+            yield LoggedSettings(table=arguments, source=f"TensorBoard's {path.name}, args")
         config = _json_after(data, b"model_config/text_summary")
         if config is not None and config.get("model_type"):
             table = {"running_model_config": config, "dtype": config.get("dtype") or config.get("torch_dtype")}
-            yield Written(table=table, source=f"TensorBoard's {path.name}, model_config")
+            yield LoggedSettings(table=table, source=f"TensorBoard's {path.name}, model_config")
 
 
 def _found_below(program: Program, top: Path, name: str) -> list[Path]:
@@ -118,9 +118,9 @@ def _json_after(data: bytes, tag: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _wandb(program: Program) -> Iterator[Written]:
+def _wandb(program: Program) -> Iterator[LoggedSettings]:
     """``config_cb`` lines of wandb's own log, which name the pid: a Python literal with all that was told to it."""
-    folder = program.place.path(program.environ.get("WANDB_DIR") or ".")
+    folder = program.filesystem.resolve(program.environ.get("WANDB_DIR") or ".")
     mark = f":{program.pid} "
     for path in _since(program, folder / "wandb", "*/logs/debug.log"):
         for line in _bytes(path).decode("utf-8", errors="replace").splitlines():
@@ -131,20 +131,20 @@ def _wandb(program: Program) -> Iterator[Written]:
                     yield from _told_to_wandb(table)
 
 
-def _told_to_wandb(table: dict[str, Any]) -> Iterator[Written]:
+def _told_to_wandb(table: dict[str, Any]) -> Iterator[LoggedSettings]:
     """The trainer's arguments, the model's config and peft's, which wandb is told as one table."""
     source = "wandb's debug.log"
-    yield Written(table=table, source=source)
+    yield LoggedSettings(table=table, source=source)
     names = list(table)
     of_model = names[: names.index(_FIRST_ARGUMENT)] if _FIRST_ARGUMENT in names else []
     if "model_type" in of_model:
         config = {name: table[name] for name in of_model if name != "peft_config"}
-        yield Written(table={"running_model_config": config}, source=source)
+        yield LoggedSettings(table={"running_model_config": config}, source=source)
     adapters = table.get("peft_config")
     adapter = next(iter(adapters.values()), None) if isinstance(adapters, dict) else None
     if isinstance(adapter, dict) and adapter.get("peft_type") == "LORA":
         lora = {"use_peft": True, "lora_r": adapter.get("r"), "lora_target_modules": adapter.get("target_modules")}
-        yield Written(table=lora, source=f"{source}: peft_config")
+        yield LoggedSettings(table=lora, source=f"{source}: peft_config")
 
 
 def _literal(text: str) -> dict[str, Any] | None:
@@ -159,7 +159,7 @@ def _since(program: Program, folder: Path, pattern: str) -> list[Path]:
     """Files written since the program started, in the order of their names."""
     try:
         paths = sorted(itertools.islice(folder.glob(pattern), _MOST_ENTRIES))
-        begun = (program.started or 0.0) - _SLACK_SECONDS
+        begun = (program.started_at or 0.0) - _SLACK_SECONDS
         return [path for path in paths if path.stat().st_mtime >= begun]
     except OSError:
         return []

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, read_file
-from ..source.settings import Layer, Setting
-from .script_values import Values, calls
+from ..source.settings import Setting, SettingsLayer
+from .script_values import ScriptEvaluator, calls_in_order
 
 _MOST_BYTES = 3 * 2**16
 """Of a script: read within a second, whatever is in it; transformers' own modeling files have less."""
@@ -52,22 +52,22 @@ _OPTIMIZERS = {
 _SHARDS = {"FSDP": 1, "FullyShardedDataParallel": 1, "fully_shard": 2}
 _OF_SHARDS = {"reshard_after_forward": "fsdp_reshard_after_forward"}
 _MIXED = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
-SIZES = ("per_device_train_batch_size", "max_length")
+SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """What a script gives by itself here is hardly the default: it is asked for."""
-ALL = "**"
+UNKNOWN_TABLE = "**"
 """In place of a name: of arguments that are given as a table."""
 _LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class ScriptSettings:
     """What a script's text says, by the names of transformers' and accelerate's arguments."""
 
-    written: Layer = field(default_factory=dict)
+    written: SettingsLayer = field(default_factory=dict)
     """Literal arguments of the calls that configure the job."""
-    hints: Layer = field(default_factory=dict)
+    hints: SettingsLayer = field(default_factory=dict)
     """Weaker: defaults of its options, batch size of a DataLoader, length of a tokenizer or constant, optimizer."""
-    accelerate: Layer = field(default_factory=dict)
+    accelerate: SettingsLayer = field(default_factory=dict)
     """Arguments of ``Accelerator(...)``; sharding and mixed precision of a loop of its own."""
     called: frozenset[str] = frozenset()
     """Last parts of the names that it calls."""
@@ -94,7 +94,7 @@ class Script:
         return any(_CONFIGS.fullmatch(name) or name.endswith("Trainer") for name in self.called)
 
 
-def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str]) -> Script:
+def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[str, str]) -> ScriptSettings:
     """What a script's text says.
 
     Args:
@@ -121,16 +121,16 @@ def read_script(path: Path, *, options: Mapping[str, Setting], environ: Mapping[
         raise InputError(f"{path}: is not Python that can be read here: nested too deeply") from None
 
 
-def _read(tree: ast.Module, script: str, options: Mapping[str, Setting], environ: Mapping[str, str]) -> Script:
-    values = Values(tree, script=script, options=options, environ=environ)
+def _read(tree: ast.Module, script: str, options: Mapping[str, Setting], environ: Mapping[str, str]) -> ScriptSettings:
+    values = ScriptEvaluator(tree, script=script, options=options, environ=environ)
     reader = _Reader(values)
     called = set()
-    for name, node in calls(tree):
+    for name, node in calls_in_order(tree):
         called.add(name)
         reader.read(name, node)
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     own_loop = not any(name.endswith("Trainer") for name in called)
-    return Script(
+    return ScriptSettings(
         written={**reader.models, **reader.written},
         hints={**values.constants(*_LENGTHS), **reader.hints, **_given(values.defaults)},
         accelerate={**(reader.loop if own_loop else {}), **reader.accelerate},
@@ -140,14 +140,14 @@ def _read(tree: ast.Module, script: str, options: Mapping[str, Setting], environ
     )
 
 
-def _given(defaults: Layer) -> Layer:
+def _given(defaults: SettingsLayer) -> SettingsLayer:
     return {name: setting for name, setting in defaults.items() if setting.value is not None}
 
 
 class _Reader:
     """Goes through a script's calls; the first value of a name stays."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: ScriptEvaluator) -> None:
         self._values = values
         self.written: dict[str, Setting] = {}
         self.models: dict[str, Setting] = {}
@@ -223,8 +223,8 @@ class _Reader:
             if setting is not None and setting.value is not None:
                 into.setdefault((renamed or {}).get(keyword.arg, keyword.arg), setting)
             elif setting is None and keyword.arg in _DECISIVE and into is self.written:
-                what = f"{self._values.place(node)}: {name}({keyword.arg}={_short(keyword.value)})"
-                counted = "." if keyword.arg in SIZES else "; its default is counted."
+                what = f"{self._values.location(node)}: {name}({keyword.arg}={_short(keyword.value)})"
+                counted = "." if keyword.arg in SIZE_ARGUMENTS else "; its default is counted."
                 self.unread[keyword.arg] = f"{what} is only known when the script runs{counted}"
 
     def _table(self, name: str, node: ast.expr, into: dict[str, Setting]) -> None:
@@ -233,8 +233,8 @@ class _Reader:
             return
         setting = self._values.setting(node, f"{name}(**{_short(node)})")
         if setting is None or not isinstance(setting.value, dict):
-            what = f"{self._values.place(node)}: {name}(**{_short(node)})"
-            self.unread[ALL] = f"{what} is only known when the script runs; defaults are counted."
+            what = f"{self._values.location(node)}: {name}(**{_short(node)})"
+            self.unread[UNKNOWN_TABLE] = f"{what} is only known when the script runs; defaults are counted."
             return
         for key, value in setting.value.items():
             into.setdefault(key, Setting(value=value, origin=f"{setting.origin}: {key}"))
@@ -307,12 +307,12 @@ class _Reader:
                 if keyword.arg == "batch_size" and setting is not None:
                     self.hints.setdefault("per_device_train_batch_size", setting)
         else:
-            origin = f"{self._values.place(node)}: {name}(...)"
+            origin = f"{self._values.location(node)}: {name}(...)"
             self.hints.setdefault("optim", Setting(value=_OPTIMIZERS[name], origin=origin))
 
     def _own_loop(self, name: str, node: ast.Call) -> None:
         """Sharding and mixed precision that no library decides."""
-        origin = f"{self._values.place(node)}: {name}(...)"
+        origin = f"{self._values.location(node)}: {name}(...)"
         if name in _SHARDS:
             self.loop.setdefault("use_fsdp", Setting(value=True, origin=origin))
             self.loop.setdefault("fsdp_version", Setting(value=_SHARDS[name], origin=origin))
@@ -325,7 +325,7 @@ class _Reader:
             self.loop.setdefault("mixed_precision", Setting(value=_MIXED[word], origin=origin))
 
     def _say(self, name: str, value: object, node: ast.AST, what: str) -> None:
-        self.written.setdefault(name, Setting(value=value, origin=f"{self._values.place(node)}: {what}"))
+        self.written.setdefault(name, Setting(value=value, origin=f"{self._values.location(node)}: {what}"))
 
 
 def _is_unsloth(node: ast.Call) -> bool:

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..source.settings import Setting, digits
+from ..source.settings import Setting, parse_digits
 
 _MISSING = object()
 _MOST_STEPS = 100_000
@@ -28,7 +28,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 }
 
 
-class Values:
+class ScriptEvaluator:
     """What the names of a script stand for.
 
     Args:
@@ -62,10 +62,10 @@ class Values:
                 continue
             value = self._value(node, depth=0)
             if isinstance(value, int) and not isinstance(value, bool):
-                found[name.lower()] = Setting(value=value, origin=f"{self.place(node)}: {name}")
+                found[name.lower()] = Setting(value=value, origin=f"{self.location(node)}: {name}")
         return found
 
-    def place(self, node: ast.AST) -> str:
+    def location(self, node: ast.AST) -> str:
         """Where a node stands: ``train.py line 12``."""
         return f"{self._script} line {getattr(node, 'lineno', '?')}"
 
@@ -73,11 +73,11 @@ class Values:
         """An expression's value with its place; None where it cannot be told without running the script."""
         option = self._option(node)
         if option is not None:
-            return Setting(value=option.value, origin=f"{option.origin} ({self.place(node)}: {what})")
+            return Setting(value=option.value, origin=f"{option.origin} ({self.location(node)}: {what})")
         value = self._value(node, depth=0)
         if value is _MISSING:
             return None
-        return Setting(value=value, origin=f"{self.place(node)}: {what}")
+        return Setting(value=value, origin=f"{self.location(node)}: {what}")
 
     def _learn(self, node: ast.AST) -> None:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -107,7 +107,7 @@ class Values:
         key = str(dest.value) if isinstance(dest, ast.Constant) else name.lstrip("-").replace("-", "_")
         default = self._value(keywords["default"], depth=0) if "default" in keywords else _usual_default(keywords)
         if key and name.startswith("-") and default is not _MISSING:
-            self._defaults[key] = Setting(value=default, origin=f"{self.place(node)}: default of {name}")
+            self._defaults[key] = Setting(value=default, origin=f"{self.location(node)}: default of {name}")
 
     def _dataclass(self, node: ast.ClassDef) -> None:
         for field in node.body:
@@ -118,7 +118,7 @@ class Values:
                 value = next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None)
             default = self._value(value, depth=0) if value is not None else _MISSING
             if default is not _MISSING:
-                origin = f"{self.place(field)}: default of {field.target.id}"
+                origin = f"{self.location(field)}: default of {field.target.id}"
                 self._defaults[field.target.id] = Setting(value=default, origin=origin)
 
     def _parameters(self, node: ast.FunctionDef) -> None:
@@ -259,11 +259,11 @@ def _usual_default(keywords: Mapping[str | None, ast.expr]) -> Any:
 
 def _number(value: Any) -> Any:
     """Options are strings on the command line."""
-    known = digits(value) if isinstance(value, str) else None
+    known = parse_digits(value) if isinstance(value, str) else None
     return value if known is None else known
 
 
-def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+def calls_in_order(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
     """Every call with the last part of its name, in the order of the script."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for node in sorted(found, key=lambda call: (call.lineno, call.col_offset)):

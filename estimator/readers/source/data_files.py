@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import InputError
-from ...common.untrusted_files import TooLargeError, check_shape, parse_toml, read_file
-from .filesystem_view import Place
+from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, read_file
+from .filesystem_view import FilesystemView
 from .settings import Setting
 
 _KINDS = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
@@ -40,7 +40,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read as text: {reason}") from None
 
 
-def as_layer(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Setting]:
+def layer_from_table(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Setting]:
     """A table's values as settings; ``source`` names the file, ``prefix`` the table inside it."""
     return {
         name.replace("-", "_"): Setting(value=value, origin=f"{source}: {prefix}{name}")
@@ -49,7 +49,7 @@ def as_layer(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict
     }
 
 
-def table_of(value: Any, place: Place) -> tuple[dict[str, Any], str]:
+def table_of_setting(value: Any, filesystem: FilesystemView) -> tuple[dict[str, Any], str]:
     """A setting that holds a table: itself, as JSON text, or as the path of a file; with a name for its source.
 
     Raises:
@@ -61,14 +61,14 @@ def table_of(value: Any, place: Place) -> tuple[dict[str, Any], str]:
     if text.startswith("{"):
         data = _json(Path("the JSON on the command line"), text)
         return (data if isinstance(data, dict) else {}), ""
-    path = place.path(text)
+    path = filesystem.resolve(text)
     return read_table(path), path.name
 
 
 def _json(path: Path, text: str) -> Any:
     try:
         data = json.loads(text)
-        check_shape(data)
+        check_nesting(data)
     except RecursionError:
         raise InputError(f"{path}: not JSON: nested too deeply") from None
     except ValueError as error:
@@ -83,7 +83,7 @@ def _yaml(path: Path, text: str) -> Any:
 
     try:
         data = yaml.load(text, BoundedLoader)  # noqa: S506 - a safe loader
-        check_shape(data)
+        check_nesting(data)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" in line {mark.line + 1}" if mark is not None else ""

@@ -4,20 +4,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...job.job import Doubt, Job
+from ...job.job import Job, UncertaintyDirection
 from ...job.job_file import with_changes
 
-NEEDED = ("model.id", "training.micro_batch", "training.sequence_length")
+REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Without these keys an estimate would be about another job."""
 _ACCUMULATION = "training.gradient_accumulation"
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits"]
-STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
+MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
 _DECIDES: Mapping[str, tuple[Component, ...]] = {
     "model.attention": ("activations",),
     "training.micro_batch": ("activations", "logits"),
     "training.sequence_length": ("activations", "logits"),
     "training.gradient_accumulation": ("gradients",),
-    "training.precision": (*STATES, "activations"),
+    "training.precision": (*MODEL_STATES, "activations"),
     "training.optimizer": ("optimizer",),
     "training.activation_checkpointing": ("activations",),
     "training.loss": ("logits",),
@@ -26,9 +26,9 @@ _DECIDES: Mapping[str, tuple[Component, ...]] = {
     "lora.quantization": ("weights",),
     "inference.weights": ("weights",),
     "inference.cache_dtype": ("activations",),
-    "parallel.strategy": STATES,
-    "parallel.sharding": STATES,
-    "parallel.cpu_offload": STATES,
+    "parallel.strategy": MODEL_STATES,
+    "parallel.sharding": MODEL_STATES,
+    "parallel.cpu_offload": MODEL_STATES,
     "parallel.reduce_dtype": ("gradients",),
 }
 """What the value of a job key decides, where it is in doubt."""
@@ -52,7 +52,7 @@ class Uncertainty:
     """A component of the budget that may be another than the job's settings make it."""
 
     component: Component
-    doubt: Doubt
+    direction: UncertaintyDirection
     unless: str | None
     """A job key: the doubt is gone where the user says its value."""
 
@@ -101,19 +101,19 @@ class JobReading:
             InputError: an override has an unknown key or a wrong value.
         """
         found = {finding.key: finding.value for finding in self.findings}
-        found |= self._unsure(overrides or {})
+        found |= self._uncertainties_left(overrides or {})
         job = with_changes(with_changes(Job(), found, where="what was read"), overrides or {}, where="your changes")
         if self.global_batch is None or _ACCUMULATION in (overrides or {}):
             return job
         steps = self.global_batch.steps(job.training.micro_batch * job.parallel.data_ranks)
         return with_changes(job, {_ACCUMULATION: steps}, where=self.global_batch.origin)
 
-    def _unsure(self, overrides: Mapping[str, Any]) -> dict[str, Doubt]:
-        doubts: dict[str, Doubt] = {}
+    def _uncertainties_left(self, overrides: Mapping[str, Any]) -> dict[str, UncertaintyDirection]:
+        doubts: dict[str, UncertaintyDirection] = {}
         for each in self.uncertainties:
             if each.unless is None or each.unless not in overrides:
                 key = f"unsure.{each.component}"
-                doubts[key] = each.doubt if doubts.get(key, each.doubt) == each.doubt else "either"
+                doubts[key] = each.direction if doubts.get(key, each.direction) == each.direction else "either"
         return doubts
 
     def still_missing(self, overrides: Mapping[str, Any] | None = None) -> tuple[str, ...]:
@@ -124,13 +124,13 @@ class JobReading:
         return tuple(key for key in self.missing if key not in given)
 
 
-class Notes:
+class FindingCollector:
     """Findings and warnings while they are gathered. The first finding of a key stays, so ask the best source first."""
 
     def __init__(self) -> None:
         self._findings: dict[str, Finding] = {}
         self._warnings: list[str] = []
-        self._needed = list(NEEDED)
+        self._needed = list(REQUIRED_KEYS)
         self._uncertainties: dict[Uncertainty, None] = {}
         self._global_batch: GlobalBatch | None = None
 
@@ -142,15 +142,17 @@ class Notes:
         """Note sentences for the user, each once."""
         self._warnings += [sentence for sentence in sentences if sentence not in self._warnings]
 
-    def doubt(self, doubt: Doubt, *components: Component, unless: str | None = None) -> None:
+    def add_uncertainty(
+        self, direction: UncertaintyDirection, *components: Component, unless: str | None = None
+    ) -> None:
         """Note what may be another than the job says: ``less``, ``more`` or ``either``; until the user says a key."""
         for component in components:
-            self._uncertainties[Uncertainty(component=component, doubt=doubt, unless=unless)] = None
+            self._uncertainties[Uncertainty(component=component, direction=direction, unless=unless)] = None
 
-    def unsure(self, key: str, sentence: str, *, doubt: Doubt = "either") -> None:
+    def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
         """Note that a key's value is in doubt, and with it what it decides; until the user says it."""
         self.warn(sentence)
-        self.doubt(doubt, *_DECIDES[key], unless=key)
+        self.add_uncertainty(direction, *_DECIDES[key], unless=key)
 
     def put_global_batch(
         self, sequences: int | None, origin: str, *, written: bool = True, rounds_up: bool = False
@@ -159,7 +161,7 @@ class Notes:
         if sequences is not None:
             self._global_batch = GlobalBatch(sequences=sequences, origin=origin, written=written, rounds_up=rounds_up)
 
-    def need(self, key: str) -> None:
+    def require(self, key: str) -> None:
         """Ask the user for a key, unless it is found."""
         self._needed.append(key)
 
@@ -167,7 +169,7 @@ class Notes:
         """What was noted for a key."""
         return self._findings.get(key)
 
-    def reading(self) -> JobReading:
+    def build(self) -> JobReading:
         """All of it; what is needed and was not noted is missing."""
         self._findings |= {finding.key: finding for finding in self._accumulation()}
         tables = ("name", "model", "training", "lora", "inference", "parallel", "target", "software", "run")

@@ -9,7 +9,7 @@ _MOST_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FilesystemView:
     """A program's view of the file system, reachable from here."""
 
     cwd: Path
@@ -18,10 +18,10 @@ class Place:
     """What ``~`` stands for, as we reach it."""
     root: Path | None = None
     """Its root folder, as we reach it (``/proc/PID/root`` of a container); None: ours."""
-    others: tuple[Path, ...] = ()
+    fallback_folders: tuple[Path, ...] = ()
     """Folders to look in where a relative path leads nowhere from ``cwd``; for a program whose folder is not known."""
 
-    def path(self, text: str) -> Path:
+    def resolve(self, text: str) -> Path:
         """A path that the program was given, as we reach it. Links are followed below another root only."""
         text = text.replace("\0", "")  # which no path has, but YAML can spell
         if text == "~" or text.startswith("~/"):
@@ -29,14 +29,14 @@ class Place:
         if text.startswith("/"):
             inside = self.root is not None and not text.startswith(f"{self.root}/")
             return self._followed(os.path.normpath(f"{self.root}{text}" if inside else text))
-        places = [self._followed(os.path.normpath(folder / text)) for folder in (self.cwd, *self.others)]
+        places = [self._followed(os.path.normpath(folder / text)) for folder in (self.cwd, *self.fallback_folders)]
         return next((path for path in places if os.access(path, os.F_OK)), places[0])
 
     def _followed(self, path: str) -> Path:
-        return Path(path) if self.root is None else followed(self.root, path)
+        return Path(path) if self.root is None else follow_links(self.root, path)
 
 
-def followed(root: Path, path: str) -> Path:
+def follow_links(root: Path, path: str) -> Path:
     """A path below another root with its links followed there: an absolute link would lead into our own root.
 
     Args:

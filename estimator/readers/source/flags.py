@@ -13,7 +13,7 @@ def is_flag(token: str) -> bool:
     return _FLAG.match(token) is not None
 
 
-def spelled(flag: str) -> str:
+def flag_name(flag: str) -> str:
     """A flag's name: without dashes in front, with underscores inside."""
     return flag.lstrip("-").partition("=")[0].replace("-", "_")
 
@@ -39,7 +39,7 @@ def parse_flags(tokens: Sequence[str], *, where: str = "on the command line") ->
             values.append(tokens[index])
             index += 1
         value = True if not values else values[0] if len(values) == 1 else values
-        name = spelled(flag)
+        name = flag_name(flag)
         flags[name] = Setting(value=value, origin=f"{flag} {where}")
         if value is True and name.startswith("no_"):
             flags[name[3:]] = Setting(value=False, origin=f"{flag} {where}")

@@ -18,16 +18,16 @@ class Setting:
     """False for a default or an inference."""
 
 
-Layer = Mapping[str, Setting]
+SettingsLayer = Mapping[str, Setting]
 
 
-class Settings:
+class LayeredSettings:
     """Layers of settings, the one that wins first.
 
     Names are spelled with underscores. A value that says nothing (``null``, ``None``) counts as not given.
     """
 
-    def __init__(self, *layers: Layer) -> None:
+    def __init__(self, *layers: SettingsLayer) -> None:
         self._layers = layers
         self._asked: set[str] = set()
 
@@ -41,11 +41,11 @@ class Settings:
                     return setting
         return None
 
-    def flag(self, *names: str) -> bool:
+    def is_true(self, *names: str) -> bool:
         """Whether one of these is set to something true; not given counts as false."""
         return as_bool(self.find(*names)) is True
 
-    def never_asked(self) -> Iterator[tuple[str, Setting]]:
+    def unread(self) -> Iterator[tuple[str, Setting]]:
         """What was written but no reader looked at, once per name."""
         seen = set(self._asked)
         for layer in self._layers:
@@ -70,7 +70,7 @@ def as_int(setting: Setting | None) -> int | None:
     return int(number) if 1 <= number < 2**31 and number == int(number) else None
 
 
-def digits(text: str) -> int | None:
+def parse_digits(text: str) -> int | None:
     """A number in plain digits, as a launcher takes one; None: it is none, or as long as none is."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 

@@ -14,7 +14,7 @@ def version_tuple(text: str | None) -> tuple[int, ...] | None:
     return (int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0) if numbers else None
 
 
-def named(framework: str, versions: Mapping[str, str]) -> str:
+def framework_with_version(framework: str, versions: Mapping[str, str]) -> str:
     """``transformers 5.2.0``, or ``transformers (version not known, 5 assumed)``."""
     assumed = {"transformers": "5", "trl": "1.16", "peft": "0.17", "torch": "2.8"}[framework]
     known = versions.get(framework)
@@ -33,7 +33,7 @@ def transformers_defaults(versions: Mapping[str, str]) -> dict[str, Setting]:
         "dtype": "auto" if five else "float32",
         "fsdp_version_default": 2 if five else 1,
     }
-    return _defaults(values, f"default of {named('transformers', versions)}")
+    return _defaults(values, f"default of {framework_with_version('transformers', versions)}")
 
 
 def trl_defaults(method: str, versions: Mapping[str, str]) -> dict[str, Setting]:
@@ -49,7 +49,7 @@ def trl_defaults(method: str, versions: Mapping[str, str]) -> dict[str, Setting]
         values["loss_type"] = "chunked_nll"
     if version >= (1, 0):
         values["dtype"] = "float32"
-    return _defaults(values, f"default of {named('trl', versions)}")
+    return _defaults(values, f"default of {framework_with_version('trl', versions)}")
 
 
 def _defaults(values: Mapping[str, object], origin: str) -> dict[str, Setting]:

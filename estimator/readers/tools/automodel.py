@@ -5,9 +5,9 @@ transformers' own; FSDP2 gathers in bf16 and reduces in fp32.
 """
 
 from ..program.program import Program
-from ..program.ranks import World, read_world
-from ..source.evidence import JobReading, Notes
-from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..program.ranks import WorldSize, read_world_size
+from ..source.evidence import FindingCollector, JobReading
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..trainer.model_facts import known_config, stored_dtype
 from ..trainer.precision import WEIGHT_TYPES
 from ..trainer.unread_settings import warn_of_unread
@@ -55,128 +55,130 @@ _ATTENTION = {name: name for name in ("sdpa", "eager", "flash_attention_2", "fla
 
 def read(program: Program) -> JobReading:
     """The job of an Automodel recipe."""
-    notes, settings = program.notes, tool_settings(program, "c", "config")
+    findings, settings = program.findings, tool_settings(program, "c", "config")
     find = settings.find
     _model(program, settings)
-    put_int(notes, "training.micro_batch", find("step_scheduler.local_batch_size", "step_scheduler.micro_batch_size"))
-    _length(settings, notes)
+    put_int(
+        findings, "training.micro_batch", find("step_scheduler.local_batch_size", "step_scheduler.micro_batch_size")
+    )
+    _length(settings, findings)
     _precision(program, settings)
-    _optimizer(settings, notes)
+    _optimizer(settings, findings)
     loss = find("loss_fn._target_", "loss_fn")
     if loss is not None:
-        notes.put("training.loss", _LOSSES.get(as_word(loss) or "", "full"), loss.origin)
-    put_bool(notes, "training.compile", find("compile.enabled", "compile"))
-    _adapters(settings, notes)
-    _checkpointing(settings, notes)
+        findings.put("training.loss", _LOSSES.get(as_word(loss) or "", "full"), loss.origin)
+    put_bool(findings, "training.compile", find("compile.enabled", "compile"))
+    _adapters(settings, findings)
+    _checkpointing(settings, findings)
     _parallel(program, settings)
     if (total := find("step_scheduler.global_batch_size")) is not None:
-        notes.put_global_batch(as_int(total), total.origin)
-    warn_of_unread(settings, notes)
-    return notes.reading()
+        findings.put_global_batch(as_int(total), total.origin)
+    warn_of_unread(settings, findings)
+    return findings.build()
 
 
-def _model(program: Program, settings: Settings) -> None:
-    notes = program.notes
+def _model(program: Program, settings: LayeredSettings) -> None:
+    findings = program.findings
     name = settings.find(
         "model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config.name_or_path"
     )
     if name is not None:
-        notes.put("model.id", folder_id(program.place, str(name.value)) or str(name.value), name.origin)
+        findings.put("model.id", folder_id(program.filesystem, str(name.value)) or str(name.value), name.origin)
     builder = settings.find("model._target_")
     task = next((task for word, task in _TASKS.items() if builder is not None and word in str(builder.value)), None)
     if builder is not None and task is not None:
-        notes.put("model.task", task, builder.origin)
+        findings.put("model.task", task, builder.origin)
     attention = settings.find("model.attn_implementation", "model.backend.attn")
     if attention is not None and as_word(attention) in _ATTENTION:
-        notes.put("model.attention", as_word(attention), attention.origin)
+        findings.put("model.attention", as_word(attention), attention.origin)
     elif attention is not None:
         sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
-        notes.unsure("model.attention", sentence)
+        findings.mark_uncertain("model.attention", sentence)
     origin = "written nowhere; FlashAttention 2 where it is installed, which takes as much"
-    notes.put("model.attention", "sdpa", origin, written=False)
+    findings.put("model.attention", "sdpa", origin, written=False)
 
 
-def _precision(program: Program, settings: Settings) -> None:
+def _precision(program: Program, settings: LayeredSettings) -> None:
     """The type the weights are loaded in, by default as stored; FSDP2 gathers fp32 weights in 16 bits."""
-    notes, dtype = program.notes, settings.find("model.torch_dtype", "model.dtype")
+    findings, dtype = program.findings, settings.find("model.torch_dtype", "model.dtype")
     if dtype is None or as_word(dtype) == "auto":
-        stored = stored_dtype(known_config(notes.get("model.id"), program.environ))
+        stored = stored_dtype(known_config(findings.get("model.id"), program.environ))
         dtype = stored or Setting(value="bfloat16", origin="Automodel's usual torch_dtype", written=False)
     policy = settings.find("distributed.mp_policy.param_dtype")
     low = WEIGHT_TYPES.get(as_word(policy) or "bfloat16", "bf16")
     if WEIGHT_TYPES.get(as_word(dtype) or "") == "fp32" and low != "fp32" and _shards(program, settings):
         origin = f"{dtype.origin}; FSDP2 gathers in {policy.origin if policy is not None else 'bf16 by default'}"
-        notes.put("training.precision", f"{low}-mixed", origin, written=dtype.written)
+        findings.put("training.precision", f"{low}-mixed", origin, written=dtype.written)
     elif (kept := settings.find("distributed.preserve_fp32_weights")) is not None and as_bool(kept):
-        notes.put("training.precision", f"{low}-mixed", kept.origin)
+        findings.put("training.precision", f"{low}-mixed", kept.origin)
     else:
-        put_word(notes, "training.precision", dtype, WEIGHT_TYPES)
+        put_word(findings, "training.precision", dtype, WEIGHT_TYPES)
 
 
-def _shards(program: Program, settings: Settings) -> bool:
+def _shards(program: Program, settings: LayeredSettings) -> bool:
     named = _strategy(settings)
     several = as_int(_world(program, settings).ranks) != 1
     return named is not None and several and _STRATEGIES.get(as_word(named) or "", "fsdp2") == "fsdp2"
 
 
-def _length(settings: Settings, notes: Notes) -> None:
+def _length(settings: LayeredSettings, findings: FindingCollector) -> None:
     packed = settings.find("packed_sequence.packed_sequence_size")
     if as_int(packed):
-        put_int(notes, "training.sequence_length", packed)
+        put_int(findings, "training.sequence_length", packed)
         return
     length = settings.find("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_length", "dataset.max_length")
-    put_int(notes, "training.sequence_length", length)
+    put_int(findings, "training.sequence_length", length)
 
 
-def _optimizer(settings: Settings, notes: Notes) -> None:
+def _optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("optimizer._target_", "optimizer.name", "optimizer")
     if setting is None:
         return
     known = _OPTIMIZERS.get(as_word(setting) or "")
     if known is None:
         sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        notes.unsure("training.optimizer", sentence)
+        findings.mark_uncertain("training.optimizer", sentence)
     if known in (None, "adamw"):
-        known = "adamw-fused" if settings.flag("optimizer.fused") else "adamw"
-    notes.put("training.optimizer", known, setting.origin)
+        known = "adamw-fused" if settings.is_true("optimizer.fused") else "adamw"
+    findings.put("training.optimizer", known, setting.origin)
 
 
-def _adapters(settings: Settings, notes: Notes) -> None:
+def _adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
     find = settings.find
     target = find("peft._target_", "peft.dim", "peft.peft_scheme")
     if target is None:
         return
     rank = find("peft.dim") or Setting(value=8, origin="Automodel's default peft.dim", written=False)
-    put_int(notes, "lora.rank", rank)
+    put_int(findings, "lora.rank", rank)
     modules = find("peft.target_modules")
     everything = find("peft.match_all_linear")
     if everything is not None and as_bool(everything):
-        notes.put("lora.targets", "all-linear", everything.origin)
+        findings.put("lora.targets", "all-linear", everything.origin)
     elif modules is not None:
-        _targets(modules, notes)
+        _targets(modules, findings)
     four, eight = find("quantization.load_in_4bit"), find("quantization.load_in_8bit")
     double = find("quantization.bnb_4bit_use_double_quant")
     if four is not None and as_bool(four):
-        notes.put("lora.quantization", "nf4-double" if as_bool(double) else "nf4", four.origin)
+        findings.put("lora.quantization", "nf4-double" if as_bool(double) else "nf4", four.origin)
     elif eight is not None and as_bool(eight):
-        notes.put("lora.quantization", "int8", eight.origin)
+        findings.put("lora.quantization", "int8", eight.origin)
 
 
-def _targets(modules: Setting, notes: Notes) -> None:
+def _targets(modules: Setting, findings: FindingCollector) -> None:
     """Names may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one of that name."""
     patterns = modules.value if isinstance(modules.value, list) else [modules.value]
     names = [str(pattern).rpartition(".")[2] for pattern in patterns]
     if names == ["*_proj"]:
-        notes.put("lora.targets", "all-linear", modules.origin)
+        findings.put("lora.targets", "all-linear", modules.origin)
     elif any("*" in name for name in names):
-        notes.warn(f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as names.")
-        notes.need("lora.targets")
+        findings.warn(f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as names.")
+        findings.require("lora.targets")
     else:
-        notes.put("lora.targets", names, modules.origin)
+        findings.put("lora.targets", names, modules.origin)
 
 
-def _parallel(program: Program, settings: Settings) -> None:
-    notes, find = program.notes, settings.find
+def _parallel(program: Program, settings: LayeredSettings) -> None:
+    findings, find = program.findings, settings.find
     world = _world(program, settings)
     named = _strategy(settings)
     strategy = _STRATEGIES.get(as_word(named) or "") if named is not None else None
@@ -184,8 +186,8 @@ def _parallel(program: Program, settings: Settings) -> None:
         return
     if strategy is None:
         sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
-        notes.unsure("parallel.strategy", sentence, doubt="more")
-    notes.put("parallel.strategy", strategy or "fsdp2", named.origin, written=named.written)
+        findings.mark_uncertain("parallel.strategy", sentence, direction="more")
+    findings.put("parallel.strategy", strategy or "fsdp2", named.origin, written=named.written)
     sizes = {
         "tensor": find("distributed.tp_size"),
         "pipeline": find("distributed.pp_size"),
@@ -194,28 +196,28 @@ def _parallel(program: Program, settings: Settings) -> None:
         "data_replicate": find("distributed.dp_replicate_size"),
     }
     if strategy == "ddp":
-        put_int(notes, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
+        put_int(findings, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
         return
     put_ranks(program, world, sizes, _data_shards(settings))
-    put_bool(notes, "parallel.sequence_parallel", find("distributed.sequence_parallel"))
-    _reshard(settings, notes)
-    put_bool(notes, "parallel.double_buffer", find("distributed.fsdp_double_buffer"))
+    put_bool(findings, "parallel.sequence_parallel", find("distributed.sequence_parallel"))
+    _reshard(settings, findings)
+    put_bool(findings, "parallel.double_buffer", find("distributed.fsdp_double_buffer"))
     sharding = find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
     if strategy == "megatron-fsdp":
         default = Setting(value="optim_grads_params", origin="Automodel's default sharding", written=False)
-        put_word(notes, "parallel.sharding", sharding or default, _SHARDING)
+        put_word(findings, "parallel.sharding", sharding or default, _SHARDING)
     offload = find("distributed.offload_policy", "distributed.cpu_offload", "distributed.offload_policy._target_")
     if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
-        notes.put("parallel.cpu_offload", "all", offload.origin)
+        findings.put("parallel.cpu_offload", "all", offload.origin)
     reduce = find("distributed.mp_policy.reduce_dtype", "distributed.grad_reduce_in_fp32")
     if reduce is None and strategy == "megatron-fsdp":
         reduce = Setting(value=False, origin="Automodel's default grad_reduce_in_fp32", written=False)
     if reduce is not None:
         value = WEIGHT_TYPES.get(as_word(reduce) or "", "fp32" if as_bool(reduce) else "bf16")
-        notes.put("parallel.reduce_dtype", value, reduce.origin, written=reduce.written)
+        findings.put("parallel.reduce_dtype", value, reduce.origin, written=reduce.written)
 
 
-def _strategy(settings: Settings) -> Setting | None:
+def _strategy(settings: LayeredSettings) -> Setting | None:
     """FSDP2 where only sizes are given; None where nothing is said of several ranks."""
     named = settings.find("distributed.strategy", "distributed._target_", "distributed_config._target_")
     sized = [name for name in ("dp", "tp", "cp", "pp", "ep") if settings.find(f"distributed.{name}_size") is not None]
@@ -224,7 +226,7 @@ def _strategy(settings: Settings) -> Setting | None:
     return named
 
 
-def _data_shards(settings: Settings) -> Setting | None:
+def _data_shards(settings: LayeredSettings) -> Setting | None:
     """``dp_size`` counts all data-parallel ranks, the copies among them."""
     total, copies = settings.find("distributed.dp_size"), settings.find("distributed.dp_replicate_size")
     size = as_int(total)
@@ -233,28 +235,28 @@ def _data_shards(settings: Settings) -> Setting | None:
     return Setting(value=max(1, size // (as_int(copies) or 1)), origin=total.origin)
 
 
-def _reshard(settings: Settings, notes: Notes) -> None:
+def _reshard(settings: LayeredSettings, findings: FindingCollector) -> None:
     """By default weights stay gathered where experts are spread over ranks (``MoEParallelizerConfig``)."""
     experts = settings.find("distributed.ep_size")
     said = settings.find("distributed.moe.reshard_after_forward")
     if experts is not None and (as_int(experts) or 1) > 1:
         default = Setting(value=False, origin=f"{experts.origin}: Automodel's default with experts", written=False)
-        put_bool(notes, "parallel.reshard_after_forward", said or default)
-    put_bool(notes, "parallel.reshard_after_forward", settings.find("distributed.reshard_after_forward"))
+        put_bool(findings, "parallel.reshard_after_forward", said or default)
+    put_bool(findings, "parallel.reshard_after_forward", settings.find("distributed.reshard_after_forward"))
 
 
-def _world(program: Program, settings: Settings) -> World:
+def _world(program: Program, settings: LayeredSettings) -> WorldSize:
     """``automodel`` itself starts a rank per GPU, or as many as ``--nproc-per-node`` says."""
     per_node = settings.find("nproc_per_node")
-    if "tool" not in program.outer.launchers or "RANK" in program.environ:
-        return read_world(program.outer, Settings(), program.environ)
-    return World(ranks=per_node if as_int(per_node) else None)
+    if "tool" not in program.launcher.launchers or "RANK" in program.environ:
+        return read_world_size(program.launcher, LayeredSettings(), program.environ)
+    return WorldSize(ranks=per_node if as_int(per_node) else None)
 
 
-def _checkpointing(settings: Settings, notes: Notes) -> None:
+def _checkpointing(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("distributed.activation_checkpointing", "activation_checkpointing")
     put_word(
-        notes,
+        findings,
         "training.activation_checkpointing",
         setting,
         {"true": "full", "full": "full", "selective": "selective", "false": "none", "none": "none"},

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..program.accelerate_env import accelerate_layers
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import Layer, Setting, Settings, as_bool, as_int, as_word
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.merged_settings import tool_layers
@@ -47,7 +47,7 @@ _NOT_FOR_MEMORY = (
 def read(program: Program) -> JobReading:
     """The job of an axolotl configuration."""
     written = tool_layers(program, "config", written=("debug.log",))
-    raw = Settings(*written)
+    raw = LayeredSettings(*written)
     found = [_translate(layer) for layer in written]
     defaults = {
         **transformers_defaults(program.versions),
@@ -63,7 +63,7 @@ def read(program: Program) -> JobReading:
     )
 
 
-def _translate(layer: Layer) -> Translation:
+def _translate(layer: SettingsLayer) -> Translation:
     found = Translation(layer)
     found.rename(_RENAMED)
     found.rename(_ACCELERATE, other=True)
@@ -122,7 +122,7 @@ def _loss(found: Translation) -> None:
     found.drop("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "liger_cross_entropy")
 
 
-def _half(raw: Settings) -> dict[str, Setting]:
+def _half(raw: LayeredSettings) -> dict[str, Setting]:
     """Weights are loaded in the type of computation: bf16 unless fp16 or neither is asked for (``utils/config``)."""
     bf16 = raw.find("bf16", "bfloat16") or Setting(value="auto", origin="axolotl's default bf16: auto", written=False)
     fp16 = raw.find("fp16", "float16")
@@ -130,14 +130,17 @@ def _half(raw: Settings) -> dict[str, Setting]:
         return {"bf16": replace(bf16, value=True), "fp16": replace(bf16, value=False), "dtype": _loaded("bfloat16")}
     if fp16 is not None and as_bool(fp16):
         return {"bf16": replace(fp16, value=False), "fp16": replace(fp16, value=True), "dtype": _loaded("float16")}
-    return {"bf16": replace(bf16, value=False), "dtype": _loaded("float16" if raw.flag("load_in_8bit") else "float32")}
+    return {
+        "bf16": replace(bf16, value=False),
+        "dtype": _loaded("float16" if raw.is_true("load_in_8bit") else "float32"),
+    }
 
 
 def _loaded(kind: str) -> Setting:
     return Setting(value=kind, origin=f"axolotl loads weights in {kind} then", written=False)
 
 
-def _accumulation(raw: Settings) -> dict[str, Setting]:
+def _accumulation(raw: LayeredSettings) -> dict[str, Setting]:
     """``batch_size`` counts the sequences of a rank's step, and is no micro-batch."""
     total, micro = raw.find("batch_size"), as_int(raw.find("micro_batch_size"))
     if total is None:
@@ -150,7 +153,7 @@ def _accumulation(raw: Settings) -> dict[str, Setting]:
     }
 
 
-def _quantization(raw: Settings) -> dict[str, Setting]:
+def _quantization(raw: LayeredSettings) -> dict[str, Setting]:
     """QLoRA is in 4 bits, quantized twice (``loaders/model.py``)."""
     adapter, kind = raw.find("adapter"), raw.find("peft.weight_dtype")
     if adapter is not None and kind is not None:  # whichever backend: torchao has scales of 8 or 16 bits
@@ -163,8 +166,8 @@ def _quantization(raw: Settings) -> dict[str, Setting]:
     return {"load_in_4bit": replace(adapter, value=True), "bnb_4bit_use_double_quant": double}
 
 
-def _method(settings: Settings) -> str | None:
-    if settings.flag("reward_model"):
+def _method(settings: LayeredSettings) -> str | None:
+    if settings.is_true("reward_model"):
         return "reward"
     kind = settings.find("rl")
     if kind is not None and as_word(kind) in ("dpo", "ipo", "simpo"):

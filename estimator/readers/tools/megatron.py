@@ -6,9 +6,9 @@ Names, meanings and defaults: ``megatron/training/arguments.py`` and ``megatron/
 from typing import Any
 
 from ..program.program import Program
-from ..program.ranks import World, read_world
-from ..source.evidence import JobReading, Notes
-from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..program.ranks import WorldSize, read_world_size
+from ..source.evidence import FindingCollector, JobReading
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..trainer.unread_settings import warn_of_unread
 from .shared.job_keys import put_bool, put_int, put_ranks, put_word
 from .shared.merged_settings import tool_settings
@@ -24,38 +24,38 @@ _ATTENTION = {"flash": "flash_attention_2", "fused": "flash_attention_2", "unfus
 
 def read(program: Program) -> JobReading:
     """The job of a Megatron-LM command line."""
-    notes, settings = program.notes, tool_settings(program, "yaml_cfg")
-    notes.put("training.framework", "megatron", "the program is Megatron-LM's")
-    if settings.flag("use_checkpoint_args"):
-        notes.warn("--use-checkpoint-args takes the model's shape from a checkpoint, which is not read.")
-    _model(settings, notes)
-    put_int(notes, "training.micro_batch", settings.find("micro_batch_size"))
-    put_int(notes, "training.sequence_length", settings.find("seq_length", "encoder_seq_length"))
-    half = next((name for name in ("bf16", "fp16") if settings.flag(name)), None)
+    findings, settings = program.findings, tool_settings(program, "yaml_cfg")
+    findings.put("training.framework", "megatron", "the program is Megatron-LM's")
+    if settings.is_true("use_checkpoint_args"):
+        findings.warn("--use-checkpoint-args takes the model's shape from a checkpoint, which is not read.")
+    _model(settings, findings)
+    put_int(findings, "training.micro_batch", settings.find("micro_batch_size"))
+    put_int(findings, "training.sequence_length", settings.find("seq_length", "encoder_seq_length"))
+    half = next((name for name in ("bf16", "fp16") if settings.is_true(name)), None)
     said = settings.find(half) if half else None
     origin = said.origin if said is not None else "neither --bf16 nor --fp16"
-    notes.put("training.precision", f"{half}-mixed" if half else "fp32", origin)
-    _reduction(half, settings, notes)
+    findings.put("training.precision", f"{half}-mixed" if half else "fp32", origin)
+    _reduction(half, settings, findings)
     optimizer = settings.find("optimizer") or Setting(value="adam", origin="Megatron's default", written=False)
-    put_word(notes, "training.optimizer", optimizer, {"adam": "adamw-fused", "sgd": "sgd-momentum", "muon": "muon"})
-    _recompute(settings, notes)
+    put_word(findings, "training.optimizer", optimizer, {"adam": "adamw-fused", "sgd": "sgd-momentum", "muon": "muon"})
+    _recompute(settings, findings)
     _parallel(program, settings)
     if (total := settings.find("global_batch_size")) is not None:
-        notes.put_global_batch(as_int(total), total.origin)
-    warn_of_unread(settings, notes)
-    return notes.reading()
+        findings.put_global_batch(as_int(total), total.origin)
+    warn_of_unread(settings, findings)
+    return findings.build()
 
 
-def _reduction(half: str | None, settings: Settings, notes: Notes) -> None:
+def _reduction(half: str | None, settings: LayeredSettings, findings: FindingCollector) -> None:
     """Gradients of bf16 are kept and reduced in fp32 unless told otherwise, those of fp16 only if asked for."""
     in_bf16, in_fp32 = settings.find("grad_reduce_in_bf16"), settings.find("accumulate_allreduce_grads_in_fp32")
     if half == "bf16" and in_bf16 is not None and as_bool(in_bf16):
-        notes.put("parallel.reduce_dtype", "bf16", in_bf16.origin)
+        findings.put("parallel.reduce_dtype", "bf16", in_bf16.origin)
     elif half == "fp16" and not as_bool(in_fp32):
-        notes.put("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16", written=False)
+        findings.put("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16", written=False)
 
 
-def _model(settings: Settings, notes: Notes) -> None:
+def _model(settings: LayeredSettings, findings: FindingCollector) -> None:
     """The shape as a Hugging Face config: a Llama with SwiGLU, else a GPT-2."""
     find = settings.find
     sizes = {name: as_int(find(name)) for name in ("num_layers", "hidden_size", "num_attention_heads")}
@@ -64,20 +64,20 @@ def _model(settings: Settings, notes: Notes) -> None:
     layers, hidden, heads = (sizes[name] or 1 for name in ("num_layers", "hidden_size", "num_attention_heads"))
     vocab = _vocab(settings)
     if vocab is None:
-        notes.warn("No --vocab-size says how large the vocabulary is; give model.config or model.id.")
+        findings.warn("No --vocab-size says how large the vocabulary is; give model.config or model.id.")
         return
-    gated = settings.flag("swiglu")
+    gated = settings.is_true("swiglu")
     ffn = as_int(find("ffn_hidden_size")) or (int(hidden * 4 * 2 / 3 / 64) * 64 if gated else 4 * hidden)
     positions = as_int(find("max_position_embeddings")) or as_int(find("seq_length")) or 1024
-    tied = not settings.flag("untie_embeddings_and_output_weights")
+    tied = not settings.is_true("untie_embeddings_and_output_weights")
     shape = _Shape(layers=layers, hidden=hidden, heads=heads, ffn=ffn, vocab=vocab, positions=positions, tied=tied)
     config = shape.llama(settings) if gated else shape.gpt2(settings)
-    notes.put("model.config", config, "--num-layers, --hidden-size and the other flags of the model's shape")
-    put_word(notes, "model.attention", find("attention_backend"), _ATTENTION)
-    if notes.get("model.attention") is None:
-        local = as_word(find("transformer_impl")) == "local" and not settings.flag("use_flash_attn")
+    findings.put("model.config", config, "--num-layers, --hidden-size and the other flags of the model's shape")
+    put_word(findings, "model.attention", find("attention_backend"), _ATTENTION)
+    if findings.get("model.attention") is None:
+        local = as_word(find("transformer_impl")) == "local" and not settings.is_true("use_flash_attn")
         chosen = "eager" if local else "flash_attention_2"
-        notes.put("model.attention", chosen, "Megatron's usual attention for --transformer-impl", written=False)
+        findings.put("model.attention", chosen, "Megatron's usual attention for --transformer-impl", written=False)
 
 
 class _Shape:
@@ -86,10 +86,10 @@ class _Shape:
     def __init__(self, **sizes: Any) -> None:
         self.sizes = sizes
 
-    def llama(self, settings: Settings) -> dict[str, Any]:
+    def llama(self, settings: LayeredSettings) -> dict[str, Any]:
         """A Llama, or a Mixtral with experts."""
         sizes, find = self.sizes, settings.find
-        groups = as_int(find("num_query_groups")) if settings.flag("group_query_attention") else None
+        groups = as_int(find("num_query_groups")) if settings.is_true("group_query_attention") else None
         config = {
             "model_type": "llama",
             "num_hidden_layers": sizes["layers"],
@@ -112,7 +112,7 @@ class _Shape:
             }
         return config
 
-    def gpt2(self, settings: Settings) -> dict[str, Any]:
+    def gpt2(self, settings: LayeredSettings) -> dict[str, Any]:
         """A GPT-2, with Megatron's dropouts."""
         sizes, find = self.sizes, settings.find
         attention, hidden = (_number(find(name), 0.1) for name in ("attention_dropout", "hidden_dropout"))
@@ -139,7 +139,7 @@ def _number(setting: Setting | None, default: float) -> float:
         return default
 
 
-def _vocab(settings: Settings) -> int | None:
+def _vocab(settings: LayeredSettings) -> int | None:
     """Padded to a multiple of ``--make-vocab-size-divisible-by`` times the tensor-parallel ranks."""
     padded = as_int(settings.find("padded_vocab_size"))
     if padded:
@@ -155,22 +155,28 @@ def _vocab(settings: Settings) -> int | None:
     return -(-size // multiple) * multiple
 
 
-def _recompute(settings: Settings, notes: Notes) -> None:
+def _recompute(settings: LayeredSettings, findings: FindingCollector) -> None:
     granularity = settings.find("recompute_granularity")
-    if granularity is None and settings.flag("recompute_activations"):
+    if granularity is None and settings.is_true("recompute_activations"):
         found = settings.find("recompute_activations")
-        notes.put("training.activation_checkpointing", "selective", found.origin if found else "recompute_activations")
+        findings.put(
+            "training.activation_checkpointing", "selective", found.origin if found else "recompute_activations"
+        )
         return
-    put_word(notes, "training.activation_checkpointing", granularity, {"full": "full", "selective": "selective"})
+    put_word(findings, "training.activation_checkpointing", granularity, {"full": "full", "selective": "selective"})
     layers = as_int(settings.find("recompute_num_layers"))
     if granularity is not None and as_word(granularity) == "full" and layers and layers > 1:
         sentence = "--recompute-num-layers: blocks of several layers are counted as if each layer were recomputed."
-        notes.unsure("training.activation_checkpointing", sentence)
+        findings.mark_uncertain("training.activation_checkpointing", sentence)
 
 
-def _parallel(program: Program, settings: Settings) -> None:
-    notes, find = program.notes, settings.find
-    world = read_world(program.outer, Settings(), program.environ) if program.file is None else World(ranks=None)
+def _parallel(program: Program, settings: LayeredSettings) -> None:
+    findings, find = program.findings, settings.find
+    world = (
+        read_world_size(program.launcher, LayeredSettings(), program.environ)
+        if program.config_file is None
+        else WorldSize(ranks=None)
+    )
     distributed = settings.find("use_distributed_optimizer")
     fsdp, torch_fsdp = find("use_megatron_fsdp", "use_custom_fsdp"), find("use_torch_fsdp2")
     sizes = {
@@ -179,32 +185,32 @@ def _parallel(program: Program, settings: Settings) -> None:
         "context": find("context_parallel_size"),
         "expert": find("expert_model_parallel_size"),
     }
-    put_bool(notes, "parallel.sequence_parallel", find("sequence_parallel"))
+    put_bool(findings, "parallel.sequence_parallel", find("sequence_parallel"))
     offload = find("optimizer_cpu_offload")
     if offload is not None and as_bool(offload):
-        notes.put("parallel.cpu_offload", "optimizer", offload.origin)
+        findings.put("parallel.cpu_offload", "optimizer", offload.origin)
     ranks = as_int(world.ranks)
     if as_bool(fsdp) and fsdp is not None:
-        notes.put("parallel.strategy", "megatron-fsdp", fsdp.origin)
-        put_word(notes, "parallel.sharding", find("data_parallel_sharding_strategy"), _SHARDING)
-        put_bool(notes, "parallel.double_buffer", find("fsdp_double_buffer"))
+        findings.put("parallel.strategy", "megatron-fsdp", fsdp.origin)
+        put_word(findings, "parallel.sharding", find("data_parallel_sharding_strategy"), _SHARDING)
+        put_bool(findings, "parallel.double_buffer", find("fsdp_double_buffer"))
     elif as_bool(torch_fsdp) and torch_fsdp is not None:
-        notes.put("parallel.strategy", "fsdp2", torch_fsdp.origin)
+        findings.put("parallel.strategy", "fsdp2", torch_fsdp.origin)
     elif as_bool(distributed) and distributed is not None:
-        notes.put("parallel.strategy", "zero1", f"{distributed.origin}: optimizer states are sharded")
+        findings.put("parallel.strategy", "zero1", f"{distributed.origin}: optimizer states are sharded")
     elif ranks is None or ranks > 1:
-        notes.put("parallel.strategy", "ddp", "no distributed optimizer", written=False)
+        findings.put("parallel.strategy", "ddp", "no distributed optimizer", written=False)
         _replicas(program, world, sizes)
         return
     if ranks == 1:
         return
     put_ranks(program, world, sizes, None)
     if find("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank") is not None:
-        notes.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
-        notes.doubt("more", "activations")
+        findings.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
+        findings.add_uncertainty("more", "activations")
 
 
-def _replicas(program: Program, world: World, sizes: dict[str, Setting | None]) -> None:
+def _replicas(program: Program, world: WorldSize, sizes: dict[str, Setting | None]) -> None:
     """Plain data parallelism: whole copies on what the other dimensions leave."""
     put_ranks(program, world, sizes, Setting(value=1, origin="no sharding", written=False))
     taken = 1
@@ -212,6 +218,6 @@ def _replicas(program: Program, world: World, sizes: dict[str, Setting | None]) 
         taken *= as_int(sizes[name]) or 1
     total = as_int(world.ranks)
     if total is None or world.ranks is None:
-        program.notes.need("parallel.data_replicate")
+        program.findings.require("parallel.data_replicate")
     elif total % taken == 0:
-        program.notes.put("parallel.data_replicate", total // taken, world.ranks.origin)
+        program.findings.put("parallel.data_replicate", total // taken, world.ranks.origin)

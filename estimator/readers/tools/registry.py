@@ -108,7 +108,7 @@ TOOLS = (
 )
 
 
-def tool_of(launch: Launch) -> Tool | None:
+def find_tool_by_launch(launch: Launch) -> Tool | None:
     """The tool whose program the line starts; None for scripts of the user's own and TRL's."""
     script = PurePath(launch.script or "")
     program = launch.module or (str(script.with_suffix("")) if script.name else "")
@@ -120,7 +120,7 @@ def tool_of(launch: Launch) -> Tool | None:
     return found
 
 
-def tool_that_wrote(table: Table) -> Tool | None:
+def find_tool_by_config(table: Table) -> Tool | None:
     """The tool whose configuration a table is."""
     return next((tool for tool in TOOLS if tool.wrote(table)), None)
 

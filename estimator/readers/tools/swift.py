@@ -6,8 +6,8 @@ Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transforme
 from ..program.accelerate_env import accelerate_layers
 from ..program.program import Program
 from ..program.ranks import processes_per_node, visible_gpus
-from ..source.evidence import STATES, Finding, JobReading, Notes
-from ..source.settings import Layer, Setting, Settings, as_bool, as_int, as_word
+from ..source.evidence import MODEL_STATES, Finding, FindingCollector, JobReading
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.model_facts import known_config
 from ..trainer.trainer_program import read_trainer
@@ -29,12 +29,12 @@ _FSDP2 = "fsdp2"
 def read(program: Program) -> JobReading:
     """The job of an ms-swift command line or configuration."""
     layers = tool_layers(program, "config", written=("args.json", "*/args.json"))
-    raw = Settings(*layers)
+    raw = LayeredSettings(*layers)
     kind = raw.find("tuner_type", "train_type")
     lora = kind is None or as_word(kind) in ("lora", "longlora", "adalora")
     if kind is not None and not lora and as_word(kind) != "full":
-        program.notes.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
-        program.notes.doubt("less", "gradients", "optimizer")
+        program.findings.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
+        program.findings.add_uncertainty("less", "gradients", "optimizer")
     translated = [_translate(layer) for layer in layers]
     peft = Setting(
         value=lora,
@@ -45,16 +45,16 @@ def read(program: Program) -> JobReading:
     if raw.find("gradient_accumulation_steps") is None:
         # examples, each of which is two sequences in preference pairs
         sequences = 32 if _method(raw) in PAIRS else 16
-        program.notes.put_global_batch(sequences, "ms-swift's default of 16 a step", written=False, rounds_up=True)
+        program.findings.put_global_batch(sequences, "ms-swift's default of 16 a step", written=False, rounds_up=True)
     return read_trainer(
         program,
-        [*translated, _quantization(raw, program.notes), defaults | _half(program, raw, lora=lora)],
+        [*translated, _quantization(raw, program.findings), defaults | _half(program, raw, lora=lora)],
         [_deepspeed(raw), _fsdp(raw), _dimensions(raw), _processes(program), *accelerate_layers(program, {})],
         method=_method(raw),
     )
 
 
-def _translate(layer: Layer) -> dict[str, Setting]:
+def _translate(layer: SettingsLayer) -> dict[str, Setting]:
     found = Translation(layer)
     found.rename({"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"})
     found.drop("tuner_type", "train_type", "lora_alpha", "lora_dropout", "vit_gradient_checkpointing", "lora_bias")
@@ -71,16 +71,16 @@ def _translate(layer: Layer) -> dict[str, Setting]:
     return found.layer
 
 
-def _quantization(raw: Settings, notes: Notes) -> dict[str, Setting]:
+def _quantization(raw: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
     """Weights are quantized as they are loaded where ``quant_method`` says by whom (``quant_args.py``)."""
     method, bits = raw.find("quant_method"), raw.find("quant_bits")
     if method is None:
         if bits is not None:
-            notes.warn(f"{bits.origin} has no effect without quant_method.")
+            findings.warn(f"{bits.origin} has no effect without quant_method.")
         return {}
     if as_word(method) != "bnb" or as_int(bits) not in (4, 8):
         sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
-        notes.unsure("lora.quantization", sentence)
+        findings.mark_uncertain("lora.quantization", sentence)
     if bits is not None and as_int(bits) == 8:
         return {"load_in_8bit": Setting(value=True, origin=bits.origin)}
     double = raw.find("bnb_4bit_use_double_quant")
@@ -91,14 +91,16 @@ def _quantization(raw: Settings, notes: Notes) -> dict[str, Setting]:
 
 def _processes(program: Program) -> dict[str, Setting]:
     """One process, which spreads the model's layers over all GPUs it sees, unless NPROC_PER_NODE asks for more."""
-    if program.file is not None or not {"accelerate", "torchrun"}.isdisjoint(program.outer.launchers):
+    if program.config_file is not None or not {"accelerate", "torchrun"}.isdisjoint(program.launcher.launchers):
         return {}
     if told := processes_per_node(program.environ):
         return told
     visible = visible_gpus(program.environ)
-    if "tool" in program.outer.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
-        program.notes.warn("ms-swift's one process spreads the layers over several GPUs; one is counted to hold all.")
-        program.notes.doubt("less", *STATES, "activations")
+    if "tool" in program.launcher.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
+        program.findings.warn(
+            "ms-swift's one process spreads the layers over several GPUs; one is counted to hold all."
+        )
+        program.findings.add_uncertainty("less", *MODEL_STATES, "activations")
     return {"num_processes": Setting(value=1, origin="ms-swift starts one process", written=False)}
 
 
@@ -109,7 +111,7 @@ def _own_defaults(*, lora: bool) -> dict[str, Setting]:
     return {name: Setting(value=value, origin="ms-swift's default", written=False) for name, value in values.items()}
 
 
-def _half(program: Program, raw: Settings, *, lora: bool) -> dict[str, Setting]:
+def _half(program: Program, raw: LayeredSettings, *, lora: bool) -> dict[str, Setting]:
     """Weights in ``torch_dtype``, else as stored, else bf16; arithmetic in bf16 then, in fp16 for any other type.
 
     Fully trained weights in fp16 are cast to fp32 (``swift/arguments``: ``_init_mixed_precision``), those in bf16 not.
@@ -133,7 +135,7 @@ def _dtype(kind: str, origin: str) -> Setting:
     return Setting(value=kind, origin=origin, written=False)
 
 
-def _deepspeed(raw: Settings) -> dict[str, Setting]:
+def _deepspeed(raw: LayeredSettings) -> dict[str, Setting]:
     """``--deepspeed zero2`` names a configuration that ms-swift ships; anything else is a file or JSON."""
     named = raw.find("deepspeed")
     if named is None:
@@ -150,7 +152,7 @@ def _deepspeed(raw: Settings) -> dict[str, Setting]:
     return layer
 
 
-def _fsdp(raw: Settings) -> dict[str, Setting]:
+def _fsdp(raw: LayeredSettings) -> dict[str, Setting]:
     """``--fsdp fsdp2`` names the configuration that ms-swift ships (``swift/config/fsdp2.json``)."""
     named = raw.find("fsdp")
     if named is None or named.value != _FSDP2:
@@ -164,13 +166,13 @@ def _fsdp(raw: Settings) -> dict[str, Setting]:
     return {name: Setting(value=value, origin=named.origin) for name, value in values.items()}
 
 
-def _dimensions(raw: Settings) -> dict[str, Setting]:
+def _dimensions(raw: LayeredSettings) -> dict[str, Setting]:
     sizes = {"sequence_parallel_size": "cp", "deepspeed_autotp_size": "tp"}
     found = {f"parallelism_config_{short}_size": raw.find(name) for name, short in sizes.items()}
     return {name: setting for name, setting in found.items() if setting is not None}
 
 
-def _method(raw: Settings) -> str | None:
+def _method(raw: LayeredSettings) -> str | None:
     kind = raw.find("rlhf_type")
     if kind is not None and as_bool(kind) is None:
         return as_word(kind)

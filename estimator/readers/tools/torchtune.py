@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path, PurePath
 
 from ..program.program import Program
-from ..program.ranks import read_world
-from ..source.evidence import JobReading, Notes
+from ..program.ranks import read_world_size
+from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import parse_flags
-from ..source.settings import Setting, Settings, as_bool, as_int, as_word
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..trainer.precision import WEIGHT_TYPES
 from ..trainer.unread_settings import warn_of_unread
 from .shared.job_keys import put_bool, put_int, put_ranks, put_word
@@ -34,36 +34,36 @@ _DISTRIBUTED = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_di
 
 def read(program: Program) -> JobReading:
     """The job of a torchtune recipe."""
-    notes = program.notes
+    findings = program.findings
     settings = tool_settings(program, "config", written=("torchtune_config.yaml",), shipped=_shipped(program))
-    notes.put("training.framework", "torchtune", "the program is torchtune's")
+    findings.put("training.framework", "torchtune", "the program is torchtune's")
     _model(program, settings)
-    put_int(notes, "training.micro_batch", settings.find("batch_size"))
+    put_int(findings, "training.micro_batch", settings.find("batch_size"))
     length = settings.find("tokenizer.max_seq_len")
-    put_int(notes, "training.sequence_length", length)
-    put_int(notes, "training.gradient_accumulation", settings.find("gradient_accumulation_steps"))
+    put_int(findings, "training.sequence_length", length)
+    put_int(findings, "training.gradient_accumulation", settings.find("gradient_accumulation_steps"))
     dtype = settings.find("dtype") or Setting(value="bf16", origin="torchtune's default dtype", written=False)
-    put_word(notes, "training.precision", dtype, WEIGHT_TYPES)
-    _optimizer(settings, notes)
+    put_word(findings, "training.precision", dtype, WEIGHT_TYPES)
+    _optimizer(settings, findings)
     put_word(
-        notes,
+        findings,
         "training.activation_checkpointing",
         settings.find("enable_activation_checkpointing"),
         {"true": "full", "false": "none"},
     )
     if settings.find("ac_mode") is not None:
-        notes.put("training.activation_checkpointing", "selective", "ac_mode")
-    put_bool(notes, "training.activation_offload", settings.find("enable_activation_offloading"))
-    put_bool(notes, "training.optimizer_in_backward", settings.find("optimizer_in_bwd"))
-    put_bool(notes, "training.compile", settings.find("compile"))
+        findings.put("training.activation_checkpointing", "selective", "ac_mode")
+    put_bool(findings, "training.activation_offload", settings.find("enable_activation_offloading"))
+    put_bool(findings, "training.optimizer_in_backward", settings.find("optimizer_in_bwd"))
+    put_bool(findings, "training.compile", settings.find("compile"))
     loss = settings.find("loss._component_", "loss")
     if loss is not None:
         chunked = any(word in str(loss.value) for word in ("Chunked", "LinearCrossEntropy"))
-        notes.put("training.loss", "chunked" if chunked else "full", loss.origin)
-    _adapters(settings, notes)
+        findings.put("training.loss", "chunked" if chunked else "full", loss.origin)
+    _adapters(settings, findings)
     _ranks(program, settings)
-    warn_of_unread(settings, notes)
-    return notes.reading()
+    warn_of_unread(settings, findings)
+    return findings.build()
 
 
 def _shipped(program: Program) -> Path | None:
@@ -77,30 +77,30 @@ def _shipped(program: Program) -> Path | None:
         command = program.launch.command
         found = command if "/" in command else shutil.which(command, path=program.environ.get("PATH"))
         if found:
-            folders += program.place.path(found).parent.parent.glob("lib*/python3*/site-packages/recipes")
+            folders += program.filesystem.resolve(found).parent.parent.glob("lib*/python3*/site-packages/recipes")
     elif "recipes" in (parts := PurePath(program.launch.script or "").parts):
-        folders.append(program.place.path(str(PurePath(*parts[: parts.index("recipes") + 1]))))
+        folders.append(program.filesystem.resolve(str(PurePath(*parts[: parts.index("recipes") + 1]))))
     files = [folder / "configs" / f"{name}.yaml" for folder in folders]
     return next((file for file in files if os.access(file, os.R_OK)), None)
 
 
-def _model(program: Program, settings: Settings) -> None:
+def _model(program: Program, settings: LayeredSettings) -> None:
     """The checkpoint's folder if it is here with a config, else the model that the builder stands for."""
-    notes = program.notes
+    findings = program.findings
     folder = settings.find("checkpointer.checkpoint_dir")
-    here = folder_id(program.place, str(folder.value)) if folder is not None else None
+    here = folder_id(program.filesystem, str(folder.value)) if folder is not None else None
     if folder is not None and here is not None:
-        notes.put("model.id", here, folder.origin)
+        findings.put("model.id", here, folder.origin)
         return
     component = settings.find("model._component_")
     known = torchtune_id(str(component.value)) if component is not None else None
     if component is not None and known is not None:
-        notes.put("model.id", known, component.origin)
+        findings.put("model.id", known, component.origin)
     elif component is not None:
-        notes.warn(f"{component.origin}: the builder {component.value} is not known here; give model.id.")
+        findings.warn(f"{component.origin}: the builder {component.value} is not known here; give model.id.")
 
 
-def _optimizer(settings: Settings, notes: Notes) -> None:
+def _optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("optimizer._component_", "optimizer")
     if setting is None:
         return
@@ -108,19 +108,19 @@ def _optimizer(settings: Settings, notes: Notes) -> None:
     known = _OPTIMIZERS.get(word)
     if known is None:
         sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        notes.unsure("training.optimizer", sentence)
+        findings.mark_uncertain("training.optimizer", sentence)
     fused = settings.find("optimizer.fused")
     if known in (None, "adamw"):
         known = "adamw-fused" if as_bool(fused) else "adamw"
-    notes.put("training.optimizer", known, setting.origin)
+    findings.put("training.optimizer", known, setting.origin)
 
 
-def _adapters(settings: Settings, notes: Notes) -> None:
+def _adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
     component = settings.find("model._component_")
     name = str(component.value).rpartition(".")[2] if component is not None else ""
     if component is None or "lora" not in name:
         return
-    put_int(notes, "lora.rank", settings.find("model.lora_rank"))
+    put_int(findings, "lora.rank", settings.find("model.lora_rank"))
     modules = settings.find("model.lora_attn_modules")
     named = modules.value if modules is not None and isinstance(modules.value, list) else []
     targets = ["o_proj" if name == "output_proj" else str(name) for name in named]
@@ -132,28 +132,28 @@ def _adapters(settings: Settings, notes: Notes) -> None:
         targets.append("lm_head")
     if targets and modules is not None:
         origin = modules.origin if not as_bool(mlp) or mlp is None else f"{modules.origin}; {mlp.origin}"
-        notes.put("lora.targets", targets, origin)
+        findings.put("lora.targets", targets, origin)
     else:
-        notes.need("lora.targets")
+        findings.require("lora.targets")
     if name.startswith("qlora"):
         # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
-        notes.put("lora.quantization", "nf4-double", component.origin)
+        findings.put("lora.quantization", "nf4-double", component.origin)
 
 
-def _ranks(program: Program, settings: Settings) -> None:
+def _ranks(program: Program, settings: LayeredSettings) -> None:
     """Distributed recipes shard with FSDP2; which recipe a file is for, only the launch line says."""
-    notes = program.notes
-    world = read_world(program.outer, Settings(), program.environ)
+    findings = program.findings
+    world = read_world_size(program.launcher, LayeredSettings(), program.environ)
     recipe = PurePath(program.launch.script or "").stem
     sign = next((found for name in _DISTRIBUTED if (found := settings.find(name)) is not None), None)
     many = (as_int(world.ranks) or 1) > 1
     if "single_device" in recipe or not (many or "distributed" in recipe or sign is not None):
         return
     origin = f"the recipe {recipe}" if recipe else sign.origin if sign is not None else "several ranks"
-    notes.put("parallel.strategy", "fsdp2", origin, written=False)
+    findings.put("parallel.strategy", "fsdp2", origin, written=False)
     put_ranks(
         program,
-        world if program.file is None else None,
+        world if program.config_file is None else None,
         {
             "tensor": settings.find("tensor_parallel_dim"),
             "context": settings.find("context_parallel_dim"),
@@ -161,10 +161,12 @@ def _ranks(program: Program, settings: Settings) -> None:
         },
         settings.find("data_parallel_shard_dim"),
     )
-    put_bool(notes, "parallel.reshard_after_forward", settings.find("fsdp_reshard_after_forward"))
+    put_bool(findings, "parallel.reshard_after_forward", settings.find("fsdp_reshard_after_forward"))
     offload = settings.find("fsdp_cpu_offload")
     if offload is not None and as_bool(offload):
-        notes.put("parallel.cpu_offload", "all", offload.origin)
+        findings.put("parallel.cpu_offload", "all", offload.origin)
     dtype = settings.find("dtype")
     if dtype is not None and as_word(dtype) in ("bf16", "fp16"):
-        notes.put("parallel.reduce_dtype", as_word(dtype), "FSDP2 reduces gradients in their own type", written=False)
+        findings.put(
+            "parallel.reduce_dtype", as_word(dtype), "FSDP2 reduces gradients in their own type", written=False
+        )

@@ -5,7 +5,7 @@ Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with 
 
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import Layer, Setting, Settings, as_word
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_word
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.merged_settings import tool_layers
@@ -35,7 +35,7 @@ _RESOLVED = ("training_type", "gradient_checkpointing")
 def read(program: Program) -> JobReading:
     """The job of ``unsloth train``."""
     written = tuple(_flat(layer) for layer in tool_layers(program, "config", "c"))
-    raw = Settings(*written)
+    raw = LayeredSettings(*written)
     kind, checkpointing = raw.find("training_type"), raw.find("gradient_checkpointing")
     lora = kind is None or as_word(kind) != "full"
     mode = as_word(checkpointing) or "unsloth"
@@ -57,10 +57,10 @@ def _default(value: object, said: Setting | None) -> Setting:
     return Setting(value=value, origin="unsloth's default", written=False)
 
 
-def _flat(layer: Layer) -> dict[str, Setting]:
+def _flat(layer: SettingsLayer) -> dict[str, Setting]:
     """Sections of the file are left out of the names, as flags have none."""
     return {name.rpartition(".")[2]: setting for name, setting in layer.items()}
 
 
-def _renamed(layer: Layer) -> dict[str, Setting]:
+def _renamed(layer: SettingsLayer) -> dict[str, Setting]:
     return {_RENAMED.get(name, name): setting for name, setting in layer.items() if name not in _RESOLVED}

@@ -1,7 +1,7 @@
 """The precision of a job: from the type of the weights and from mixed precision, wherever each is asked for."""
 
-from ..source.evidence import Notes
-from ..source.settings import Setting, Settings, as_bool, as_word
+from ..source.evidence import FindingCollector
+from ..source.settings import LayeredSettings, Setting, as_bool, as_word
 from .transformers_args import Arguments
 
 WEIGHT_TYPES = {
@@ -11,7 +11,9 @@ WEIGHT_TYPES = {
 }
 
 
-def read_precision(arguments: Arguments, *, fsdp: bool, lora: bool, stored: Setting | None, notes: Notes) -> None:
+def read_precision(
+    arguments: Arguments, *, fsdp: bool, lora: bool, stored: Setting | None, findings: FindingCollector
+) -> None:
     """Put ``training.precision``, and ``parallel.reduce_dtype`` for FSDP.
 
     Args:
@@ -19,33 +21,33 @@ def read_precision(arguments: Arguments, *, fsdp: bool, lora: bool, stored: Sett
         fsdp: whether FSDP shards.
         lora: whether only adapters are trained.
         stored: the type that the model's config names, where the config can be read.
-        notes: where it is put.
+        findings: where it is put.
     """
-    mixed = mixed_precision(arguments, notes)
-    weights = _weights(arguments, stored, notes)
+    mixed = mixed_precision(arguments, findings)
+    weights = _weights(arguments, stored, findings)
     kind = as_word(mixed) if mixed is not None else None
     written = any(part is not None and part.written for part in (mixed, weights))
     where = _where(mixed, weights)
     if kind == "fp8":
-        notes.warn(f"fp8 ({mixed.origin if mixed else ''}) is counted as bf16 mixed precision.")
-        notes.doubt("more", "weights", unless="training.precision")  # copies in 8 bits
-        notes.doubt("less", "activations", unless="training.precision")
+        findings.warn(f"fp8 ({mixed.origin if mixed else ''}) is counted as bf16 mixed precision.")
+        findings.add_uncertainty("more", "weights", unless="training.precision")  # copies in 8 bits
+        findings.add_uncertainty("less", "activations", unless="training.precision")
         kind = "bf16"
     if kind in ("bf16", "fp16") and (arguments.deepspeed is not None or (fsdp and not lora)):
         keeper = "DeepSpeed" if arguments.deepspeed is not None else "FSDP under accelerate"
         origin = f"{mixed.origin}; {keeper} keeps trained weights in fp32 besides" if mixed else keeper
-        notes.put("training.precision", f"{kind}-mixed", origin, written=mixed is not None and mixed.written)
+        findings.put("training.precision", f"{kind}-mixed", origin, written=mixed is not None and mixed.written)
     elif weights is not None and weights.value in ("bf16", "fp16"):
-        notes.put("training.precision", weights.value, where, written=written)
+        findings.put("training.precision", weights.value, where, written=written)
     elif weights is not None or kind is not None:
         precision = f"{kind}-mixed" if kind in ("bf16", "fp16") else "fp32"
-        notes.put("training.precision", precision, where, written=written)
+        findings.put("training.precision", precision, where, written=written)
     if fsdp and kind in ("bf16", "fp16") and mixed is not None:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
-        notes.put("parallel.reduce_dtype", kind, origin, written=False)
+        findings.put("parallel.reduce_dtype", kind, origin, written=False)
 
 
-def mixed_precision(arguments: Arguments, notes: Notes) -> Setting | None:
+def mixed_precision(arguments: Arguments, findings: FindingCollector) -> Setting | None:
     """``bf16``, ``fp16``, ``fp8`` or ``no``; None where nothing is said.
 
     DeepSpeed's file decides, then TrainingArguments, then accelerate: the trainer ignores accelerate's choice when it
@@ -67,17 +69,19 @@ def mixed_precision(arguments: Arguments, notes: Notes) -> Setting | None:
     if off is not None and as_bool(off) is False and (chosen is None or as_word(chosen) == "no"):
         return Setting(value="no", origin=off.origin)
     if chosen is not None and as_word(chosen) not in ("no", "fp16", "bf16", "fp8"):
-        notes.unsure("training.precision", f"{chosen.origin}: mixed precision {chosen.value!r} is not known.")
+        findings.mark_uncertain(
+            "training.precision", f"{chosen.origin}: mixed precision {chosen.value!r} is not known."
+        )
         return None
     return chosen
 
 
-def _own_file(arguments: Arguments) -> Settings | None:
+def _own_file(arguments: Arguments) -> LayeredSettings | None:
     """DeepSpeed's settings when they come from its own JSON rather than from accelerate's flags."""
     return arguments.deepspeed if arguments.deepspeed is not arguments.accelerate else None
 
 
-def _weights(arguments: Arguments, stored: Setting | None, notes: Notes) -> Setting | None:
+def _weights(arguments: Arguments, stored: Setting | None, findings: FindingCollector) -> Setting | None:
     """The type in which the weights are loaded; its value is ``bf16``, ``fp16`` or ``fp32``."""
     setting = arguments.settings.find("dtype", "torch_dtype", "model_dtype")
     if setting is None:
@@ -86,7 +90,9 @@ def _weights(arguments: Arguments, stored: Setting | None, notes: Notes) -> Sett
     if word in WEIGHT_TYPES:
         return Setting(value=WEIGHT_TYPES[word], origin=setting.origin, written=setting.written)
     if word != "auto":
-        notes.unsure("training.precision", f"{setting.origin}: weights in {setting.value!r} are not known here.")
+        findings.mark_uncertain(
+            "training.precision", f"{setting.origin}: weights in {setting.value!r} are not known here."
+        )
         return None
     if stored is not None and (as_word(stored) or "") in WEIGHT_TYPES:
         kind = WEIGHT_TYPES[as_word(stored) or ""]

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..program.program import Program
-from ..program.ranks import read_world
-from ..program.run_logs import trainer_artefacts
+from ..program.ranks import read_world_size
+from ..program.run_logs import logged_trainer_settings
 from ..source.evidence import JobReading
-from ..source.settings import Layer, Settings, as_int
+from ..source.settings import LayeredSettings, SettingsLayer, as_int
 from .model_facts import known_config, stored_dtype, usual_targets
 from .precision import read_precision
 from .run_args import read_run
@@ -18,8 +18,8 @@ from .unread_settings import warn_of_unknown, warn_of_unread
 
 def read_trainer(
     program: Program,
-    layers: Sequence[Layer],
-    accelerate: Sequence[Layer],
+    layers: Sequence[SettingsLayer],
+    accelerate: Sequence[SettingsLayer],
     *,
     method: str | None,
     unread: Mapping[str, str] | None = None,
@@ -33,31 +33,33 @@ def read_trainer(
         method: TRL's (``sft``, ``dpo``, ...); None without TRL.
         unread: settings that only the running program knows, each with a sentence.
     """
-    notes = program.notes
-    init = model_init(Settings(*layers), program.place, notes)
-    written = trainer_artefacts(program, Settings(*layers))
-    known = {**program.told, **written}
-    warn_of_unknown({name: what for name, what in (unread or {}).items() if name not in known}, known, notes)
-    settings = Settings(program.told, written, layers[0], init, *layers[1:])
-    launcher = Settings(*accelerate)
-    started = program.pid is not None and program.outer is not program.launch
-    world = read_world(program.outer, launcher, program.environ, started=started, workers=program.workers)
-    sources = Sources(trainer=settings, accelerate=launcher, world=world, place=program.place)
-    deepspeed = deepspeed_settings(sources, notes)
-    fsdp = None if deepspeed is not None else fsdp_settings(sources, notes)
+    findings = program.findings
+    init = model_init(LayeredSettings(*layers), program.filesystem, findings)
+    written = logged_trainer_settings(program, LayeredSettings(*layers))
+    known = {**program.reported, **written}
+    warn_of_unknown({name: what for name, what in (unread or {}).items() if name not in known}, known, findings)
+    settings = LayeredSettings(program.reported, written, layers[0], init, *layers[1:])
+    launcher = LayeredSettings(*accelerate)
+    started = program.pid is not None and program.launcher is not program.launch
+    world = read_world_size(
+        program.launcher, launcher, program.environ, started=started, self_started_ranks=program.self_started_ranks
+    )
+    sources = Sources(trainer=settings, accelerate=launcher, world=world, filesystem=program.filesystem)
+    deepspeed = deepspeed_settings(sources, findings)
+    fsdp = None if deepspeed is not None else fsdp_settings(sources, findings)
     arguments = Arguments(
         settings=settings,
         accelerate=launcher,
         deepspeed=deepspeed,
         method=method,
         versions=program.versions,
-        place=program.place,
+        filesystem=program.filesystem,
         ranks=as_int(world.ranks),
     )
-    read_model(arguments, notes)
-    read_step(arguments, notes)
-    read_run(arguments, notes)
-    config = known_config(notes.get("model.id"), program.environ, folders=program.pid is None)
+    read_model(arguments, findings)
+    read_step(arguments, findings)
+    read_run(arguments, findings)
+    config = known_config(findings.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
     if (
         running is not None
@@ -65,12 +67,12 @@ def read_trainer(
         and (config is None or _is_another(running.value, config))
     ):
         config = running.value
-        notes.put("model.config", config, running.origin.removesuffix(": running_model_config"))
-    lora = read_lora(arguments, usual_targets(config), notes)
-    read_precision(arguments, fsdp=fsdp is not None, lora=lora, stored=stored_dtype(config), notes=notes)
-    read_parallel(sources, deepspeed, fsdp, notes)
-    warn_of_unread(settings, notes)
-    return notes.reading()
+        findings.put("model.config", config, running.origin.removesuffix(": running_model_config"))
+    lora = read_lora(arguments, usual_targets(config), findings)
+    read_precision(arguments, fsdp=fsdp is not None, lora=lora, stored=stored_dtype(config), findings=findings)
+    read_parallel(sources, deepspeed, fsdp, findings)
+    warn_of_unread(settings, findings)
+    return findings.build()
 
 
 def _is_another(running: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

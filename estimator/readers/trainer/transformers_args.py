@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...common.errors import InputError
-from ..source.data_files import as_layer, table_of
-from ..source.evidence import Notes
-from ..source.filesystem_view import Place
-from ..source.settings import Setting, Settings, as_bool, as_int, as_word
-from ..source.versions import named, version_tuple
+from ..source.data_files import layer_from_table, table_of_setting
+from ..source.evidence import FindingCollector
+from ..source.filesystem_view import FilesystemView
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.versions import framework_with_version, version_tuple
 
 LENGTHS = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
@@ -58,86 +58,86 @@ PAIRS = ("dpo", "reward", "orpo", "cpo")
 class Arguments:
     """All that is known of a program that trains with transformers."""
 
-    settings: Settings
-    accelerate: Settings
-    deepspeed: Settings | None
+    settings: LayeredSettings
+    accelerate: LayeredSettings
+    deepspeed: LayeredSettings | None
     method: str | None
     """TRL's: ``sft``, ``dpo``, ...; None without TRL."""
     versions: Mapping[str, str]
-    place: Place
+    filesystem: FilesystemView
     """Where the program's paths lead."""
     ranks: int | None = None
     """Of the whole job."""
 
 
-def model_init(settings: Settings, place: Place, notes: Notes) -> dict[str, Setting]:
+def model_init(settings: LayeredSettings, filesystem: FilesystemView, findings: FindingCollector) -> dict[str, Setting]:
     """What TRL's ``model_init_kwargs`` says of the model (dtype, attention)."""
     given = settings.find("model_init_kwargs")
     if given is None:
         return {}
     try:
-        table, source = table_of(given.value, place)
+        table, source = table_of_setting(given.value, filesystem)
     except InputError as error:
-        notes.unsure("training.precision", f"model_init_kwargs is not counted: {error.message}")
+        findings.mark_uncertain("training.precision", f"model_init_kwargs is not counted: {error.message}")
         return {}
-    return as_layer(table, source=source or given.origin)
+    return layer_from_table(table, source=source or given.origin)
 
 
-def read_model(arguments: Arguments, notes: Notes) -> None:
+def read_model(arguments: Arguments, findings: FindingCollector) -> None:
     """Put ``name`` and ``model.*``. A folder becomes its full path."""
     find = arguments.settings.find
     if (name := find("run_name")) is not None:
-        notes.put("name", str(name.value), name.origin)
+        findings.put("name", str(name.value), name.origin)
     model = find("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
     if model is not None and isinstance(model.value, str):
-        folder = arguments.place.path(model.value)
+        folder = arguments.filesystem.resolve(model.value)
         is_folder = os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
-        notes.put("model.id", str(folder) if is_folder else model.value, model.origin, written=model.written)
+        findings.put("model.id", str(folder) if is_folder else model.value, model.origin, written=model.written)
     task = find("task")
     lora_task = find("lora_task_type", "task_type")
     if task is not None and task.value in (*_TASKS.values(), "causal-lm", "masked-lm", "feature-extraction"):
-        notes.put("model.task", task.value, task.origin)
+        findings.put("model.task", task.value, task.origin)
     elif lora_task is not None and (as_word(lora_task) or "") in _TASKS:
-        notes.put("model.task", _TASKS[as_word(lora_task) or ""], lora_task.origin)
+        findings.put("model.task", _TASKS[as_word(lora_task) or ""], lora_task.origin)
     elif arguments.method == "reward":
-        notes.put("model.task", "sequence-classification", "TRL's reward trainer scores sequences", written=False)
-    _attention(find("attn_implementation", "attention_implementation"), notes)
+        findings.put("model.task", "sequence-classification", "TRL's reward trainer scores sequences", written=False)
+    _attention(find("attn_implementation", "attention_implementation"), findings)
 
 
-def read_step(arguments: Arguments, notes: Notes) -> None:
+def read_step(arguments: Arguments, findings: FindingCollector) -> None:
     """Put batch, length, accumulation, optimizer, checkpointing, compile and loss."""
-    _micro_batch(arguments, notes)
-    _length(arguments, notes)
-    _accumulation(arguments, notes)
-    _optimizer(arguments, notes)
-    _checkpointing(arguments, notes)
-    _loss(arguments, notes)
+    _micro_batch(arguments, findings)
+    _length(arguments, findings)
+    _accumulation(arguments, findings)
+    _optimizer(arguments, findings)
+    _checkpointing(arguments, findings)
+    _loss(arguments, findings)
     compiled = arguments.settings.find("torch_compile", "compile")
     dynamo = arguments.accelerate.find("dynamo_backend")
     if compiled is not None and as_bool(compiled):
-        notes.put("training.compile", True, compiled.origin)
+        findings.put("training.compile", True, compiled.origin)
     elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
-        notes.put("training.compile", True, dynamo.origin)
-    if arguments.settings.flag("auto_find_batch_size"):
+        findings.put("training.compile", True, dynamo.origin)
+    if arguments.settings.is_true("auto_find_batch_size"):
         sentence = "auto_find_batch_size is on: after an out-of-memory error the batch is smaller than written."
-        notes.unsure("training.micro_batch", sentence, doubt="less")
+        findings.mark_uncertain("training.micro_batch", sentence, direction="less")
     if arguments.method in ("dpo", "kto", "grpo", "rloo"):
-        notes.warn(
+        findings.warn(
             f"TRL's {arguments.method} trainer may hold a reference model and generate text; neither is counted."
         )
-        if not arguments.settings.flag("use_peft"):  # adapters are switched off for the reference
-            notes.doubt("more", "weights")
+        if not arguments.settings.is_true("use_peft"):  # adapters are switched off for the reference
+            findings.add_uncertainty("more", "weights")
         if arguments.method in ("grpo", "rloo"):
-            notes.doubt("more", "activations")
+            findings.add_uncertainty("more", "activations")
 
 
-def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes) -> bool:
+def read_lora(arguments: Arguments, usual_targets: Setting | None, findings: FindingCollector) -> bool:
     """Put ``lora.*`` where adapters are trained. Returns whether they are.
 
     Args:
         arguments: what is known of the program.
         usual_targets: the layers that are adapted where the program names none; None: it has to name them.
-        notes: where it is put.
+        findings: where it is put.
     """
     find = arguments.settings.find
     asked = find("use_peft", "use_lora", "lora", "peft")
@@ -146,46 +146,46 @@ def read_lora(arguments: Arguments, usual_targets: Setting | None, notes: Notes)
     quantized = _quantization(arguments)
     if not wanted:
         if rank is not None and rank.written:
-            notes.warn(f"{rank.origin} has no effect without use_peft.")
+            findings.warn(f"{rank.origin} has no effect without use_peft.")
             find(*_TARGETS)  # nor have they
         if quantized is not None:
-            notes.warn(f"{quantized.origin}: quantized weights without LoRA adapters are not counted as quantized.")
-            notes.doubt("less", "weights")
+            findings.warn(f"{quantized.origin}: quantized weights without LoRA adapters are not counted as quantized.")
+            findings.add_uncertainty("less", "weights")
         return False
     default = 16 if arguments.method else 8
     rank = rank or Setting(value=default, origin="the default rank, written nowhere", written=False)
     if (number := as_int(rank)) is not None:
-        notes.put("lora.rank", number, rank.origin, written=rank.written)
-    _targets(find(*_TARGETS), usual_targets, notes)
+        findings.put("lora.rank", number, rank.origin, written=rank.written)
+    _targets(find(*_TARGETS), usual_targets, findings)
     if quantized is not None:
-        notes.put("lora.quantization", quantized.value, quantized.origin, written=quantized.written)
+        findings.put("lora.quantization", quantized.value, quantized.origin, written=quantized.written)
     return True
 
 
-def _attention(setting: Setting | None, notes: Notes) -> None:
+def _attention(setting: Setting | None, findings: FindingCollector) -> None:
     name = str(setting.value).partition("@")[0] if setting is not None else ""
     if setting is not None and name in _ATTENTION:
-        notes.put("model.attention", _ATTENTION[name], setting.origin)
+        findings.put("model.attention", _ATTENTION[name], setting.origin)
         return
     if setting is not None:
         sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
-        notes.unsure("model.attention", sentence)
-    notes.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)
+        findings.mark_uncertain("model.attention", sentence)
+    findings.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)
 
 
-def _micro_batch(arguments: Arguments, notes: Notes) -> None:
+def _micro_batch(arguments: Arguments, findings: FindingCollector) -> None:
     batch = _prefer_written(arguments.settings.find(*_BATCHES), arguments.deepspeed, "micro_batch")
     if (batch is None or not batch.written) and arguments.deepspeed is not None:
         batch = _from_train_batch(arguments) or batch
     number = as_int(batch)
     if batch is None or number is None:
         if batch is not None:
-            notes.warn(f"{batch.origin}: {batch.value!r} is not a batch size.")
+            findings.warn(f"{batch.origin}: {batch.value!r} is not a batch size.")
         return
     origin = batch.origin
     if arguments.method in PAIRS:
         number, origin = 2 * number, f"{batch.origin}, times 2: each example is a chosen and a rejected sequence"
-    notes.put("training.micro_batch", number, origin, written=batch.written)
+    findings.put("training.micro_batch", number, origin, written=batch.written)
 
 
 def _from_train_batch(arguments: Arguments) -> Setting | None:
@@ -199,38 +199,38 @@ def _from_train_batch(arguments: Arguments) -> Setting | None:
     return Setting(value=share, origin=f"{total.origin}, over {arguments.ranks} ranks and {steps} accumulation steps")
 
 
-def _length(arguments: Arguments, notes: Notes) -> None:
+def _length(arguments: Arguments, findings: FindingCollector) -> None:
     length = arguments.settings.find(*LENGTHS)
     prompt, completion = (as_int(arguments.settings.find(f"max_{part}_length")) for part in ("prompt", "completion"))
     if prompt and completion and (length is None or not length.written):
         origin = "max_prompt_length + max_completion_length"
-        notes.put("training.sequence_length", prompt + completion, origin)
+        findings.put("training.sequence_length", prompt + completion, origin)
     elif (number := as_int(length)) is not None and length is not None:
-        packed = arguments.settings.flag("packing")
+        packed = arguments.settings.is_true("packing")
         origin = length.origin if packed or arguments.method is None else f"{length.origin}, the longest a batch can be"
-        notes.put("training.sequence_length", number, origin, written=length.written)
+        findings.put("training.sequence_length", number, origin, written=length.written)
 
 
-def _accumulation(arguments: Arguments, notes: Notes) -> None:
+def _accumulation(arguments: Arguments, findings: FindingCollector) -> None:
     name = "gradient_accumulation_steps"
     setting = _prefer_written(arguments.settings.find(name), arguments.deepspeed, name)
     setting = _prefer_written(setting, arguments.accelerate, name)
     if setting is not None and (number := as_int(setting)) is not None:
-        notes.put("training.gradient_accumulation", number, setting.origin, written=setting.written)
+        findings.put("training.gradient_accumulation", number, setting.origin, written=setting.written)
 
 
-def _prefer_written(setting: Setting | None, other: Settings | None, name: str) -> Setting | None:
+def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:
     """What is written wins over a default, wherever it is written."""
     if setting is not None and setting.written:
         return setting
     return (other.find(name) if other is not None else None) or setting
 
 
-def _optimizer(arguments: Arguments, notes: Notes) -> None:
+def _optimizer(arguments: Arguments, findings: FindingCollector) -> None:
     setting = arguments.settings.find("optim", "optimizer")
-    if arguments.settings.flag("adafactor"):
+    if arguments.settings.is_true("adafactor"):
         setting = arguments.settings.find("adafactor")
-        notes.put("training.optimizer", "adafactor", setting.origin if setting else "adafactor")
+        findings.put("training.optimizer", "adafactor", setting.origin if setting else "adafactor")
         return
     setting = _prefer_written(setting, arguments.deepspeed, "optimizer")
     if setting is None:
@@ -239,75 +239,77 @@ def _optimizer(arguments: Arguments, notes: Notes) -> None:
     known = _OPTIMIZERS.get(word)
     if known is None:
         sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        notes.unsure("training.optimizer", sentence)
-        notes.put("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
+        findings.mark_uncertain("training.optimizer", sentence)
+        findings.put("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
         return
     momentum = arguments.settings.find("optim_args")
     if known == "sgd" and momentum is not None and "momentum" in str(momentum.value):
         known = "sgd-momentum"
-    notes.put("training.optimizer", known, setting.origin, written=setting.written)
+    findings.put("training.optimizer", known, setting.origin, written=setting.written)
 
 
-def _checkpointing(arguments: Arguments, notes: Notes) -> None:
+def _checkpointing(arguments: Arguments, findings: FindingCollector) -> None:
     setting = arguments.settings.find("activation_checkpointing", "gradient_checkpointing")
     fsdp = arguments.accelerate.find("fsdp_activation_checkpointing")
     nested = arguments.settings.find("fsdp_config")
     if fsdp is None and nested is not None:
-        fsdp = _fsdp_checkpointing(nested, arguments.place)
+        fsdp = _fsdp_checkpointing(nested, arguments.filesystem)
     offload = arguments.settings.find("activation_offloading") or arguments.accelerate.find(
         "fsdp_activation_checkpointing_offload"
     )
     if fsdp is not None and as_bool(fsdp):
-        notes.put("training.activation_checkpointing", "full", fsdp.origin)
+        findings.put("training.activation_checkpointing", "full", fsdp.origin)
     elif setting is not None:
         on = as_bool(setting)
-        notes.put(
+        findings.put(
             "training.activation_checkpointing", "full" if on else "none", setting.origin, written=setting.written
         )
     if offload is not None and as_bool(offload):
-        notes.put("training.activation_offload", True, offload.origin, written=offload.written)
-    _checkpointing_options(arguments, notes)
+        findings.put("training.activation_offload", True, offload.origin, written=offload.written)
+    _checkpointing_options(arguments, findings)
 
 
-def _checkpointing_options(arguments: Arguments, notes: Notes) -> None:
+def _checkpointing_options(arguments: Arguments, findings: FindingCollector) -> None:
     """``every_n_layers`` and ``offload``, which transformers has since 5.23 or so."""
     given = arguments.settings.find("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
     if given is None:
         return
     try:
-        table, _ = table_of(given.value, arguments.place)
+        table, _ = table_of_setting(given.value, arguments.filesystem)
     except InputError as error:
-        notes.unsure("training.activation_checkpointing", f"{given.origin} is not counted: {error.message}")
+        findings.mark_uncertain("training.activation_checkpointing", f"{given.origin} is not counted: {error.message}")
         return
     if table.get("offload") is True:
-        notes.put("training.activation_offload", True, f"offload in {given.origin}")
+        findings.put("training.activation_offload", True, f"offload in {given.origin}")
     if (every := table.get("every_n_layers")) not in (None, 1):
         sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them."
-        notes.unsure("training.activation_checkpointing", sentence, doubt="more")
+        findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
 
 
-def _fsdp_checkpointing(config: Setting, place: Place) -> Setting | None:
+def _fsdp_checkpointing(config: Setting, filesystem: FilesystemView) -> Setting | None:
     try:
-        table, source = table_of(config.value, place)
+        table, source = table_of_setting(config.value, filesystem)
     except InputError:  # said where the sharding is read
         return None
-    layer = as_layer(table, source=source or config.origin)
+    layer = layer_from_table(table, source=source or config.origin)
     return layer.get("activation_checkpointing") or layer.get("fsdp_activation_checkpointing")
 
 
-def _loss(arguments: Arguments, notes: Notes) -> None:
+def _loss(arguments: Arguments, findings: FindingCollector) -> None:
     liger = arguments.settings.find("use_liger_kernel", "use_liger")
     kind = arguments.settings.find("loss_type")
     if liger is not None and as_bool(liger):
-        notes.put("training.loss", "fused-linear", liger.origin, written=liger.written)
+        findings.put("training.loss", "fused-linear", liger.origin, written=liger.written)
         return
     if arguments.method != "sft" or kind is None:
         return
     newer = (version_tuple(arguments.versions.get("trl")) or (1, 16)) >= (1, 16)
     if as_word(kind) == "chunked_nll":
-        notes.put("training.loss", "chunked", kind.origin, written=kind.written)
+        findings.put("training.loss", "chunked", kind.origin, written=kind.written)
     elif as_word(kind) == "nll" and newer:  # 1.16 computes "nll" in chunks too and deprecates the other name
-        notes.put("training.loss", "chunked", f"{kind.origin}, chunked in {named('trl', arguments.versions)}")
+        findings.put(
+            "training.loss", "chunked", f"{kind.origin}, chunked in {framework_with_version('trl', arguments.versions)}"
+        )
 
 
 def _quantization(arguments: Arguments) -> Setting | None:
@@ -325,19 +327,19 @@ def _quantization(arguments: Arguments) -> Setting | None:
     return None
 
 
-def _targets(setting: Setting | None, usual: Setting | None, notes: Notes) -> None:
+def _targets(setting: Setting | None, usual: Setting | None, findings: FindingCollector) -> None:
     names: Any = setting.value if setting is not None else None
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
     if setting is not None and names in (["all-linear"], ["all"]):
-        notes.put("lora.targets", "all-linear", setting.origin, written=setting.written)
+        findings.put("lora.targets", "all-linear", setting.origin, written=setting.written)
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
         if any(set(name) & set("*|()[]\\$^") for name in names):
-            notes.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
-            notes.need("lora.targets")
+            findings.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
+            findings.require("lora.targets")
             return
-        notes.put("lora.targets", names, setting.origin, written=setting.written)
+        findings.put("lora.targets", names, setting.origin, written=setting.written)
     elif usual is not None:
-        notes.put("lora.targets", usual.value, usual.origin, written=False)
+        findings.put("lora.targets", usual.value, usual.origin, written=False)
     else:
-        notes.need("lora.targets")
+        findings.require("lora.targets")

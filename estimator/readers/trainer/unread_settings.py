@@ -3,23 +3,23 @@
 import re
 from collections.abc import Mapping
 
-from ...job.job import Doubt
-from ..program.script_ast import ALL
-from ..source.evidence import STATES, Component, Notes
-from ..source.settings import Settings, as_bool
+from ...job.job import UncertaintyDirection
+from ..program.script_ast import UNKNOWN_TABLE
+from ..source.evidence import MODEL_STATES, Component, FindingCollector
+from ..source.settings import LayeredSettings, as_bool
 
-_SUBJECTS: Mapping[str, tuple[Doubt, tuple[Component, ...]]] = {
-    r"offload|on_cpu": ("less", (*STATES, "activations")),
+_SUBJECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
+    r"offload|on_cpu": ("less", (*MODEL_STATES, "activations")),
     r"(?<![a-z])qat(?![a-z])": ("more", ("weights", "activations")),
     r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),
     r"quant|gptq|awq|load_in_|float8|fp8|mxfp|nvfp": ("less", ("weights", "activations")),
-    r"modules_to_save|additional_target|trainable_token|(?<![a-z])ema(?![a-z])|hpz": ("more", STATES),
+    r"modules_to_save|additional_target|trainable_token|(?<![a-z])ema(?![a-z])|hpz": ("more", MODEL_STATES),
     r"frozen|freeze|galore|apollo|badam|lisa|adam_mini": ("less", ("gradients", "optimizer")),
     r"lora|dora|adapter|exclude_modules|layers_to_transform": ("either", ("gradients", "optimizer", "activations")),
-    r"fsdp|parallel|zero|shard": ("less", (*STATES, "activations")),
+    r"fsdp|parallel|zero|shard": ("less", (*MODEL_STATES, "activations")),
     r"checkpointing|(?<!p)recompute|remat": ("either", ("activations",)),
     r"liger|cross_entropy|tiled|chunked": ("less", ("activations", "logits")),
-    r"precision|autocast": ("either", (*STATES, "activations")),
+    r"precision|autocast": ("either", (*MODEL_STATES, "activations")),
 }
 """Parts of a setting's name: what such settings can do to which components. The first that fits counts.
 
@@ -59,30 +59,30 @@ _DECIDED_BY = {
 """The job key that depends on an argument which only running the script would tell."""
 
 
-def warn_of_unknown(arguments: Mapping[str, str], told: Mapping[str, object], notes: Notes) -> None:
+def warn_of_unknown(arguments: Mapping[str, str], told: Mapping[str, object], findings: FindingCollector) -> None:
     """Say which arguments of a script are only known when it runs, and doubt what they decide.
 
     Args:
-        arguments: a sentence for each by name; by ``ALL`` where it gives arguments that it names nowhere.
+        arguments: a sentence for each by name; by ``UNKNOWN_TABLE`` where it gives arguments that it names nowhere.
         told: what the running program says of itself, which is all of them.
-        notes: where it is put.
+        findings: where it is put.
     """
     for name, what in arguments.items():
-        if name != ALL:
-            notes.unsure(_DECIDED_BY[name], what)
+        if name != UNKNOWN_TABLE:
+            findings.mark_uncertain(_DECIDED_BY[name], what)
         elif not told:
-            notes.warn(what)
-            notes.doubt("either", *STATES, "activations")
+            findings.warn(what)
+            findings.add_uncertainty("either", *MODEL_STATES, "activations")
 
 
-def warn_of_unread(settings: Settings, notes: Notes) -> None:
+def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> None:
     """Say what was written, sounds as if memory depends on it, and was not understood; and doubt what it is about."""
-    for name, setting in settings.never_asked():
+    for name, setting in settings.unread():
         said_off = as_bool(setting) is False or setting.value in ([], {}, 0, "0")
         last = name.rpartition(".")[2]
         found = next((what for words, what in _SUBJECTS.items() if re.search(words, name)), None)
         if found is None or last in _NO_MEMORY or said_off or (_ABOUT_FILES.match(name) and "load_in_" not in name):
             continue
-        notes.warn(f"{setting.origin} may change the memory and is not counted.")
+        findings.warn(f"{setting.origin} may change the memory and is not counted.")
         doubt, components = found
-        notes.doubt(doubt, *components)
+        findings.add_uncertainty(doubt, *components)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vramtop.estimator.common.paths import expanded
+from vramtop.estimator.common.paths import expand_user
 
 from ..context.check import Check, Outcome
 from ..context.context import Context
@@ -114,7 +114,7 @@ def _instead(target: str, context: Context) -> str | None:
 def _netrc_file(context: Context) -> Path:
     """``~/.netrc``, or what NETRC says."""
     named = context.environ.get("NETRC")
-    return expanded(named) if named else context.path("~/.netrc")
+    return expand_user(named) if named else context.path("~/.netrc")
 
 
 def _host(url: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import Packages
+from vramtop.estimator.trace.installed_packages import InstalledPackages
 
 from ..context.check import Check, Outcome
 from ..context.context import Context
@@ -113,7 +113,7 @@ def _is_of_bitsandbytes(optimizer: str) -> bool:
     return optimizer.endswith("8bit") or optimizer.startswith("paged")
 
 
-def _wrong(found: Packages, here: list[str]) -> Iterator[str]:
+def _wrong(found: InstalledPackages, here: list[str]) -> Iterator[str]:
     """What the installed transformers does not take."""
     transformers = found.versions.get("transformers")
     if transformers is None:
@@ -127,7 +127,7 @@ def _wrong(found: Packages, here: list[str]) -> Iterator[str]:
             yield f"transformers {transformers} takes {name} {bounds}, not {version}"
 
 
-def _bounds(found: Packages, name: str) -> str:
+def _bounds(found: InstalledPackages, name: str) -> str:
     """What the metadata ask of a library, where it is an extra by its own name."""
     for wish in found.wishes:
         match = _WISH.fullmatch(wish.strip())
@@ -161,7 +161,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, _NUMBER.findall(match[1]))) if match else ()
 
 
-def _otherwise(job: Job, found: Packages) -> Iterator[str]:
+def _otherwise(job: Job, found: InstalledPackages) -> Iterator[str]:
     """Versions that the job states, and that are others here."""
     for name in _STATED:
         stated, here = getattr(job.software, name), found.versions.get(name)

@@ -14,7 +14,7 @@ from vramtop.estimator.job.job import Job, Parallel
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR
 
 from ...board.fit import Room, fit
-from ...host.host_memory import judge_host
+from ...host.host_memory import host_verdict
 from ..context.check import Check, Outcome
 from ..context.context import Context
 from ..context.gpu_seats import rooms_to_take
@@ -99,7 +99,7 @@ class HostMemory(Check):
             return self.skips("how much the machine has is not known (--host-memory)")
         if need is None:
             return self.skips("what the job takes of it is not known")
-        found = judge_host(need, room, ranks=context.local_ranks or context.job.parallel.world_size)
+        found = host_verdict(need, room, ranks=context.local_ranks or context.job.parallel.world_size)
         advice = "load less at once (fsdp_cpu_ram_efficient_loading, ZeRO 3), offload less, or free memory"
         if found.verdict == "fits":
             return self.passes(found.sentence)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.common.paths import expanded, is_folder
+from vramtop.estimator.common.paths import expand_user, is_folder
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import names_code
+from vramtop.estimator.job.job_file import names_user_code
 from vramtop.estimator.model.find_config import find_built_in, hub_cache
 
 from ..context.check import Check, Outcome
@@ -38,9 +38,9 @@ class ModelPlace:
 def model_place(job: Job, environ: Mapping[str, str]) -> ModelPlace | None:
     """Where the weights come from; None: the job names none (its config is written out, or it is code)."""
     name = job.model.id
-    if name is None or job.model.config is not None or names_code(name):
+    if name is None or job.model.config is not None or names_user_code(name):
         return None
-    path = expanded(name)
+    path = expand_user(name)
     if is_folder(path) or name.startswith((".", "/", "~")) or name.endswith(".json"):
         return ModelPlace(folder=path.parent if name.endswith(".json") else path, hub_id=None)
     cached = _snapshot(name, environ)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.trace.installed_packages import Packages, TorchBuild
+from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
 
 from ..facts.access import Access
 from ..facts.interpreter import JobPython
@@ -62,7 +62,7 @@ class Context:
     budget: Callable[[], Budget]
     """The deepest budget to be had; raises CancelledError where that takes too long."""
     python: JobPython
-    packages: Callable[[], Packages]
+    packages: Callable[[], InstalledPackages]
     torch: Callable[[], TorchBuild]
     access: Callable[[], Access]
     """What the hub says of the job's model; asks it over the network."""

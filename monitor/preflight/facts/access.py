@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from vramtop.estimator.common.paths import expanded
+from vramtop.estimator.common.paths import expand_user
 from vramtop.estimator.common.untrusted_files import read_file
 
 Answer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
@@ -60,11 +60,11 @@ def find_token(environ: Mapping[str, str]) -> tuple[str, str] | None:
 def token_file(environ: Mapping[str, str]) -> Path:
     """Where ``hf auth login`` puts a token."""
     if environ.get("HF_TOKEN_PATH"):
-        return expanded(environ["HF_TOKEN_PATH"])
+        return expand_user(environ["HF_TOKEN_PATH"])
     home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     if home.startswith("~") and environ.get("HOME"):
         home = environ["HOME"] + home[1:]
-    return expanded(home) / "token"
+    return expand_user(home) / "token"
 
 
 def ask_hub(model: str, environ: Mapping[str, str], *, timeout: float = SECONDS) -> Access:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from vramtop.estimator.common.untrusted_files import open_file
-from vramtop.estimator.readers.program.launchers import starts_at, words_of
+from vramtop.estimator.readers.program.launchers import find_program_index, split_launch_line
 from vramtop.estimator.trace.interpreters import find_interpreters
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -42,12 +42,12 @@ def job_python(python: str | None, launch: Sequence[str] | None, environ: Mappin
     """
     if python is not None:
         return JobPython(path=find_interpreters(python, environ)[0], origin="--python")
-    return (_of_launch(words_of(launch), environ) if launch else None) or _active(environ)
+    return (_of_launch(split_launch_line(launch), environ) if launch else None) or _active(environ)
 
 
 def _of_launch(words: Sequence[str], environ: Mapping[str, str]) -> JobPython | None:
     """A launch line's Python: itself, or the one in the first line of its launcher."""
-    at = starts_at(words)
+    at = find_program_index(words)
     if at is None or not _OWN_WORLD.isdisjoint(PurePath(word).name for word in words[:at]):
         return None
     program = shutil.which(words[at], path=environ.get("PATH"))

@@ -6,10 +6,10 @@ from pathlib import Path
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.program.accelerate_env import yaml_layer
-from vramtop.estimator.readers.program.launchers import Launch, parse_launch, words_of
-from vramtop.estimator.readers.program.ranks import read_world
+from vramtop.estimator.readers.program.launchers import Launch, parse_launch, split_launch_line
+from vramtop.estimator.readers.program.ranks import read_world_size
 from vramtop.estimator.readers.source.data_files import read_table
-from vramtop.estimator.readers.source.settings import Layer, Settings, as_int
+from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsLayer, as_int
 
 _ADDRESS = ("master_addr", "main_process_ip", "rdzv_endpoint")
 _PORT = ("master_port", "main_process_port")
@@ -20,9 +20,9 @@ def job_environ(environ: Mapping[str, str], launch: Sequence[str] | None) -> dic
     found = dict(environ)
     if launch is None:
         return found
-    parsed = parse_launch(words_of(launch))
+    parsed = parse_launch(split_launch_line(launch))
     found.update(parsed.assignments)
-    options = Settings(parsed.options)
+    options = LayeredSettings(parsed.options)
     address, port = options.find(*_ADDRESS), options.find(*_PORT)
     if address is not None:
         host, _, own_port = str(address.value).rpartition(":") if ":" in str(address.value) else (address.value, "", "")
@@ -45,17 +45,17 @@ def local_ranks(job: Job, launch: Sequence[str] | None, environ: Mapping[str, st
     """
     world = job.parallel.world_size
     if launch is not None:
-        parsed = parse_launch(words_of(launch))
-        said = read_world(parsed, Settings(parsed.options, _accelerate_file(parsed, folder)), environ)
-        if as_int(said.ranks) == world and said.here is not None:
-            return said.here
+        parsed = parse_launch(split_launch_line(launch))
+        said = read_world_size(parsed, LayeredSettings(parsed.options, _accelerate_file(parsed, folder)), environ)
+        if as_int(said.ranks) == world and said.per_node is not None:
+            return said.per_node
     nodes = environ.get("SLURM_NNODES", "")
     if nodes.isdecimal() and int(nodes) > 1 and world % int(nodes) == 0:
         return world // int(nodes)
     return None
 
 
-def _accelerate_file(launch: Launch, folder: Path) -> Layer:
+def _accelerate_file(launch: Launch, folder: Path) -> SettingsLayer:
     named = launch.options.get("config_file")
     if named is None:
         return {}

@@ -9,7 +9,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.gpu_catalogue import Gpu
 
 from ...board.fit import Room, rooms_of
-from ...host.host_memory import HostRoom, host_room
+from ...host.host_memory import HostRam, available_host_memory
 from ...snapshot.snapshot import Snapshot
 from ...sources.nvml.call_threads import shut_down
 from ...sources.nvml.nvml_source import NvmlSource
@@ -31,7 +31,7 @@ class Machine:
     """Of this machine; None: another one is described, or this one's GPUs cannot be seen."""
     chosen: bool = False
     """The user named the GPUs; else the job takes those that its environment shows it."""
-    host: HostRoom | None = None
+    host: HostRam | None = None
     """Its RAM; None: not known, of a machine that is described."""
     unseen: str | None = None
     """Why this machine's GPUs cannot be seen."""
@@ -66,10 +66,12 @@ def this_machine(
         snapshot = answers.get(timeout=seconds)
     except queue.Empty:
         return Machine(
-            rooms=(), unseen=f"the NVIDIA driver gives no answer within {seconds:g} seconds", host=host_room()
+            rooms=(),
+            unseen=f"the NVIDIA driver gives no answer within {seconds:g} seconds",
+            host=available_host_memory(),
         )
     if isinstance(snapshot, CannotTellError):
-        return Machine(rooms=(), unseen=snapshot.message.rstrip("."), host=host_room())
+        return Machine(rooms=(), unseen=snapshot.message.rstrip("."), host=available_host_memory())
     indices = only(snapshot)
     rooms = rooms_of(snapshot, Reservations().committed(snapshot), indices)
     card = next((room.card for room in rooms if room.name), None)
@@ -80,7 +82,7 @@ def this_machine(
         chosen=named,
         card=card,
         capabilities=compute_capabilities,
-        host=host_room(),
+        host=available_host_memory(),
     )
 
 
@@ -98,7 +100,7 @@ def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
         answers.put(error)
 
 
-def described_machine(rooms: tuple[Room, ...], card: Gpu | None, host: HostRoom | None = None) -> Machine:
+def described_machine(rooms: tuple[Room, ...], card: Gpu | None, host: HostRam | None = None) -> Machine:
     """A machine that is not this one."""
     known = {} if card is None else dict.fromkeys((room.index for room in rooms), card.compute_capability)
     return Machine(rooms=rooms, card=card, capabilities=lambda: known, host=host)

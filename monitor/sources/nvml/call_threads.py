@@ -8,14 +8,14 @@ from typing import Any
 from ...host.processes import ProcessDirectory
 
 
-class Hand:
+class CallThread:
     """A daemon thread that does one piece of work at a time.
 
-    A driver's call that hangs can be neither ended nor taken back: the hand is left to it, and dies with the program.
+    A driver's call that hangs can be neither ended nor taken back: the thread is left to it, and dies with the program.
     """
 
     def __init__(self) -> None:
-        self.directory = ProcessDirectory()
+        self.process_directory = ProcessDirectory()
         """For what is done on this thread; not for several."""
         self._orders: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -29,10 +29,10 @@ class Hand:
         """Nothing is under way."""
         return self._idle.is_set()
 
-    def begin(self, work: Callable[[], Any]) -> None:
+    def run(self, work: Callable[[], Any]) -> None:
         """Do this; nothing else may be under way."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="vramtop-nvml", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name="vramtop-nvml", daemon=True)
             self._thread.start()
         self._idle.clear()
         self._orders.put(work)
@@ -41,18 +41,18 @@ class Hand:
         """Whether the work is done, after at most so many seconds."""
         return self._idle.wait(max(0.0, seconds))
 
-    def take(self) -> Any:
+    def result(self) -> Any:
         """What the work returned, or the exception that ended it, raised; once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         return self._answer
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """End the thread, when what is under way has come back."""
         self._orders.put(None)
 
-    def _run(self) -> None:
+    def _serve(self) -> None:
         while (work := self._orders.get()) is not None:
             try:
                 self._answer = work()

@@ -5,24 +5,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...host.processes import ProcessFacts, one_line
+from ...host.plain_text import sanitize_line
+from ...host.processes import ProcessFacts
 from ...snapshot.snapshot import ComputeMode, Fault, GpuProcess, GpuReading, ProcessKind
-from .calls import Asker, DeviceLostError, RefusedError
-from .error_messages import UNSUPPORTED, device_fault, field_fault
-from .gpu_sleep import may_sleep, sleeps
-from .memory import NvmlMemory, held_of_host
+from .device_calls import DeviceCalls, DeviceLostError, RefusedError
+from .error_messages import UNSUPPORTED_CODES, device_fault, field_fault
+from .gpu_sleep import can_suspend, is_suspended
+from .memory import NvmlMemory, shared_memory_use
 from .mig import NvmlMig
 from .processes import process_rows
 
-LOST_AGAIN_SECONDS = 5.0
+RETRY_LOST_SECONDS = 5.0
 """A lost device is asked for again after this."""
-PID_LIMIT = 2**22
+MAX_PID = 2**22
 """No pid on Linux is larger; the list is garbled when one is (drivers 535.43 to 535.86 mixed up its layout)."""
 
 _TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 _MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
 """By NVML's number; 1 is one thread at a time, which CUDA has taken for one process since version 8."""
-MODE_AGAIN_SECONDS = 30.0
+MODE_INTERVAL_SECONDS = 30.0
 _LISTS: tuple[tuple[ProcessKind, str], ...] = (("compute", "Compute"), ("graphics", "Graphics"), ("mps", "MPSCompute"))
 
 
@@ -44,8 +45,8 @@ class NvmlDevice:
         self._nvml = nvml
         self._clock = clock
         self._now = now
-        self._asker = Asker(nvml, clock=clock)
-        self._mig = NvmlMig(nvml, self._asker, clock=clock)
+        self._calls = DeviceCalls(nvml, clock=clock)
+        self._mig = NvmlMig(nvml, self._calls, clock=clock)
         self._name: str | None = None
         self._handle: Any = None
         self._connect_at = clock()
@@ -55,7 +56,7 @@ class NvmlDevice:
         self._may_sleep = False
         self._may_sleep_at = 0.0
         """When to look for it again: only an administrator changes it."""
-        self._memory = NvmlMemory(nvml, self._asker, now=now)
+        self._memory = NvmlMemory(nvml, self._calls, now=now)
         self._faults: list[Fault] = []
         self._mode: ComputeMode | None = None
         self._mode_at = 0.0
@@ -64,9 +65,9 @@ class NvmlDevice:
         """Accounting mode is on, which only root can bring about."""
 
     @property
-    def under_way(self) -> str | None:
+    def pending_call(self) -> str | None:
         """The driver's call that has not come back; may be looked at from another thread."""
-        return self._asker.under_way
+        return self._calls.pending_call
 
     def renew(self, address: str | None) -> None:
         """Ask for the handle anew at the next reading; from any thread.
@@ -78,10 +79,10 @@ class NvmlDevice:
 
     def connect(self) -> None:
         """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
-        self._connect_at = self._clock() + LOST_AGAIN_SECONDS
+        self._connect_at = self._clock() + RETRY_LOST_SECONDS
         self.lost = None
         try:
-            self._handle = self._asker.call("nvmlDeviceGetHandleByIndex", self.index)
+            self._handle = self._calls.call("nvmlDeviceGetHandleByIndex", self.index)
             self.uuid = self._text("nvmlDeviceGetUUID")
             self._name = self._text("nvmlDeviceGetName")
             self._accounts = self._accounting_is_on()
@@ -109,7 +110,7 @@ class NvmlDevice:
             try:
                 return self._read(describe)
             except DeviceLostError as error:
-                self.lost, self._connect_at = error.code, self._clock() + LOST_AGAIN_SECONDS
+                self.lost, self._connect_at = error.code, self._clock() + RETRY_LOST_SECONDS
         return self.missing(self.lost)
 
     def missing(self, code: str = "NOT_LISTED") -> GpuReading:
@@ -122,37 +123,37 @@ class NvmlDevice:
     def _text(self, call: str) -> str | None:
         """A name that not every device has."""
         try:
-            return one_line(self._asker.call(call, self._handle))
+            return sanitize_line(self._calls.call(call, self._handle))
         except RefusedError as refused:
-            if refused.code in UNSUPPORTED:
+            if refused.code in UNSUPPORTED_CODES:
                 return None
             raise
 
     def _pci_address(self) -> str | None:
         """As the kernel writes it: ``0000:17:00.0``; NVML writes its first number with eight digits."""
         try:
-            bus = str(self._asker.call("nvmlDeviceGetPciInfo", self._handle).busId)
+            bus = str(self._calls.call("nvmlDeviceGetPciInfo", self._handle).busId)
         except RefusedError:
             return None
         return bus.lower().removeprefix("0000")
 
     def _sleeps(self) -> bool:
         if self._clock() >= self._may_sleep_at:
-            self._may_sleep_at = self._clock() + MODE_AGAIN_SECONDS
-            self._may_sleep = may_sleep(self._address)
-        return self._may_sleep and sleeps(self._address)
+            self._may_sleep_at = self._clock() + MODE_INTERVAL_SECONDS
+            self._may_sleep = can_suspend(self._address)
+        return self._may_sleep and is_suspended(self._address)
 
     def _accounting_is_on(self) -> bool:
         try:
-            return bool(self._asker.call("nvmlDeviceGetAccountingMode", self._handle))
+            return bool(self._calls.call("nvmlDeviceGetAccountingMode", self._handle))
         except RefusedError:
             return False
 
     def _compute_mode(self) -> ComputeMode | None:
         if self._clock() >= self._mode_at:
-            self._mode_at = self._clock() + MODE_AGAIN_SECONDS
+            self._mode_at = self._clock() + MODE_INTERVAL_SECONDS
             try:
-                self._mode = _MODES.get(int(self._asker.call("nvmlDeviceGetComputeMode", self._handle)))
+                self._mode = _MODES.get(int(self._calls.call("nvmlDeviceGetComputeMode", self._handle)))
             except RefusedError:
                 self._mode = None
         return self._mode
@@ -171,7 +172,7 @@ class NvmlDevice:
         instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
         processes = self._processes(memory.total, describe, instances)
         if memory.shared:
-            memory, memory_faults = held_of_host(memory, processes)
+            memory, memory_faults = shared_memory_use(memory, processes)
         elif memory.used is not None and _sum_of(processes) > memory.used:
             memory, memory_faults = self._memory.read_again(_sum_of(processes))
         if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
@@ -206,12 +207,12 @@ class NvmlDevice:
         for kind, word in _LISTS:
             calls = tuple(f"nvmlDeviceGet{word}RunningProcesses{version}" for version in ("_v3", "_v2"))
             try:
-                lists[kind] = self._asker.ask(kind, calls, self._handle, valid=_pids_are_pids)
+                lists[kind] = self._calls.query(kind, calls, self._handle, valid=_pids_are_pids)
             except RefusedError as refused:
                 if (inside := self._mig.processes(kind, calls, _pids_are_pids)) is not None:
                     lists[kind] = inside
                     continue
-                if kind == "compute" or refused.code not in UNSUPPORTED:  # not every card has the other two lists
+                if kind == "compute" or refused.code not in UNSUPPORTED_CODES:  # not every card has the other two lists
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
@@ -230,9 +231,9 @@ class NvmlDevice:
         if not self._accounts:
             return None
         try:
-            stats = self._asker.call("nvmlDeviceGetAccountingStats", self._handle, pid)
+            stats = self._calls.call("nvmlDeviceGetAccountingStats", self._handle, pid)
         except RefusedError as refused:
-            self._accounts = refused.code not in UNSUPPORTED and refused.code != "NO_PERMISSION"
+            self._accounts = refused.code not in UNSUPPORTED_CODES and refused.code != "NO_PERMISSION"
             return None
         except TypeError:  # pynvml's own, where the driver's answer is "not available"
             return None
@@ -241,7 +242,7 @@ class NvmlDevice:
     def _ask(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
         """The answer, or None and a fault of ``field``."""
         try:
-            return self._asker.ask(field, calls, self._handle, *args)
+            return self._calls.query(field, calls, self._handle, *args)
         except RefusedError as refused:
             self._faults.append(field_fault(field, refused.code, what=what))
             return None
@@ -254,4 +255,4 @@ def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = Non
 
 
 def _pids_are_pids(processes: list[Any]) -> bool:
-    return all(process.pid <= PID_LIMIT for process in processes)
+    return all(process.pid <= MAX_PID for process in processes)

@@ -6,35 +6,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...snapshot.snapshot import NO_ANSWER, Fault, GpuReading
-from .call_threads import Hand
+from .call_threads import CallThread
 from .device import NvmlDevice
 
-PATIENCE_SECONDS = 1.0
+READ_TIMEOUT_SECONDS = 1.0
 """A device that takes longer to read is one whose driver hangs; a reading takes milliseconds."""
-FIRST_PATIENCE_SECONDS = 5.0
+FIRST_READ_TIMEOUT_SECONDS = 5.0
 """The same at the first reading: without persistence mode the driver starts a GPU when it is first asked for."""
 
 
-class Readers:
+class DeviceThreads:
     """The threads that read devices.
 
     Usually it is one. A device that holds it up keeps it: the others are read by a fresh one from then on, and the
-    first one hands its reading in when the driver comes back, and serves this device alone.
+    first one threads its reading in when the driver comes back, and serves this device alone.
 
     Args:
-        hand: the first thread.
-        patience: seconds before a device counts as hanging.
-        first_patience: the same at its first reading.
+        thread: the first thread.
+        timeout: seconds before a device counts as hanging.
+        first_timeout: the same at its first reading.
     """
 
-    def __init__(self, hand: Hand, *, patience: float, first_patience: float) -> None:
-        self._hand = hand
-        self._patience = patience
-        self._first_patience = first_patience
-        self._rounds: dict[NvmlDevice, _Round] = {}
+    def __init__(self, thread: CallThread, *, timeout: float, first_timeout: float) -> None:
+        self._thread = thread
+        self._timeout = timeout
+        self._first_timeout = first_timeout
+        self._rounds: dict[NvmlDevice, _ReadingPass] = {}
         """Of the devices that have held up a thread, on that thread."""
         self._last: dict[NvmlDevice, GpuReading] = {}
-        self._left: list[Hand] = []
+        self._left: list[CallThread] = []
         """Held up by devices that are no more."""
 
     def read(self, devices: Sequence[NvmlDevice]) -> list[GpuReading]:
@@ -53,83 +53,83 @@ class Readers:
                 self._collect(round_)
         return [self._row(device) for device in devices]
 
-    def close(self) -> list[Hand]:
+    def close(self) -> list[CallThread]:
         """End all threads; gives those with a call under way, which end when it comes back."""
-        hands = [self._hand, *self._left, *(round_.hand for round_ in self._rounds.values())]
-        for hand in hands:
-            hand.end()
-        return [hand for hand in hands if not hand.idle]
+        threads = [self._thread, *self._left, *(round_.thread for round_ in self._rounds.values())]
+        for thread in threads:
+            thread.stop()
+        return [thread for thread in threads if not thread.idle]
 
     def _read_together(self, devices: Sequence[NvmlDevice]) -> None:
         """All on one thread; when one of them holds it up, each of the rest on a thread of its own, this once."""
-        round_ = _Round(self._hand, devices)
+        round_ = _ReadingPass(self._thread, devices)
         if not self._is_back(round_):
             rest = round_.cut()
-            if not round_.hand.idle:
+            if not round_.thread.idle:
                 self._keep_apart(round_)
-                self._hand = Hand()
-            singles = [_Round(Hand(), (device,)) for device in rest]
+                self._thread = CallThread()
+            singles = [_ReadingPass(CallThread(), (device,)) for device in rest]
             for single in singles:
                 if self._is_back(single):
                     self._collect(single)
-                    single.hand.end()
+                    single.thread.stop()
                 else:
                     self._keep_apart(single)
         self._collect(round_)
 
-    def _is_back(self, round_: "_Round") -> bool:
+    def _is_back(self, round_: "_ReadingPass") -> bool:
         """Wait until the round is over or one of its devices takes too long; whether it is over."""
-        while not round_.hand.wait(round_.since + self._patience_with(round_.device) - time.monotonic()):
-            if time.monotonic() - round_.since >= self._patience_with(round_.device):
+        while not round_.thread.wait(round_.since + self._timeout_for(round_.device) - time.monotonic()):
+            if time.monotonic() - round_.since >= self._timeout_for(round_.device):
                 return False
         return True
 
-    def _patience_with(self, device: NvmlDevice) -> float:
-        return self._patience if device in self._last else self._first_patience
+    def _timeout_for(self, device: NvmlDevice) -> float:
+        return self._timeout if device in self._last else self._first_timeout
 
-    def _keep_apart(self, round_: "_Round") -> None:
+    def _keep_apart(self, round_: "_ReadingPass") -> None:
         self._rounds[round_.device] = round_
 
-    def _again(self, device: NvmlDevice, before: "_Round") -> "_Round":
-        round_ = self._rounds[device] = _Round(before.hand, (device,))
+    def _again(self, device: NvmlDevice, before: "_ReadingPass") -> "_ReadingPass":
+        round_ = self._rounds[device] = _ReadingPass(before.thread, (device,))
         return round_
 
-    def _collect(self, round_: "_Round") -> bool:
+    def _collect(self, round_: "_ReadingPass") -> bool:
         """Take what the round has read so far; whether it is over."""
-        over = round_.hand.idle
+        over = round_.thread.idle
         self._last.update(round_.readings.copy())
         if over:
-            round_.hand.take()
+            round_.thread.result()
         return over
 
     def _row(self, device: NvmlDevice) -> GpuReading:
         last, round_ = self._last.get(device), self._rounds.get(device)
-        if round_ is None or round_.hand.idle:
+        if round_ is None or round_.thread.idle:
             return last or device.missing()
-        return _held_up(device, last, time.monotonic() - round_.since)
+        return _hung_threads(device, last, time.monotonic() - round_.since)
 
     def _forget_all_but(self, devices: Sequence[NvmlDevice]) -> None:
         for device in [device for device in self._last if device not in devices]:
             del self._last[device]
         for device in [device for device in self._rounds if device not in devices]:
-            hand = self._rounds.pop(device).hand
-            hand.end()
-            self._left.append(hand)
-        self._left = [hand for hand in self._left if not hand.idle]
+            thread = self._rounds.pop(device).thread
+            thread.stop()
+            self._left.append(thread)
+        self._left = [thread for thread in self._left if not thread.idle]
 
 
-class _Round:
+class _ReadingPass:
     """One reading of these devices, one after the other, on one thread; begun at once."""
 
-    def __init__(self, hand: Hand, devices: Sequence[NvmlDevice]) -> None:
-        self.hand = hand
+    def __init__(self, thread: CallThread, devices: Sequence[NvmlDevice]) -> None:
+        self.thread = thread
         self.readings: dict[NvmlDevice, GpuReading] = {}
         self.device = devices[0]
         """The one being read."""
         self.since = time.monotonic()
         """When that began."""
         self._ahead = deque(devices)
-        hand.begin(self._read)
+        thread.run(self._read)
 
     def cut(self) -> list[NvmlDevice]:
         """Read no more than the device under way; gives those that are left."""
@@ -142,7 +142,7 @@ class _Round:
         return left
 
     def _read(self) -> None:
-        directory = self.hand.directory
+        directory = self.thread.process_directory
         while self._ahead:
             try:
                 device = self._ahead.popleft()
@@ -154,9 +154,9 @@ class _Round:
         directory.end_tick()
 
 
-def _held_up(device: NvmlDevice, last: GpuReading | None, seconds: float) -> GpuReading:
+def _hung_threads(device: NvmlDevice, last: GpuReading | None, seconds: float) -> GpuReading:
     """Its row with the figures from before, if there are any, and why there are no new ones."""
-    call = device.under_way or "reading it"
+    call = device.pending_call or "reading it"
     figures = "nothing is known of it yet" if last is None or last.total_bytes is None else "its figures are old"
     message = f"the driver hangs on this GPU: {call} has not come back for {seconds:.0f} s; {figures}"
     fault = Fault(field=None, code=NO_ANSWER, message=message)

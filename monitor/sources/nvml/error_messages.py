@@ -12,11 +12,11 @@ from ...snapshot.snapshot import Fault
 KERNEL_VERSION = Path("/proc/driver/nvidia/version")
 OWN_MAPS = Path("/proc/self/maps")
 
-UNSUPPORTED = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"})
+UNSUPPORTED_CODES = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"})
 """The answer will be the same next time."""
-OF_DEVICE = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
+DEVICE_CODES = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
 """Whatever was asked, the whole device is meant."""
-OF_MACHINE = frozenset({"UNINITIALIZED", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"})
+MACHINE_CODES = frozenset({"UNINITIALIZED", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"})
 """Whatever was asked, NVML as a whole is gone."""
 
 _NO_DRIVER = {
@@ -63,7 +63,7 @@ def _codes(nvml: Any) -> dict[int, str]:
     return {value: name.removeprefix(prefix) for name, value in vars(nvml).items() if name.startswith(prefix)}
 
 
-def no_driver(nvml: Any, error: Any, *, was_open: bool = False) -> NoDriverError:
+def no_driver_error(nvml: Any, error: Any, *, was_open: bool = False) -> NoDriverError:
     """Why NVML cannot be used, from the error it gave.
 
     Args:
@@ -79,7 +79,7 @@ def no_driver(nvml: Any, error: Any, *, was_open: bool = False) -> NoDriverError
     )
 
 
-def hanging(call: str, seconds: float) -> NoDriverError:
+def driver_hang_error(call: str, seconds: float) -> NoDriverError:
     """The driver does not come back from being started.
 
     Args:

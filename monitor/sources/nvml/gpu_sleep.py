@@ -15,12 +15,12 @@ def driver_addresses(folder: Path | None = None) -> tuple[str | None, ...]:
         return ()
 
 
-def may_sleep(address: str | None, folder: Path | None = None) -> bool:
+def can_suspend(address: str | None, folder: Path | None = None) -> bool:
     """Whether the kernel puts this device to sleep when it is idle; servers' GPUs are set not to."""
     return address is not None and _power(address, "control", folder) == "auto"
 
 
-def sleeps(address: str | None, folder: Path | None = None) -> bool:
+def is_suspended(address: str | None, folder: Path | None = None) -> bool:
     """Whether this device sleeps now (``power/runtime_status``, which wakes nothing)."""
     return address is not None and _power(address, "runtime_status", folder) == "suspended"
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from vramtop.estimator.common.sizes import format_gib
 
-from ...host.host_memory import host_room, host_total_bytes
+from ...host.host_memory import available_host_memory, host_total_bytes
 from ...snapshot.snapshot import HOST_MEMORY, Fault, GpuProcess
-from .calls import Asker, RefusedError
+from .device_calls import DeviceCalls, RefusedError
 from .error_messages import field_fault
-from .processes import ADDRESSABLE_BYTES
+from .processes import MAX_GPU_BYTES
 
 _FIELDS = {
     "total_bytes": "its total memory",
@@ -33,7 +33,7 @@ class MemoryFigures:
     """Total and free are the host's."""
 
 
-Answer = tuple[MemoryFigures, tuple[Fault, ...]]
+MemoryReading = tuple[MemoryFigures, tuple[Fault, ...]]
 """The figures, and why some are missing."""
 
 
@@ -42,15 +42,15 @@ class NvmlMemory:
 
     Args:
         nvml: the ``pynvml`` module, initialised.
-        asker: of the device.
+        calls: of the device.
         now: Unix seconds.
     """
 
-    def __init__(self, nvml: Any, asker: Asker, *, now: Callable[[], float]) -> None:
+    def __init__(self, nvml: Any, calls: DeviceCalls, *, now: Callable[[], float]) -> None:
         self.read_at = 0.0
         """Unix seconds of the last figures."""
         self._nvml = nvml
-        self._asker = asker
+        self._calls = calls
         self._now = now
         self._handle: Any = None
         self._name: str | None = None
@@ -61,7 +61,7 @@ class NvmlMemory:
         """Begin anew with this handle of the device, and its name."""
         self._handle, self._name = handle, name
 
-    def read(self, *, whole: bool) -> Answer:
+    def read(self, *, whole: bool) -> MemoryReading:
         """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``.
 
         Args:
@@ -72,7 +72,7 @@ class NvmlMemory:
         """
         faults: tuple[Fault, ...] = ()
         try:
-            info = self._asker.ask("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
+            info = self._calls.query("memory v2", _MEMORY_INFO, self._handle, self._nvml.nvmlMemory_v2)
             figures = MemoryFigures(total=info.total, reserved=info.reserved, used=info.used, free=info.free)
             self._knows_v2 = True
         except RefusedError as refused:
@@ -81,7 +81,7 @@ class NvmlMemory:
             if refused.code == "NOT_SUPPORTED":
                 return self._of_host() if whole and self._may_share() else _none(refused.code)
             try:
-                info = self._asker.ask("memory v1", _MEMORY_INFO, self._handle)
+                info = self._calls.query("memory v1", _MEMORY_INFO, self._handle)
             except RefusedError as refused_v1:
                 unified = refused_v1.code == "NOT_SUPPORTED" and whole and self._may_share()
                 return self._of_host() if unified else _none(refused_v1.code)
@@ -95,7 +95,7 @@ class NvmlMemory:
             return self._of_host() if unified else _none("IMPLAUSIBLE", odd)
         return _adding_up(figures), faults
 
-    def read_again(self, attributed: int) -> Answer:
+    def read_again(self, attributed: int) -> MemoryReading:
         """The figures of now, as processes have grown since; if they still hold more than is used, that is said.
 
         Args:
@@ -119,13 +119,13 @@ class NvmlMemory:
         card = match_nvml_name(self._name, None) if self._name else None
         return card is None or card.unified
 
-    def _of_host(self) -> Answer:
+    def _of_host(self) -> MemoryReading:
         """Of a GPU that has no memory of its own, such as GB10 and Jetson; what is used is not known yet."""
         self.read_at = self._now()
-        return MemoryFigures(total=host_total_bytes(), free=host_room().available_bytes, shared=True), ()
+        return MemoryFigures(total=host_total_bytes(), free=available_host_memory().available_bytes, shared=True), ()
 
 
-def held_of_host(memory: MemoryFigures, processes: tuple[GpuProcess, ...] | None) -> Answer:
+def shared_memory_use(memory: MemoryFigures, processes: tuple[GpuProcess, ...] | None) -> MemoryReading:
     """Shared memory with what is used of it: the sum over the processes, where it is known in full."""
     message = "this GPU shares the host's memory: total and free are the host's, used is what its processes hold"
     shared = Fault(field="reserved_bytes", code=HOST_MEMORY, message=message)
@@ -145,7 +145,7 @@ def implausible(memory: MemoryFigures) -> str | None:
     """
     total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
     parts = used + free + (memory.reserved or 0)
-    if 0 < total <= ADDRESSABLE_BYTES and used <= total and free <= total and abs(parts - total) <= total // 20:
+    if 0 < total <= MAX_GPU_BYTES and used <= total and free <= total and abs(parts - total) <= total // 20:
         return None
     return (
         f"the driver's memory figures are implausible ({format_gib(total)} GiB in all, {format_gib(used)} used, "
@@ -168,6 +168,6 @@ def _looks_shared(memory: MemoryFigures) -> bool:
     return not memory.total or abs(memory.total - host) <= host // 20
 
 
-def _none(code: str, message: str | None = None) -> Answer:
+def _none(code: str, message: str | None = None) -> MemoryReading:
     faults = (field_fault(field, code, what=what) for field, what in _FIELDS.items())
     return MemoryFigures(), tuple(faults if message is None else (replace(each, message=message) for each in faults))

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...host.processes import one_line
+from ...host.plain_text import sanitize_line
 from ...snapshot.snapshot import Fault, MigReading
-from .calls import Asker, RefusedError
-from .error_messages import UNSUPPORTED, field_fault
-from .processes import ADDRESSABLE_BYTES
+from .device_calls import DeviceCalls, RefusedError
+from .error_messages import UNSUPPORTED_CODES, field_fault
+from .processes import MAX_GPU_BYTES
 
-MIG_MODE_AGAIN_SECONDS = 10.0
+MIG_MODE_INTERVAL_SECONDS = 10.0
 """Only an administrator changes it."""
-LAYOUT_AGAIN_SECONDS = 5.0
+LAYOUT_INTERVAL_SECONDS = 5.0
 """MIG devices are made and destroyed while the driver runs, and NVML may use a handle again for another one."""
 
 _NO_INSTANCE = 0xFFFFFFFF
@@ -35,13 +35,13 @@ class NvmlMig:
 
     Args:
         nvml: the ``pynvml`` module, initialised.
-        asker: of the GPU.
+        calls: of the GPU.
         clock: seconds that never run backwards.
     """
 
-    def __init__(self, nvml: Any, asker: Asker, *, clock: Callable[[], float]) -> None:
+    def __init__(self, nvml: Any, calls: DeviceCalls, *, clock: Callable[[], float]) -> None:
         self._nvml = nvml
-        self._asker = asker
+        self._calls = calls
         self._clock = clock
         self._handle: Any = None
         self._on = False
@@ -95,7 +95,7 @@ class NvmlMig:
         entries: list[Any] = []
         try:
             for slot in self._slots:
-                for entry in self._asker.ask(f"{key} of {slot.uuid}", calls, slot.handle, valid=valid):
+                for entry in self._calls.query(f"{key} of {slot.uuid}", calls, slot.handle, valid=valid):
                     entry.gpuInstanceId, entry.computeInstanceId = slot.gpu_instance, slot.compute_instance
                     entries.append(entry)
         except RefusedError:
@@ -118,21 +118,21 @@ class NvmlMig:
 
     def _is_on(self) -> bool:
         if self._clock() >= self._mode_at:
-            self._mode_at = self._clock() + MIG_MODE_AGAIN_SECONDS
+            self._mode_at = self._clock() + MIG_MODE_INTERVAL_SECONDS
             try:
-                self._on = bool(self._asker.call("nvmlDeviceGetMigMode", self._handle)[0])  # now; [1] after a reset
+                self._on = bool(self._calls.call("nvmlDeviceGetMigMode", self._handle)[0])  # now; [1] after a reset
             except RefusedError as refused:
-                if refused.code in UNSUPPORTED:
+                if refused.code in UNSUPPORTED_CODES:
                     self._on, self._mode_at = False, math.inf
         return self._on
 
     def _find(self) -> None:
         """Slots may be sparse."""
-        self._layout_at = self._clock() + LAYOUT_AGAIN_SECONDS
+        self._layout_at = self._clock() + LAYOUT_INTERVAL_SECONDS
         self._refused = None
         slots = []
         try:
-            count = int(self._asker.call("nvmlDeviceGetMaxMigDeviceCount", self._handle))
+            count = int(self._calls.call("nvmlDeviceGetMaxMigDeviceCount", self._handle))
         except RefusedError as refused:
             self._refused, count = refused.code, 0
         for number in range(count):
@@ -146,11 +146,11 @@ class NvmlMig:
             self._mode_at = 0.0  # perhaps it was switched off
 
     def _slot(self, number: int) -> _Slot:
-        call = self._asker.call
+        call = self._calls.call
         device = call("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, number)
         return _Slot(
             handle=device,
-            uuid=one_line(str(call("nvmlDeviceGetUUID", device))) or f"slot {number}",
+            uuid=sanitize_line(str(call("nvmlDeviceGetUUID", device))) or f"slot {number}",
             gpu_instance=int(call("nvmlDeviceGetGpuInstanceId", device)),
             compute_instance=int(call("nvmlDeviceGetComputeInstanceId", device)),
             profile=self._profile(device),
@@ -159,7 +159,7 @@ class NvmlMig:
     def _profile(self, device: Any) -> str | None:
         """The last part of its name: ``1g.10gb`` of ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
         try:
-            name = one_line(self._asker.call("nvmlDeviceGetName", device)) or ""
+            name = sanitize_line(self._calls.call("nvmlDeviceGetName", device)) or ""
         except RefusedError:
             return None
         _, mark, profile = name.rpartition("MIG ")
@@ -179,17 +179,17 @@ class NvmlMig:
 
     def _memory(self, slot: _Slot) -> tuple[Any, int | None]:
         try:
-            info = self._asker.ask("mig memory v2", _MEMORY_INFO, slot.handle, self._nvml.nvmlMemory_v2)
+            info = self._calls.query("mig memory v2", _MEMORY_INFO, slot.handle, self._nvml.nvmlMemory_v2)
         except RefusedError as refused:
-            if refused.code not in UNSUPPORTED:
+            if refused.code not in UNSUPPORTED_CODES:
                 raise
-            return _plausible(self._asker.call("nvmlDeviceGetMemoryInfo", slot.handle)), None
+            return _plausible(self._calls.call("nvmlDeviceGetMemoryInfo", slot.handle)), None
         return _plausible(info), int(info.reserved)
 
 
 def _plausible(info: Any) -> Any:
     """The answer, where it can be a GPU instance's memory; what it says is reserved may be the whole GPU's."""
-    if 0 < info.total <= ADDRESSABLE_BYTES and info.used <= info.total and info.free <= info.total:
+    if 0 < info.total <= MAX_GPU_BYTES and info.used <= info.total and info.free <= info.total:
         return info
     raise RefusedError("IMPLAUSIBLE")
 

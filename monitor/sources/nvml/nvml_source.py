@@ -7,13 +7,13 @@ from typing import Any
 
 from ...probe.counters import ProbeDirectory
 from ...snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot, Source
-from .call_threads import Hand, shut_down
+from .call_threads import CallThread, shut_down
 from .device import NvmlDevice
-from .device_threads import FIRST_PATIENCE_SECONDS, PATIENCE_SECONDS, Readers
-from .error_messages import OF_MACHINE, code_of, hanging, no_driver
+from .device_threads import FIRST_READ_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, DeviceThreads
+from .error_messages import MACHINE_CODES, code_of, driver_hang_error, no_driver_error
 from .gpu_sleep import driver_addresses
 
-COUNT_AGAIN_SECONDS = 10.0
+COUNT_INTERVAL_SECONDS = 10.0
 """Devices may come and go while vramtop runs."""
 _SHUTDOWN_SECONDS = 0.5
 """How long closing waits for NVML to shut down; it ends with the program at the latest."""
@@ -25,8 +25,8 @@ class NvmlSource:
     Args:
         clock: seconds that never run backwards.
         now: Unix seconds.
-        patience: seconds before a driver's call that worked before counts as hanging.
-        first_patience: the same while the driver starts.
+        timeout: seconds before a driver's call that worked before counts as hanging.
+        first_timeout: the same while the driver starts.
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class NvmlSource:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
-        patience: float = PATIENCE_SECONDS,
-        first_patience: float = FIRST_PATIENCE_SECONDS,
+        timeout: float = READ_TIMEOUT_SECONDS,
+        first_timeout: float = FIRST_READ_TIMEOUT_SECONDS,
     ) -> None:
         self._clock = clock
         self._now = now
-        self._patience = patience
-        self._first_patience = first_patience
+        self._timeout = timeout
+        self._first_timeout = first_timeout
         self._probes = ProbeDirectory(clock=clock, now=now)
         self._nvml: Any = None
         self._source = Source(kind="nvml", host=os.uname().nodename)
         self._devices: list[NvmlDevice] = []
-        self._readers: Readers | None = None
+        self._readers: DeviceThreads | None = None
         self._starting: _Start | None = None
         """One that has not come back."""
-        self._counter = Hand()
+        self._counter = CallThread()
         self._count_since: float | None = None
         """When the count under way was begun, in ``time.monotonic()``."""
         self._count_at = 0.0
@@ -57,7 +57,7 @@ class NvmlSource:
         """Rows of devices that may be gone since the last count."""
         self._gone: list[GpuReading] = []
         """Rows of devices that the driver no longer lists."""
-        self._held_up: list[Hand] = []
+        self._hung_threads: list[CallThread] = []
         """With a call under way since before the last ``close``."""
         self._was_open = False
 
@@ -85,27 +85,27 @@ class NvmlSource:
                 self._find_devices(self._start())
                 return self._read()
         except nvml.NVMLError as error:
-            raise no_driver(nvml, error, was_open=True) from None
+            raise no_driver_error(nvml, error, was_open=True) from None
 
     def close(self) -> None:
         """Shut NVML down, unless one of its calls is under way: that would end it under the driver's feet."""
         self._probes.close()
         if self._readers is not None:
-            self._held_up += self._readers.close()
+            self._hung_threads += self._readers.close()
         self._readers = None
         if not self._counter.idle:
-            self._held_up.append(self._counter)
-        self._counter.end()
-        self._counter, self._count_since = Hand(), None
-        self._held_up = [hand for hand in self._held_up if not hand.idle]
+            self._hung_threads.append(self._counter)
+        self._counter.stop()
+        self._counter, self._count_since = CallThread(), None
+        self._hung_threads = [thread for thread in self._hung_threads if not thread.idle]
         nvml, self._nvml = self._nvml, None
         self._devices, self._gone, self._before = [], [], []
-        if nvml is not None and not self._held_up and self._starting is None:
-            hand = Hand()
-            hand.begin(lambda: shut_down(nvml))
-            hand.end()
-            if not hand.wait(_SHUTDOWN_SECONDS):
-                self._held_up.append(hand)
+        if nvml is not None and not self._hung_threads and self._starting is None:
+            thread = CallThread()
+            thread.run(lambda: shut_down(nvml))
+            thread.stop()
+            if not thread.wait(_SHUTDOWN_SECONDS):
+                self._hung_threads.append(thread)
 
     def _start(self) -> int:
         """Initialise NVML on a thread that will read the devices; gives their number."""
@@ -113,18 +113,18 @@ class NvmlSource:
 
         fresh = self._starting is None
         start = self._starting = self._starting or _Start(pynvml)
-        if not start.hand.wait(self._first_patience if fresh else 0.0):
-            raise hanging(start.call, time.monotonic() - start.since)
+        if not start.thread.wait(self._first_timeout if fresh else 0.0):
+            raise driver_hang_error(start.call, time.monotonic() - start.since)
         self._starting = None
         try:
-            self._source, count = start.hand.take()
+            self._source, count = start.thread.result()
         except pynvml.NVMLError as error:
-            start.hand.end()
-            raise no_driver(pynvml, error, was_open=self._was_open) from None
+            start.thread.stop()
+            raise no_driver_error(pynvml, error, was_open=self._was_open) from None
         self._nvml = pynvml
         if self._readers is not None:
-            self._held_up += self._readers.close()
-        self._readers = Readers(start.hand, patience=self._patience, first_patience=self._first_patience)
+            self._hung_threads += self._readers.close()
+        self._readers = DeviceThreads(start.thread, timeout=self._timeout, first_timeout=self._first_timeout)
         return int(count)
 
     def _read(self) -> Snapshot:
@@ -146,21 +146,21 @@ class NvmlSource:
     def _count(self) -> None:
         """Look whether devices came or went."""
         if self._count_since is None:
-            self._counter.begin(self._nvml.nvmlDeviceGetCount)
+            self._counter.run(self._nvml.nvmlDeviceGetCount)
             self._count_since = time.monotonic()
-            self._counter.wait(self._patience)
+            self._counter.wait(self._timeout)
         if not self._counter.idle:
             seconds = time.monotonic() - self._count_since
             message = f"nvmlDeviceGetCount has not come back for {seconds:.0f} s: GPUs that come or go are not noticed"
             self._count_fault = Fault(field=None, code=NO_ANSWER, message=f"the driver's call {message}")
             return
         self._count_since, self._count_fault = None, None
-        self._count_at = self._clock() + COUNT_AGAIN_SECONDS
+        self._count_at = self._clock() + COUNT_INTERVAL_SECONDS
         try:
-            count = self._counter.take()
+            count = self._counter.result()
         except self._nvml.NVMLError as error:
             code = code_of(self._nvml, error)
-            if code in OF_MACHINE:
+            if code in MACHINE_CODES:
                 raise
             message = f"the driver could not list its GPUs ({code}); those known before are shown"
             self._count_fault = Fault(field=None, code=code, message=message)
@@ -170,7 +170,7 @@ class NvmlSource:
 
     def _find_devices(self, count: int) -> None:
         """Have every device ask anew for its handle: after a change, their numbers may mean others."""
-        self._count_at = self._clock() + COUNT_AGAIN_SECONDS
+        self._count_at = self._clock() + COUNT_INTERVAL_SECONDS
         self._before = [row for device in self._devices if (row := device.missing()).uuid] + self._gone
         addresses = driver_addresses()
         if len(addresses) != count:
@@ -204,12 +204,12 @@ class _Start:
     """NVML being initialised, on a thread of its own."""
 
     def __init__(self, nvml: Any) -> None:
-        self.hand = Hand()
+        self.thread = CallThread()
         self.call = "nvmlInit"
         """Under way."""
         self.since = time.monotonic()
         self._nvml = nvml
-        self.hand.begin(self._start)
+        self.thread.run(self._start)
 
     def _start(self) -> tuple[Source, int]:
         nvml = self._nvml

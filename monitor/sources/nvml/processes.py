@@ -7,12 +7,12 @@ from typing import Any
 from ...host.processes import ProcessFacts
 from ...snapshot.snapshot import GpuProcess, ProcessKind
 
-UNREPORTED = "memory not reported by the driver"
-TOO_LARGE = "reported memory exceeds the card"
-ADDRESSABLE_BYTES = 2**49
+UNREPORTED_NOTE = "memory not reported by the driver"
+TOO_LARGE_NOTE = "reported memory exceeds the card"
+MAX_GPU_BYTES = 2**49
 """No figure of a GPU's memory is larger: its addresses have 49 bits (NVIDIA Tesla P100 whitepaper, unified memory)."""
-MPS_SERVER = "MPS server: may hold its clients' memory"
-MPS_CLIENT = "runs under MPS"
+MPS_SERVER_NOTE = "MPS server: may hold its clients' memory"
+MPS_CLIENT_NOTE = "runs under MPS"
 _NO_INSTANCE = 0xFFFFFFFF
 _SERVER_NAME = "nvidia-cuda-mps"
 """Begin of ``nvidia-cuda-mps-server``, of which Linux keeps 15 letters."""
@@ -86,13 +86,13 @@ def _join(found: dict[tuple[int, int | None], _Listed]) -> None:
 def _row(pid: int, listed: _Listed, total_bytes: int | None, facts: ProcessFacts, instance: int | None) -> GpuProcess:
     size, note = listed.size, facts.note
     if (facts.name or "").startswith(_SERVER_NAME):
-        note = _both(note, MPS_SERVER)
+        note = _both(note, MPS_SERVER_NOTE)
     elif "mps" in listed.kinds:
-        note = _both(note, MPS_CLIENT)
+        note = _both(note, MPS_CLIENT_NOTE)
     if size is None:
-        note = _both(note, UNREPORTED)
-    elif size > (ADDRESSABLE_BYTES if total_bytes is None else total_bytes):
-        size, note = None, _both(note, TOO_LARGE)
+        note = _both(note, UNREPORTED_NOTE)
+    elif size > (MAX_GPU_BYTES if total_bytes is None else total_bytes):
+        size, note = None, _both(note, TOO_LARGE_NOTE)
     return GpuProcess(
         pid=pid,
         start_time=facts.start_time,

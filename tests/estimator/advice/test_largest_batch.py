@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramtop.estimator.advice.largest_batch import largest
+from vramtop.estimator.advice.largest_batch import find_largest
 from vramtop.estimator.budget.budget import Peak
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.estimation import Variants, variants
+from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 
 JOB = Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16", optimizer="adamw-8bit"))
 SHAPES: tuple[dict[str, Any], ...] = (
@@ -56,7 +56,7 @@ def test_need_never_falls_as_batch_or_length_grow(
     """What bisection relies on."""
     config = {"vocab_size": 5000, "intermediate_size": 1024, **shape}
     arch = read_architecture(config)
-    inventory = inventory_of(arch)
+    inventory = count_parameters(arch)
 
     def need(batch: int, length: int) -> Peak:
         sizes = {"micro_batch": batch, "sequence_length": length}
@@ -71,16 +71,16 @@ def test_need_never_falls_as_batch_or_length_grow(
 
 
 @pytest.fixture(scope="module")
-def quick() -> Variants:
-    return variants(JOB)
+def quick() -> QuickEstimator:
+    return quick_estimator(JOB)
 
 
 @pytest.mark.parametrize("size", [70, 80, 141])
-def test_the_largest_fits_and_the_next_does_not(quick: Variants, size: int) -> None:
+def test_the_largest_fits_and_the_next_does_not(quick: QuickEstimator, size: int) -> None:
     def fits(job: Job) -> bool:
         return quick(job).peak.high_bytes <= size * GIB
 
-    found = largest(JOB, fits, max_positions=quick.max_positions)
+    found = find_largest(JOB, fits, max_positions=quick.max_positions)
     assert found.micro_batch
     assert found.micro_batch in (1, 2, 4) or found.micro_batch % 8 == 0
     assert fits(with_changes(JOB, {"training.micro_batch": found.micro_batch}))
@@ -93,16 +93,16 @@ def test_the_largest_fits_and_the_next_does_not(quick: Variants, size: int) -> N
         assert not fits(with_changes(JOB, {"training.sequence_length": found.sequence_length + 128}))
 
 
-def test_the_models_own_limit_is_said(quick: Variants) -> None:
-    found = largest(JOB, lambda job: job.training.micro_batch < 100, max_positions=quick.max_positions)
+def test_the_models_own_limit_is_said(quick: QuickEstimator) -> None:
+    found = find_largest(JOB, lambda job: job.training.micro_batch < 100, max_positions=quick.max_positions)
     assert (found.sequence_length, found.at_model_limit) == (131072, True)
     assert found.micro_batch == 96
-    odd = largest(JOB, lambda _job: True, max_positions=1000)
+    odd = find_largest(JOB, lambda _job: True, max_positions=1000)
     assert (odd.sequence_length, odd.at_model_limit) == (1000, True)
 
 
-def test_nothing_fits(quick: Variants) -> None:
-    found = largest(JOB, lambda _job: False, max_positions=quick.max_positions)
+def test_nothing_fits(quick: QuickEstimator) -> None:
+    found = find_largest(JOB, lambda _job: False, max_positions=quick.max_positions)
     assert found.to_json() == {"micro_batch": None, "sequence_length": None, "at_model_limit": False}
 
 
@@ -118,6 +118,6 @@ def test_the_global_batch_is_kept_where_that_is_asked_for() -> None:
         seen.append(changed.global_batch)
         return changed.training.micro_batch <= 40
 
-    assert largest(job, fits, keep_global_batch=True).micro_batch == 24
+    assert find_largest(job, fits, keep_global_batch=True).micro_batch == 24
     assert set(seen) == {96}
-    assert largest(job, fits).micro_batch == 40
+    assert find_largest(job, fits).micro_batch == 40

@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from vramtop.estimator.advice.suggestions import Suggestion, Verdict, confirm, corrected, moved, suggest
-from vramtop.estimator.advice.training_changes import changes_of
+from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, shifted, suggest
+from vramtop.estimator.advice.training_changes import candidate_changes
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
-from vramtop.estimator.estimation import Variants, variants
+from vramtop.estimator.estimation import QuickEstimator, quick_estimator
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel, Training
 from vramtop.estimator.job.job_file import with_changes
 
@@ -18,8 +18,8 @@ SHARDED = with_changes(JOB, {"parallel.strategy": "fsdp2", "parallel.data_shard"
 
 
 @pytest.fixture(scope="module")
-def quick() -> Variants:
-    return variants(JOB)
+def quick() -> QuickEstimator:
+    return quick_estimator(JOB)
 
 
 def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
@@ -36,13 +36,15 @@ def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
     return judge
 
 
-def offered(job: Job, quick: Variants, judge: Callable[[Budget], Verdict], *, gpus: int = 1) -> tuple[Suggestion, ...]:
+def offered(
+    job: Job, quick: QuickEstimator, judge: Callable[[Budget], Verdict], *, gpus: int = 1
+) -> tuple[Suggestion, ...]:
     return suggest(job, quick(job), quick, judge, gpus=gpus)
 
 
 @pytest.mark.parametrize("job", [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})])
 @pytest.mark.parametrize("size", [24, 40, 80, 120, 160])
-def test_every_suggestion_keeps_what_it_promises(quick: Variants, job: Job, size: float) -> None:
+def test_every_suggestion_keeps_what_it_promises(quick: QuickEstimator, job: Job, size: float) -> None:
     judge = within(size, 8)
     for suggestion in offered(job, quick, judge, gpus=8):
         budget = quick(with_changes(job, suggestion.changes))
@@ -52,7 +54,7 @@ def test_every_suggestion_keeps_what_it_promises(quick: Variants, job: Job, size
 
 
 @pytest.mark.parametrize("size", [40, 80, 120, 160])
-def test_what_fits_comes_first_and_the_cheapest_of_it(quick: Variants, size: float) -> None:
+def test_what_fits_comes_first_and_the_cheapest_of_it(quick: QuickEstimator, size: float) -> None:
     found = offered(JOB, quick, within(size))
     verdicts = [s.verdict for s in found]
     assert verdicts == sorted(verdicts, key=["fits", "tight", "does_not_fit"].index)
@@ -60,7 +62,7 @@ def test_what_fits_comes_first_and_the_cheapest_of_it(quick: Variants, size: flo
     assert fitting == sorted(fitting)
 
 
-def test_a_single_change_that_is_enough_needs_no_second_one(quick: Variants) -> None:
+def test_a_single_change_that_is_enough_needs_no_second_one(quick: QuickEstimator) -> None:
     need = quick(with_changes(JOB, {"training.activation_checkpointing": "full"})).peak
     found = offered(JOB, quick, within(need.high_bytes / GIB))
     full = next(s for s in found if s.changes == {"training.activation_checkpointing": "full"})
@@ -69,14 +71,14 @@ def test_a_single_change_that_is_enough_needs_no_second_one(quick: Variants) -> 
     assert all(s.cost <= 0.75 * full.cost for s in found if len(s.parts) == 2 and s.verdict == "fits")
 
 
-def test_pairs_come_where_no_single_change_is_enough(quick: Variants) -> None:
+def test_pairs_come_where_no_single_change_is_enough(quick: QuickEstimator) -> None:
     found = offered(JOB, quick, within(75))
     assert found[0].verdict == "fits"
     assert len(found[0].parts) == 2
     assert found[0].parts[0].kind != found[0].parts[1].kind
 
 
-def test_a_third_change_comes_where_no_pair_is_enough(quick: Variants) -> None:
+def test_a_third_change_comes_where_no_pair_is_enough(quick: QuickEstimator) -> None:
     found = offered(with_changes(JOB, {"training.micro_batch": 8}), quick, within(33))
     fitting = [s for s in found if s.verdict == "fits"]
     assert fitting
@@ -87,7 +89,7 @@ def test_a_third_change_comes_where_no_pair_is_enough(quick: Variants) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 24, 33, 60])
-def test_no_part_of_a_suggestion_does_as_well(quick: Variants, size: float) -> None:
+def test_no_part_of_a_suggestion_does_as_well(quick: QuickEstimator, size: float) -> None:
     found = offered(JOB, quick, within(size))
     for more in found:
         for fewer in found:
@@ -95,7 +97,7 @@ def test_no_part_of_a_suggestion_does_as_well(quick: Variants, size: float) -> N
                 assert fewer.verdict != more.verdict or more.verdict == "does_not_fit"
 
 
-def test_the_smallest_step_that_is_enough_is_taken(quick: Variants) -> None:
+def test_the_smallest_step_that_is_enough_is_taken(quick: QuickEstimator) -> None:
     halved, quartered = ({"training.micro_batch": 4 // f, "training.gradient_accumulation": f} for f in (2, 4))
     for changes in (halved, quartered):
         size = quick(with_changes(JOB, changes)).peak.high_bytes / GIB
@@ -104,18 +106,20 @@ def test_the_smallest_step_that_is_enough_is_taken(quick: Variants) -> None:
 
 
 def test_smaller_micro_batches_keep_the_global_batch() -> None:
-    batches = [c for c in changes_of(JOB) if c.kind == "micro-batch"]
+    batches = [c for c in candidate_changes(JOB) if c.kind == "micro-batch"]
     assert [with_changes(JOB, c.changes).global_batch for c in batches] == [JOB.global_batch] * 2
 
 
 def test_it_is_spread_over_as_many_gpus_as_there_are() -> None:
     def ranks(gpus: int) -> list[int]:
-        found = [c for c in changes_of(JOB, gpus=gpus) if c.kind == "sharding"]
+        found = [c for c in candidate_changes(JOB, gpus=gpus) if c.kind == "sharding"]
         return [with_changes(JOB, c.changes).parallel.world_size for c in found]
 
     assert [ranks(gpus) for gpus in (1, 2, 6, 8)] == [[], [2], [2, 4], [2, 4, 8]]
     accumulating = with_changes(JOB, {"training.gradient_accumulation": 4})
-    kept = [with_changes(accumulating, c.changes) for c in changes_of(accumulating, gpus=4) if c.kind == "sharding"]
+    kept = [
+        with_changes(accumulating, c.changes) for c in candidate_changes(accumulating, gpus=4) if c.kind == "sharding"
+    ]
     assert {job.global_batch for job in kept} == {accumulating.global_batch}
 
 
@@ -128,42 +132,42 @@ def test_what_is_already_so_is_not_offered() -> None:
         lora=Lora(quantization="nf4"),
         parallel=Parallel(strategy="fsdp2", data_shard=2),
     )
-    assert {c.kind for c in changes_of(job)} == {"activation offload", "cpu offload", "loading"}
+    assert {c.kind for c in candidate_changes(job)} == {"activation offload", "cpu offload", "loading"}
     once = with_changes(job, {"parallel.load_on_rank_zero": True, "parallel.cpu_offload": "all"})
-    assert {c.kind for c in changes_of(once)} == {"activation offload"}
+    assert {c.kind for c in candidate_changes(once)} == {"activation offload"}
 
 
 def test_every_change_has_a_cost_and_a_source() -> None:
     for job in (JOB, SHARDED, with_changes(JOB, {"training.mode": "inference", "training.precision": "fp32"})):
-        assert changes_of(job, gpus=16)
-        for change in changes_of(job, gpus=16):
+        assert candidate_changes(job, gpus=16)
+        for change in candidate_changes(job, gpus=16):
             assert change.source
             assert change.cost >= 0
             assert with_changes(job, change.changes) != job
 
 
-def test_nothing_is_enough(quick: Variants) -> None:
+def test_nothing_is_enough(quick: QuickEstimator) -> None:
     found = offered(JOB, quick, within(4))
     needs = [s.budget.peak.device_bytes for s in found]
     assert {s.verdict for s in found} == {"does_not_fit"}
     assert needs == sorted(needs)
 
 
-def test_a_surer_budget_moves_all_figures(quick: Variants) -> None:
-    surer = replace(moved(quick(JOB), 3 * GIB), method="traced")
+def test_a_surer_budget_moves_all_figures(quick: QuickEstimator) -> None:
+    surer = replace(shifted(quick(JOB), 3 * GIB), method="traced")
     full = with_changes(JOB, {"training.activation_checkpointing": "full"})
-    assert corrected(JOB, surer, quick)(full).peak.device_bytes == quick(full).peak.device_bytes + 3 * GIB
-    assert corrected(JOB, quick(JOB), quick)(full) == quick(full)
+    assert calibrated(JOB, surer, quick)(full).peak.device_bytes == quick(full).peak.device_bytes + 3 * GIB
+    assert calibrated(JOB, quick(JOB), quick)(full) == quick(full)
 
 
-def test_confirmed_figures_replace_the_quick_ones(quick: Variants) -> None:
+def test_confirmed_figures_replace_the_quick_ones(quick: QuickEstimator) -> None:
     judge = within(130)
     found = offered(JOB, quick, judge)
     assert sum(s.verdict == "fits" for s in found) >= 2
     told: list[str] = []
 
     def surer(job: Job) -> Budget:
-        return replace(moved(quick(job), GIB // 2), method="traced")
+        return replace(shifted(quick(job), GIB // 2), method="traced")
 
     checked = confirm(found, surer, judge, enough=1, progress=told.append)
     assert [s.confirmed for s in checked].count(True) == 1
@@ -172,13 +176,13 @@ def test_confirmed_figures_replace_the_quick_ones(quick: Variants) -> None:
     assert len(told) == 1
 
 
-def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Variants) -> None:
+def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: QuickEstimator) -> None:
     judge = within(130)
     found = offered(JOB, quick, judge)
     first = found[0].budget.job
 
     def larger(job: Job) -> Budget:
-        return moved(quick(job), 100 * GIB if job == first else 0)
+        return shifted(quick(job), 100 * GIB if job == first else 0)
 
     checked = confirm(found, larger, judge)
     assert found[0].changes not in [s.changes for s in checked]
@@ -199,7 +203,7 @@ def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Vari
 
 def test_the_smallest_raise_of_vllms_share_is_taken() -> None:
     tables = {"training.mode": "inference", "inference.engine": "vllm", "inference.gpu_memory_utilization": 0.3}
-    shares = [c for c in changes_of(with_changes(JOB, tables)) if c.kind == "utilization"]
+    shares = [c for c in candidate_changes(with_changes(JOB, tables)) if c.kind == "utilization"]
     raises = [c.changes["inference.gpu_memory_utilization"] for c in shares]
     assert raises == sorted(raises)
     assert 0.3 not in raises

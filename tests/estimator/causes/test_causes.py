@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from vramtop.estimator.causes.extra_memory import beside
-from vramtop.estimator.causes.setting_causes import causes
+from vramtop.estimator.causes.extra_memory import extra_memory_causes
+from vramtop.estimator.causes.setting_causes import setting_causes
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
@@ -34,30 +34,31 @@ KINDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", KINDS)
 def test_each_cause_is_another_job_or_adds_bytes(changes: dict[str, Any]) -> None:
     asked = job(**changes)
-    found = [*causes(asked), *beside(asked, estimate(asked), estimate)]
+    found = [*setting_causes(asked), *extra_memory_causes(asked, estimate(asked), estimate)]
     seen = [with_changes(asked, cause.changes) for cause in found if cause.changes]
     assert len(seen) > 10
     assert all(changed != asked for changed in seen)
     assert all(cause.changes or cause.allocated_bytes or cause.outside_bytes for cause in found)
-    assert all(cause.plausible > 0 and cause.words[0].islower() and not cause.words.endswith(".") for cause in found)
+    assert all(cause.plausibility > 0 and cause.words[0].islower() and not cause.words.endswith(".") for cause in found)
 
 
 @pytest.mark.parametrize("changes", KINDS)
 def test_no_cause_comes_twice(changes: dict[str, Any]) -> None:
     asked = job(**changes)
-    changed = [str(dict(cause.changes)) for cause in causes(asked)]
+    changed = [str(dict(cause.changes)) for cause in setting_causes(asked)]
     assert len(changed) == len(set(changed))
 
 
 def test_sharding_that_is_not_applied_keeps_the_number_of_gpus() -> None:
     asked = job(**{"parallel.strategy": "fsdp2", "parallel.data_shard": 4, "parallel.data_replicate": 2})
-    off = next(cause for cause in causes(asked) if cause.name == "sharding off")
+    off = next(cause for cause in setting_causes(asked) if cause.name == "sharding off")
     assert with_changes(asked, off.changes).parallel.world_size == 8
 
 
 def test_what_was_assumed_is_more_plausible_than_what_was_written() -> None:
     plain, doubted = (
-        {cause.name: cause.plausible for cause in causes(job(), assumed)} for assumed in ((), ("model.attention",))
+        {cause.name: cause.plausibility for cause in setting_causes(job(), assumed)}
+        for assumed in ((), ("model.attention",))
     )
     assert doubted["attention eager"] > plain["attention eager"]
     assert doubted["checkpointing on"] == plain["checkpointing on"]
@@ -65,7 +66,9 @@ def test_what_was_assumed_is_more_plausible_than_what_was_written() -> None:
 
 def test_the_upcast_of_a_quantized_model_is_two_bytes_of_all_that_is_not_quantized() -> None:
     asked = job(**{"lora.rank": 16, "lora.quantization": "nf4"})
-    found = next(c for c in beside(asked, estimate(asked), estimate) if c.name == "upcast for k-bit training")
+    found = next(
+        c for c in extra_memory_causes(asked, estimate(asked), estimate) if c.name == "upcast for k-bit training"
+    )
     embedding_and_head = 2 * 152064 * 3584
     norms = (2 * 28 + 1) * 3584
     assert found.allocated_bytes == pytest.approx(2 * (embedding_and_head + norms), rel=0.03)
@@ -73,6 +76,6 @@ def test_the_upcast_of_a_quantized_model_is_two_bytes_of_all_that_is_not_quantiz
 
 def test_causes_that_would_undo_each_other_are_not_taken_together() -> None:
     asked = job(**{"lora.rank": 16, "lora.quantization": "nf4"})
-    found = {cause.name: cause for cause in causes(asked)}
+    found = {cause.name: cause for cause in setting_causes(asked)}
     assert found["all weights trained"].keys & found["quantization off"].keys
     assert not found["checkpointing on"].keys & found["quantization off"].keys

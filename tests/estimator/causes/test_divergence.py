@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Counters, Observation, diverge
+from vramtop.estimator.causes.divergence import Counters, Observation, explain_divergence
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.estimation import estimate
@@ -45,7 +45,7 @@ def outside(budget: Budget) -> int:
 def test_without_counters_the_sentence_says_what_would_give_it(budget: Budget) -> None:
     truth = with_changes(budget.job, {"training.activation_checkpointing": "none"})
     observed = estimate(truth).peak.device_bytes
-    said = diverge(budget, Observation(device_bytes=observed), estimate)
+    said = explain_divergence(budget, Observation(device_bytes=observed), estimate)
     size = format_gib(observed)
     assert said.sentence.startswith(f"observed {size} GiB, expected {format_gib(budget.steady_device_bytes)}; {size} ")
     assert "activation checkpointing is off" in said.sentence
@@ -59,7 +59,7 @@ def test_tensors_that_differ_are_searched_by_what_is_allocated(budget: Budget) -
     held = counters(budget, allocated=more)
     assert held.reserved_bytes is not None
     seen = Observation(device_bytes=held.reserved_bytes + outside(budget), counters=held)
-    said = diverge(budget, seen, estimate)
+    said = explain_divergence(budget, seen, estimate)
     assert {part.name: part.differs for part in said.parts} == {"allocated": True, "cached": False, "outside": False}
     assert said.explanations[0].changes == {"training.activation_checkpointing": "none"}
     assert said.sentence.startswith("tensors take")
@@ -69,7 +69,7 @@ def test_what_lies_free_in_the_cache_is_fragmentation_not_a_setting(budget: Budg
     held = counters(budget, cached=20 * GIB, retries=3)
     assert held.reserved_bytes is not None
     seen = Observation(device_bytes=held.reserved_bytes + outside(budget), counters=held)
-    said = diverge(budget, seen, estimate)
+    said = explain_divergence(budget, seen, estimate)
     assert {part.name: part.differs for part in said.parts} == {"allocated": False, "cached": True, "outside": False}
     assert said.explanations == ()
     assert "expandable_segments:True" in said.sentence
@@ -80,7 +80,7 @@ def test_what_torch_never_sees_is_told_apart_from_its_own(budget: Budget) -> Non
     held = counters(budget)
     assert held.reserved_bytes is not None
     seen = Observation(device_bytes=held.reserved_bytes + outside(budget) + 1100 * MIB, counters=held)
-    said = diverge(budget, seen, estimate)
+    said = explain_divergence(budget, seen, estimate)
     assert {part.name: part.differs for part in said.parts} == {"allocated": False, "cached": False, "outside": True}
     assert said.sentence.startswith("held outside of torch")
 
@@ -88,7 +88,7 @@ def test_what_torch_never_sees_is_told_apart_from_its_own(budget: Budget) -> Non
 def test_parts_that_are_all_as_predicted_are_said_to_be(budget: Budget) -> None:
     held = counters(budget)
     seen = Observation(device_bytes=budget.peak.device_bytes, counters=held)
-    said = diverge(budget, seen, estimate)
+    said = explain_divergence(budget, seen, estimate)
     assert not any(part.differs for part in said.parts)
     assert said.explanations == ()
     assert "as predicted" in said.sentence
@@ -96,14 +96,14 @@ def test_parts_that_are_all_as_predicted_are_said_to_be(budget: Budget) -> None:
 
 def test_a_reading_older_than_the_counters_tells_nothing_of_what_is_outside(budget: Budget) -> None:
     held = counters(budget)
-    said = diverge(budget, Observation(device_bytes=GIB, counters=held), estimate)
+    said = explain_divergence(budget, Observation(device_bytes=GIB, counters=held), estimate)
     assert [part.name for part in said.parts] == ["allocated", "cached"]
 
 
 def test_a_process_that_loads_is_held_against_its_weights_alone(budget: Budget) -> None:
     truth = with_changes(budget.job, {"parallel.strategy": "ddp", "parallel.data_shard": 1})
     held = estimate(truth).phases[0].components.total_bytes
-    said = diverge(budget, Observation(device_bytes=held, loading=True), estimate)
+    said = explain_divergence(budget, Observation(device_bytes=held, loading=True), estimate)
     assert said.sentence.startswith("held while loading")
     assert said.explanations[0].name == "sharding off"
     assert all("training.activation_checkpointing" not in each.changes for each in said.explanations)
@@ -111,32 +111,34 @@ def test_a_process_that_loads_is_held_against_its_weights_alone(budget: Budget) 
 
 def test_predictions_that_are_equal_stand_in_one_line(budget: Budget) -> None:
     truth = with_changes(budget.job, {"training.micro_batch": 8})
-    said = diverge(budget, Observation(device_bytes=estimate(truth).peak.device_bytes), estimate)
+    said = explain_divergence(budget, Observation(device_bytes=estimate(truth).peak.device_bytes), estimate)
     assert "the micro-batch is 8, not 4, or sequences have 8192 tokens" in said.lines[0]
     assert "the same bytes" in said.lines[0]
 
 
 def test_nothing_found_is_said(budget: Budget) -> None:
-    said = diverge(budget, Observation(device_bytes=4000 * GIB), estimate)
+    said = explain_divergence(budget, Observation(device_bytes=4000 * GIB), estimate)
     assert said.explanations == ()
     assert said.sentence.endswith("no setting within two changes of the job would explain it")
 
 
 def test_what_is_in_range_and_what_cannot_be_read_is_said(budget: Budget) -> None:
-    assert "the same" in diverge(budget, Observation(device_bytes=budget.peak.device_bytes), estimate).sentence
-    assert "cannot be read" in diverge(budget, Observation(device_bytes=None), estimate).sentence
+    assert (
+        "the same" in explain_divergence(budget, Observation(device_bytes=budget.peak.device_bytes), estimate).sentence
+    )
+    assert "cannot be read" in explain_divergence(budget, Observation(device_bytes=None), estimate).sentence
 
 
 def test_settings_that_cannot_be_searched_are_no_claim(budget: Budget) -> None:
     def cannot(changed: Job) -> Any:
         raise CannotTellError(f"{changed.label} is Python code")
 
-    said = diverge(budget, Observation(device_bytes=4000 * GIB), cannot)
+    said = explain_divergence(budget, Observation(device_bytes=4000 * GIB), cannot)
     assert said.sentence.endswith("its settings cannot be searched: Llama-3.1-8B is Python code")
 
 
 def test_a_job_that_ran_out_of_memory_is_told_by_what_it_lacked(budget: Budget) -> None:
     seen = Observation(device_bytes=2 * budget.peak.device_bytes, at_least=True, counters=counters(budget))
-    said = diverge(budget, seen, estimate)
+    said = explain_divergence(budget, seen, estimate)
     assert said.sentence.startswith("ran out of memory with")
     assert said.explanations

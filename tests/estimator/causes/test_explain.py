@@ -147,7 +147,7 @@ def test_a_figure_of_the_whole_card_may_hold_other_processes() -> None:
     budget = estimate(asked)
     foreign = 9 * GIB
     observed = budget.peak.device_bytes + foreign
-    found = explain(asked, budget, observed, estimate, of_card=True, foreign_bytes=foreign)
+    found = explain(asked, budget, observed, estimate, whole_gpu=True, other_processes_bytes=foreign)
     assert found[0].name == "foreign processes"
     assert found[0].changes == {}
     alone = explain(asked, budget, observed, estimate)
@@ -159,7 +159,7 @@ def test_contexts_on_the_card_are_counted() -> None:
     budget = estimate(asked)
     bare = budget.phases[0].components.context
     observed = budget.peak.device_bytes + 2 * bare
-    found = explain(asked, budget, observed, estimate, of_card=True)
+    found = explain(asked, budget, observed, estimate, whole_gpu=True)
     assert any(each.name == "more contexts" and each.off_bytes == 0 for each in found)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.trace.worker_process import Worker
 
@@ -18,7 +18,7 @@ def sleeper(tmp_path: Path) -> Path:
 
 def test_a_waiting_request_is_given_up_and_its_worker_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    cancel, pids, raised = Cancel(), [], []
+    cancel, pids, raised = CancelToken(), [], []
 
     def ask() -> None:
         with cancel.scope(), Worker(Path(sys.executable), sleeper(tmp_path)) as worker:
@@ -40,7 +40,7 @@ def test_a_waiting_request_is_given_up_and_its_worker_ended(tmp_path: Path, monk
 
 
 def test_what_begins_in_a_cancelled_scope_is_given_up_at_once(tmp_path: Path) -> None:
-    cancel = Cancel()
+    cancel = CancelToken()
     cancel.cancel()
     with (
         cancel.scope(),
@@ -51,18 +51,18 @@ def test_what_begins_in_a_cancelled_scope_is_given_up_at_once(tmp_path: Path) ->
 
 
 def test_a_failure_of_its_own_stays_what_it_is() -> None:
-    cancel = Cancel()
-    with pytest.raises(CannotTellError, match="too old"), cancel.ending(lambda: None):
+    cancel = CancelToken()
+    with pytest.raises(CannotTellError, match="too old"), cancel.on_cancel(lambda: None):
         raise CannotTellError("too old")
 
 
 def test_only_what_still_runs_is_ended() -> None:
-    cancel, ended = Cancel(), []
-    with cancel.ending(lambda: ended.append("first")):
+    cancel, ended = CancelToken(), []
+    with cancel.on_cancel(lambda: ended.append("first")):
         pass
 
     def fail() -> None:
-        with cancel.ending(lambda: ended.append("second")):
+        with cancel.on_cancel(lambda: ended.append("second")):
             cancel.cancel()
             cancel.cancel()
             raise CannotTellError("the worker ended")
@@ -73,8 +73,8 @@ def test_only_what_still_runs_is_ended() -> None:
 
 
 def test_outside_of_any_scope_nobody_cancels() -> None:
-    cancel = Cancel()
+    cancel = CancelToken()
     with cancel.scope():
-        assert current() is cancel
-    assert current() is not cancel
-    assert not current().cancelled
+        assert current_token() is cancel
+    assert current_token() is not cancel
+    assert not current_token().cancelled

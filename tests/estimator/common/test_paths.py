@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.common.paths import expanded, is_file, is_folder
+from vramtop.estimator.common.paths import expand_user, is_file, is_folder
 from vramtop.estimator.job.job import ModelSpec
 from vramtop.estimator.job.job_file import load_job
 from vramtop.estimator.model.find_config import hub_cache, resolve_model
@@ -40,7 +40,7 @@ def test_a_forbidden_folder_shows_nothing(tmp_path: Path) -> None:
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 2**30)  # as in a container that runs under a number of its own
-    assert expanded("~/models") == Path("~/models")
+    assert expand_user("~/models") == Path("~/models")
     assert hub_cache({}) == Path("~/.cache/huggingface/hub")
 
 

@@ -8,7 +8,7 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.untrusted_files import (
     TooLargeError,
-    check_shape,
+    check_nesting,
     open_file,
     parse_toml,
     read_file,
@@ -61,7 +61,7 @@ def test_data_has_an_end() -> None:
     deep: list[object] = []
     for _ in range(63):
         deep = [deep]
-    check_shape(deep)
+    check_nesting(deep)
     itself: list[object] = [1]
     itself.append(itself)
     doubled: list[object] = [1]
@@ -69,7 +69,7 @@ def test_data_has_an_end() -> None:
         doubled = [doubled, doubled]
     for data, words in ((deep_of(200), "deep"), (itself, "itself"), (doubled, "values"), ([0] * 200_000, "values")):
         with pytest.raises(ValueError, match=words):
-            check_shape(data)
+            check_nesting(data)
 
 
 def deep_of(levels: int) -> list[object]:

@@ -13,7 +13,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 
 Estimate = Callable[..., Budget]
@@ -268,7 +268,7 @@ def quick(config: dict[str, Any], chosen: dict[str, Any]) -> Budget:
         tables.setdefault(table, {})[key] = value
     job = job_from_mapping(tables, where="test")
     arch = read_architecture(config, "causal-lm")
-    return closed_form(job, arch, inventory_of(arch))
+    return closed_form(job, arch, count_parameters(arch))
 
 
 @settings(max_examples=300, deadline=None)
@@ -297,14 +297,14 @@ def test_every_pipeline_stage_has_its_own_need_and_all_layers_are_somewhere(tiny
     tables = {"model": {"config": {}}, "training": {"gradient_accumulation": 8, "sequence_length": 4096}}
     spread = {"pipeline": 5, "data_shard": 2, "strategy": "fsdp2"}
     job = job_from_mapping({**tables, "parallel": spread}, where="test")
-    budget = closed_form(job, arch, inventory_of(arch))
-    assert [stage.layers for stage in stages(job, inventory_of(arch))] == [2, 2, 2, 1, 1]
+    budget = closed_form(job, arch, count_parameters(arch))
+    assert [stage.layers for stage in stages(job, count_parameters(arch))] == [2, 2, 2, 1, 1]
     needs = [stage.device_bytes for stage in budget.stages]
     assert max(needs) == budget.peak.device_bytes
     assert needs[1] > needs[2] > needs[3]  # fewer micro-batches in flight, then fewer layers
     assert [need.device_bytes for need in budget.ranks] == [need for need in needs for _ in range(2)]
     alone = closed_form(
-        job_from_mapping({**tables, "parallel": {"data_shard": 2}}, where="test"), arch, inventory_of(arch)
+        job_from_mapping({**tables, "parallel": {"data_shard": 2}}, where="test"), arch, count_parameters(arch)
     )
     assert alone.stages == ()
     assert [need.device_bytes for need in alone.ranks] == [alone.peak.device_bytes] * 2

@@ -15,7 +15,7 @@ from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 
 HIDDEN, MLP, HEADS, LENGTH, RANK, VOCAB = 256, 704, 8, 128, 8, 32000
@@ -163,32 +163,32 @@ def saved_by_autograd(targets: list[str] | None, kv_heads: int) -> int:
 def test_a_block_saves_what_autograd_saves(targets: list[str] | None, kv_heads: int) -> None:
     stated = job(targets, kv_heads=kv_heads)
     arch = read_architecture(stated.model.config or {})
-    stage = stages(stated, inventory_of(arch))[0]
+    stage = stages(stated, count_parameters(arch))[0]
     saved = saved_activations(stated, arch, stage, read_widths(stated))
     assert saved.layer_bytes == pytest.approx(saved_by_autograd(targets, kv_heads), rel=0.03)
 
 
 def loss_of(stated: Job) -> LossBytes:
     arch = read_architecture(stated.model.config or {})
-    return loss_bytes(stated, arch, stages(stated, inventory_of(arch))[0], read_widths(stated))
+    return loss_bytes(stated, arch, stages(stated, count_parameters(arch))[0], read_widths(stated))
 
 
 def test_logits_of_the_micro_batch_before_are_still_there_when_the_next_are_cast() -> None:
     """16-bit logits, their fp32 copies, and the fp32 ones that the script's variable holds."""
     logits = 512 * VOCAB
     loss = loss_of(job(["q_proj"], sequence_length=512))
-    assert loss.forward == (4 + 2 + 4) * logits
-    assert loss.backward == (4 + 4) * logits + 8 * logits // 4
-    assert loss.kept == loss.kept_before == 4 * logits
+    assert loss.forward_bytes == (4 + 2 + 4) * logits
+    assert loss.backward_bytes == (4 + 4) * logits + 8 * logits // 4
+    assert loss.retained_bytes == loss.retained_before_bytes == 4 * logits
 
 
 def test_full_finetuning_cuts_the_last_position_off_by_a_copy() -> None:
     logits = 2 * 512 * VOCAB
-    assert loss_of(job(None, sequence_length=512, micro_batch=2)).backward == 12 * logits
+    assert loss_of(job(None, sequence_length=512, micro_batch=2)).backward_bytes == 12 * logits
 
 
 def test_the_first_scripts_began_with_the_longest_sample() -> None:
-    assert loss_of(job(["q_proj"], software={"litgpt": "0.1"})).kept_before == 0
+    assert loss_of(job(["q_proj"], software={"litgpt": "0.1"})).retained_before_bytes == 0
 
 
 def test_old_4_bit_layers_keep_their_inputs_and_those_of_the_micro_batch_before() -> None:
@@ -207,7 +207,7 @@ def test_old_4_bit_layers_keep_their_inputs_and_those_of_the_micro_batch_before(
 
 def test_the_head_is_quantized_too_and_unpacked_twice_for_its_product() -> None:
     plain, quantized = (loss_of(job(["q_proj"], quantization=kind)) for kind in ("none", "nf4"))
-    assert quantized.forward - plain.forward == 4 * VOCAB * HIDDEN - 4 * LENGTH * VOCAB
+    assert quantized.forward_bytes - plain.forward_bytes == 4 * VOCAB * HIDDEN - 4 * LENGTH * VOCAB
     kinds = ("none", "nf4")
     plain_weights, weights = (estimate(job(["q_proj"], quantization=k)).phases[0].components.weights for k in kinds)
     linear = 2 * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * MLP) + VOCAB * HIDDEN

@@ -11,7 +11,7 @@ from vramtop.estimator.formula.activations.saved_activations import saved_activa
 from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 
 CONFIG: dict[str, Any] = {
@@ -65,6 +65,6 @@ def test_a_layer_under_lora_saves_what_autograd_saves(targets: list[str], precis
         where="test",
     )
     arch = read_architecture(job.model.config or {})
-    stage = stages(job, inventory_of(arch))[0]
+    stage = stages(job, count_parameters(arch))[0]
     saved = saved_activations(job, arch, stage, read_widths(job))
     assert saved.layer_bytes == pytest.approx(measured, rel=0.03)

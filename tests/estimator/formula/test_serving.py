@@ -18,7 +18,7 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
 from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_of
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
@@ -79,7 +79,7 @@ def of_config(config: dict[str, Any], **tables: Any) -> Budget:
         },
         where="test",
     )
-    return closed_form(job, arch, inventory_of(arch))
+    return closed_form(job, arch, count_parameters(arch))
 
 
 def test_one_sequence_of_full_length_needs_what_vllm_says() -> None:

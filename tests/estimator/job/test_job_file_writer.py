@@ -3,9 +3,19 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Target, Training, Unsure
-from vramtop.estimator.job.job_file import differences, load_job, with_changes
-from vramtop.estimator.job.job_file_writer import job_text, save_job
+from vramtop.estimator.job.job import (
+    Inference,
+    Job,
+    Lora,
+    ModelSpec,
+    Parallel,
+    Software,
+    Target,
+    Training,
+    Uncertainties,
+)
+from vramtop.estimator.job.job_file import job_differences, load_job, with_changes
+from vramtop.estimator.job.job_file_writer import job_to_toml, save_job
 
 LLAMA = ModelSpec(id="meta-llama/Llama-3.1-8B")
 JOBS = {
@@ -14,7 +24,7 @@ JOBS = {
     "adapters": Job(model=LLAMA, lora=Lora(rank=8, targets=["q_proj", "k_proj"], quantization="nf4")),
     "sharded": Job(model=LLAMA, parallel=Parallel(strategy="fsdp2", data_shard=8, reshard_after_forward=False)),
     "aimed": Job(
-        model=LLAMA, target=Target(gpu="h100-80gb"), software=Software(torch="2.6"), unsure=Unsure(logits="more")
+        model=LLAMA, target=Target(gpu="h100-80gb"), software=Software(torch="2.6"), unsure=Uncertainties(logits="more")
     ),
     "served": Job(model=LLAMA, training=Training(mode="inference"), inference=Inference(engine="vllm")),
     "inline": Job(model=ModelSpec(config={"model_type": "llama", "rope": {"a b": 1.5, "on": True}, "eos": [1, 2]})),
@@ -28,7 +38,7 @@ def test_what_is_written_reads_back_as_the_same_job(job, tmp_path):
 
 
 def test_defaults_are_written_out_so_that_later_ones_change_nothing():
-    text = job_text(Job(model=LLAMA))
+    text = job_to_toml(Job(model=LLAMA))
     assert 'optimizer = "adamw"' in text
     assert "sequence_length = 2048" in text
     assert "[software]" not in text
@@ -45,7 +55,7 @@ def test_a_folder_beside_us_is_found_from_anywhere(tmp_path, monkeypatch):
 
 
 def test_nulls_of_a_model_config_are_left_out():
-    assert "gone" not in job_text(Job(model=ModelSpec(config={"model_type": "llama", "gone": None})))
+    assert "gone" not in job_to_toml(Job(model=ModelSpec(config={"model_type": "llama", "gone": None})))
 
 
 def test_a_file_that_is_there_is_replaced_only_where_that_is_asked_for(tmp_path):
@@ -54,7 +64,7 @@ def test_a_file_that_is_there_is_replaced_only_where_that_is_asked_for(tmp_path)
     with pytest.raises(InputError, match="is there already"):
         save_job(Job(model=LLAMA), path)
     assert path.read_text() == "mine"
-    save_job(Job(model=LLAMA), path, over=True)
+    save_job(Job(model=LLAMA), path, overwrite=True)
     assert load_job(path) == Job(model=LLAMA)
     assert [each.name for each in tmp_path.iterdir()] == ["job.toml"]
 
@@ -67,17 +77,17 @@ def test_a_folder_that_is_not_there_is_said(tmp_path):
 @pytest.mark.parametrize("before", JOBS.values(), ids=JOBS)
 @pytest.mark.parametrize("after", JOBS.values(), ids=JOBS)
 def test_differences_lead_from_one_job_to_the_other(before, after):
-    assert with_changes(before, differences(before, after)) == after
+    assert with_changes(before, job_differences(before, after)) == after
 
 
 def test_the_same_job_has_no_differences():
-    assert differences(JOBS["adapters"], JOBS["adapters"]) == {}
+    assert job_differences(JOBS["adapters"], JOBS["adapters"]) == {}
 
 
 def test_a_job_file_that_is_replaced_keeps_its_comments(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('# mine\n[model]\nid = "gpt2" # small\n\n[training]\nmicro_batch = 4 # as always\n')
-    save_job(with_changes(load_job(path), {"training.micro_batch": 2, "lora.rank": 8}), path, over=True)
+    save_job(with_changes(load_job(path), {"training.micro_batch": 2, "lora.rank": 8}), path, overwrite=True)
     assert "# mine" in path.read_text()
     assert "micro_batch = 2 # as always" in path.read_text()
     assert load_job(path) == Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=2), lora=Lora(rank=8))
@@ -86,5 +96,5 @@ def test_a_job_file_that_is_replaced_keeps_its_comments(tmp_path):
 def test_what_cannot_be_edited_is_written_anew(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('[model]\nid = "gpt2"\n[lora]\nrank = 4\n')
-    save_job(Job(model=ModelSpec(id="gpt2")), path, over=True)
+    save_job(Job(model=ModelSpec(id="gpt2")), path, overwrite=True)
     assert load_job(path) == Job(model=ModelSpec(id="gpt2"))

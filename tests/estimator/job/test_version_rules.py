@@ -10,7 +10,7 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.cuda_overhead import context_bytes
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job_file import job_from_mapping, job_to_mapping, with_changes
-from vramtop.estimator.job.version_rules import older, steps_alike
+from vramtop.estimator.job.version_rules import older, steps_take_same_memory
 
 SIZES: dict[str, Any] = {
     "model_type": "llama",
@@ -142,4 +142,4 @@ def test_a_step_of_older_versions_is_not_traced() -> None:
 def test_whose_step_can_be_traced_with_which_versions(
     software: dict[str, str], here: tuple[str, str], alike: bool
 ) -> None:
-    assert steps_alike(job(software), torch=here[0], transformers=here[1]) == alike
+    assert steps_take_same_memory(job(software), torch=here[0], transformers=here[1]) == alike

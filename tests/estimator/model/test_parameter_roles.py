@@ -1,6 +1,6 @@
 import pytest
 
-from vramtop.estimator.model.parameter_roles import Kind, NamedShape, classify
+from vramtop.estimator.model.parameter_roles import NamedShape, ParameterKind, with_role
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ from vramtop.estimator.model.parameter_roles import Kind, NamedShape, classify
         ("decoder.block.*.layer.*.DenseReluDense.wi_0.weight", "linear", "mlp"),
     ],
 )
-def test_role_is_told_from_the_name(name: str, kind: Kind, role: str) -> None:
-    group = classify(NamedShape(name, (8, 8) if kind in ("linear", "conv1d") else (8,), 1, kind))
+def test_role_is_told_from_the_name(name: str, kind: ParameterKind, role: str) -> None:
+    group = with_role(NamedShape(name, (8, 8) if kind in ("linear", "conv1d") else (8,), 1, kind))
 
     assert group.role == role
     assert group.linear == (kind in ("linear", "conv1d"))

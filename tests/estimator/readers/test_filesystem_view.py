@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.readers.source.filesystem_view import Place
+from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_links_below_another_root_lead_to_its_own_folders(root: Path, text: str, found: str) -> None:
-    assert Place(cwd=root / "jobs", root=root).path(text) == root / found
+    assert FilesystemView(cwd=root / "jobs", root=root).resolve(text) == root / found
 
 
 def test_a_link_to_itself_ends(root: Path) -> None:
-    assert not os.access(Place(cwd=root / "jobs", root=root).path("loop/x"), os.F_OK)
+    assert not os.access(FilesystemView(cwd=root / "jobs", root=root).resolve("loop/x"), os.F_OK)
 
 
 def test_links_of_our_own_root_are_left_alone(root: Path) -> None:
-    assert Place(cwd=root / "jobs").path("model") == root / "jobs" / "model"
+    assert FilesystemView(cwd=root / "jobs").resolve("model") == root / "jobs" / "model"

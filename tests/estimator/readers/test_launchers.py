@@ -2,7 +2,7 @@ import shlex
 
 import pytest
 
-from vramtop.estimator.readers.program.launchers import parse_launch, starts_at, words_of
+from vramtop.estimator.readers.program.launchers import find_program_index, parse_launch, split_launch_line
 
 
 @pytest.mark.parametrize(
@@ -20,14 +20,14 @@ from vramtop.estimator.readers.program.launchers import parse_launch, starts_at,
 )
 def test_the_program_behind_wrappers(line: str, launchers: tuple[str, ...], program: str | None) -> None:
     launch = parse_launch(shlex.split(line))
-    assert (launch.launchers, launch.program) == (launchers, program)
+    assert (launch.launchers, launch.program_name) == (launchers, program)
 
 
 def test_where_a_program_starts_tells_whether_it_is_wrapped() -> None:
-    assert starts_at(["python", "train.py"]) == 0
-    assert starts_at(["timeout", "1h", "python", "train.py"]) == 2
-    assert starts_at(["A=1", "env", "B=x.py", "torchrun", "train.py"]) == 3
-    assert starts_at(["bash"]) is None
+    assert find_program_index(["python", "train.py"]) == 0
+    assert find_program_index(["timeout", "1h", "python", "train.py"]) == 2
+    assert find_program_index(["A=1", "env", "B=x.py", "torchrun", "train.py"]) == 3
+    assert find_program_index(["bash"]) is None
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_where_a_program_starts_tells_whether_it_is_wrapped() -> None:
     ],
 )
 def test_a_line_that_was_pasted_as_one_word(pasted: str, words: str) -> None:
-    assert words_of([pasted]) == shlex.split(words)
+    assert split_launch_line([pasted]) == shlex.split(words)
 
 
 def test_the_text_of_a_shell() -> None:
-    assert words_of(["bash", "-lc", "python t.py --a 1; echo"]) == ["python", "t.py", "--a", "1"]
-    assert words_of(["bash", "run.sh"]) == ["bash", "run.sh"]
-    assert words_of(["python", "t.py", "--sep", "a;b"]) == ["python", "t.py", "--sep", "a;b"]
+    assert split_launch_line(["bash", "-lc", "python t.py --a 1; echo"]) == ["python", "t.py", "--a", "1"]
+    assert split_launch_line(["bash", "run.sh"]) == ["bash", "run.sh"]
+    assert split_launch_line(["python", "t.py", "--sep", "a;b"]) == ["python", "t.py", "--sep", "a;b"]

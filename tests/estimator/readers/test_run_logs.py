@@ -23,9 +23,8 @@ def read(tmp_path: Path) -> Read:
     """Reads the command line of a process with the pid 4321, started a minute ago."""
 
     def read_line(line: str, **more: Any) -> JobReading:
-        started = time.time() - 60
-        known = {"environ": {}, "cwd": tmp_path, "pid": PID, "started": started, "versions": {"transformers": "5.2.0"}}
-        return read_launch(shlex.split(line), **{**known, **more})
+        known = {"environ": {}, "cwd": tmp_path, "pid": PID, "started_at": time.time() - 60}
+        return read_launch(shlex.split(line), **{**known, "versions": {"transformers": "5.2.0"}, **more})
 
     return read_line
 
@@ -77,8 +76,8 @@ def test_a_file_that_is_being_written_says_nothing_yet(read: Read, tmp_path: Pat
 def test_wandbs_log_tells_the_arguments_of_its_process(read: Read, tmp_path: Path, pid: int, batch: int) -> None:
     log = tmp_path / "wandb" / "run-1" / "logs" / "debug.log"
     log.parent.mkdir(parents=True)
-    told = {**ARGUMENTS, "attention": None, "rope": (1, 2)}
-    log.write_text(f"2026 INFO    MainThread:{pid} [wandb_run.py:_config_callback():1] config_cb None None {told!r}\n")
+    table = {**ARGUMENTS, "attention": None, "rope": (1, 2)}
+    log.write_text(f"2026 INFO    MainThread:{pid} [wandb_run.py:_config_callback():1] config_cb None None {table!r}\n")
     assert read("python train.py --output_dir out").value("training.micro_batch") == batch
 
 
@@ -100,7 +99,7 @@ def test_torchtunes_merged_configuration_wins(read: Read, tmp_path: Path) -> Non
     (tmp_path / "out" / "torchtune_config.yaml").write_text(text.replace("2\n", "9\n", 1))
     line = "python /s/recipes/full_finetune_single_device.py --config r.yaml"
     assert read(line).value("training.micro_batch") == 9
-    assert read(line, started=None).value("training.micro_batch") == 2
+    assert read(line, started_at=None).value("training.micro_batch") == 2
 
 
 def test_swifts_args_json_wins(read: Read, tmp_path: Path) -> None:
@@ -125,8 +124,8 @@ def test_wandb_is_told_of_model_and_adapters_too(read: Read, tmp_path: Path) -> 
     log.parent.mkdir(parents=True)
     model = {"model_type": "llama", "num_hidden_layers": 3, "dtype": "bfloat16"}
     adapters = {"default": {"peft_type": "LORA", "r": 4, "target_modules": ["q_proj", "o_proj"]}}
-    told = {"peft_config": adapters, **model, "output_dir": "out", **ARGUMENTS}
-    log.write_text(f"MainThread:{PID} [x] config_cb None None {told!r}\n")
+    logged = {"peft_config": adapters, **model, "output_dir": "out", **ARGUMENTS}
+    log.write_text(f"MainThread:{PID} [x] config_cb None None {logged!r}\n")
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     job = read("python train.py --model_name_or_path tiny").job()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.estimation import estimate
-from vramtop.estimator.job.job import Unsure
+from vramtop.estimator.job.job import Uncertainties
 from vramtop.estimator.readers.config_file import read_config_file
 from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
@@ -26,20 +26,23 @@ def read(tmp_path: Path) -> Read:
 @pytest.mark.parametrize(
     ("flags", "unsure"),
     [
-        ("--optim galore_adamw", Unsure(optimizer="either")),
-        ("--attn_implementation flex_attention", Unsure(activations="either")),
-        ("--some_offload_setting true", Unsure(weights="less", gradients="less", optimizer="less", activations="less")),
+        ("--optim galore_adamw", Uncertainties(optimizer="either")),
+        ("--attn_implementation flex_attention", Uncertainties(activations="either")),
+        (
+            "--some_offload_setting true",
+            Uncertainties(weights="less", gradients="less", optimizer="less", activations="less"),
+        ),
         (
             "--activation_checkpointing --activation_checkpointing_kwargs '{\"every_n_layers\": 2}'",
-            Unsure(activations="more"),
+            Uncertainties(activations="more"),
         ),
-        ("--lr_scheduler_type cosine --weight_decay 0.1 --tokenizers_parallelism true", Unsure()),
-        ("--precompute_ref_log_probs true --use_bnb_nested_quant true --use_dora false", Unsure()),
-        ("--use_dora true", Unsure(gradients="either", optimizer="either", activations="either")),
-        ("--lora_alpha 3 --some_offload_setting false --dataloader_num_workers 4", Unsure()),
+        ("--lr_scheduler_type cosine --weight_decay 0.1 --tokenizers_parallelism true", Uncertainties()),
+        ("--precompute_ref_log_probs true --use_bnb_nested_quant true --use_dora false", Uncertainties()),
+        ("--use_dora true", Uncertainties(gradients="either", optimizer="either", activations="either")),
+        ("--lora_alpha 3 --some_offload_setting false --dataloader_num_workers 4", Uncertainties()),
     ],
 )
-def test_what_is_in_doubt(read: Read, flags: str, unsure: Unsure) -> None:
+def test_what_is_in_doubt(read: Read, flags: str, unsure: Uncertainties) -> None:
     assert read(f"{TRAINER} {flags}").job().unsure == unsure
 
 
@@ -57,31 +60,34 @@ def test_the_range_is_wider_by_the_component_in_doubt(read: Read, method: str) -
 
 def test_who_says_the_value_is_in_no_doubt(read: Read) -> None:
     reading = read(f"{TRAINER} --optim galore_adamw")
-    assert reading.job({"training.optimizer": "adamw-8bit"}).unsure == Unsure()
-    assert reading.job({"unsure.optimizer": "less"}).unsure == Unsure(optimizer="less")
+    assert reading.job({"training.optimizer": "adamw-8bit"}).unsure == Uncertainties()
+    assert reading.job({"unsure.optimizer": "less"}).unsure == Uncertainties(optimizer="less")
 
 
 @pytest.mark.parametrize(
     ("text", "unsure"),
     [
-        ("relora_cpu_offload: true\n", Unsure(weights="less", gradients="less", optimizer="less", activations="less")),
-        ("gptq: true\n", Unsure(weights="less", activations="less")),
-        ("unfrozen_parameters: [lm_head]\n", Unsure(gradients="less", optimizer="less")),
+        (
+            "relora_cpu_offload: true\n",
+            Uncertainties(weights="less", gradients="less", optimizer="less", activations="less"),
+        ),
+        ("gptq: true\n", Uncertainties(weights="less", activations="less")),
+        ("unfrozen_parameters: [lm_head]\n", Uncertainties(gradients="less", optimizer="less")),
         (
             "adapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_modules_to_save: [lm_head]\n",
-            Unsure(weights="more", gradients="more", optimizer="more"),
+            Uncertainties(weights="more", gradients="more", optimizer="more"),
         ),
         (
             "wandb_project: x\nval_set_size: 0.1\nlora_on_cpu: true\ndataset_processes: 8\nneftune_noise_alpha: 5\n",
-            Unsure(),
+            Uncertainties(),
         ),
     ],
 )
-def test_keys_of_a_tools_file(tmp_path: Path, text: str, unsure: Unsure) -> None:
+def test_keys_of_a_tools_file(tmp_path: Path, text: str, unsure: Uncertainties) -> None:
     (tmp_path / "a.yml").write_text(AXOLOTL + text)
     reading = read_config_file(tmp_path / "a.yml", environ={})
     assert reading.job().unsure == unsure
-    assert bool(reading.warnings) == (unsure != Unsure())
+    assert bool(reading.warnings) == (unsure != Uncertainties())
 
 
 MEGATRON = (
@@ -95,17 +101,21 @@ MEGATRON = (
     [
         (
             "--bf16 --ckpt-fully-parallel-save --ckpt-format torch_dist --no-load-optim --tp-comm-overlap",
-            Unsure(),
+            Uncertainties(),
             "fp32",
         ),
-        ("--bf16 --grad-reduce-in-bf16 --recompute-granularity full --recompute-method uniform", Unsure(), "bf16"),
-        ("--fp16", Unsure(), "fp16"),
-        ("--fp16 --accumulate-allreduce-grads-in-fp32", Unsure(), "fp32"),
-        ("--bf16 --fp8-format hybrid", Unsure(weights="less", activations="less"), "fp32"),
-        ("--bf16 --cross-entropy-loss-fusion", Unsure(activations="less", logits="less"), "fp32"),
+        (
+            "--bf16 --grad-reduce-in-bf16 --recompute-granularity full --recompute-method uniform",
+            Uncertainties(),
+            "bf16",
+        ),
+        ("--fp16", Uncertainties(), "fp16"),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", Uncertainties(), "fp32"),
+        ("--bf16 --fp8-format hybrid", Uncertainties(weights="less", activations="less"), "fp32"),
+        ("--bf16 --cross-entropy-loss-fusion", Uncertainties(activations="less", logits="less"), "fp32"),
     ],
 )
-def test_flags_of_megatron(read: Read, flags: str, unsure: Unsure, reduce: str) -> None:
+def test_flags_of_megatron(read: Read, flags: str, unsure: Uncertainties, reduce: str) -> None:
     job = read(f"{MEGATRON} {flags}").job()
     assert (job.unsure, job.parallel.reduce_dtype) == (unsure, reduce)
 
@@ -119,25 +129,27 @@ def test_units_that_are_not_the_blocks(read: Read, tmp_path: Path) -> None:
     line = TRAINER.replace("python", "accelerate launch --config_file a.yaml")
     for policy, doubt in (("TRANSFORMER_BASED_WRAP", "no"), ("NO_WRAP", "more"), ("SIZE_BASED_WRAP", "more")):
         (tmp_path / "a.yaml").write_text(text.replace("POLICY", policy))
-        assert read(line).job().unsure == Unsure(weights=doubt)  # type: ignore[arg-type]
+        assert read(line).job().unsure == Uncertainties(weights=doubt)  # type: ignore[arg-type]
 
 
 def test_a_deepspeed_file_that_is_not_here_may_offload(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_text(AXOLOTL + "deepspeed: elsewhere/zero2.json\n")
     reading = read_config_file(tmp_path / "a.yml", environ={})
-    assert reading.job({"parallel.data_shard": 2}).unsure == Unsure(weights="less", gradients="less", optimizer="less")
+    assert reading.job({"parallel.data_shard": 2}).unsure == Uncertainties(
+        weights="less", gradients="less", optimizer="less"
+    )
 
 
 def test_an_argument_that_only_running_the_script_tells(read: Read, tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("TrainingArguments(gradient_checkpointing=find_out())\n")
-    assert read(TRAINER).job().unsure == Unsure(activations="either")
-    assert read(f"{TRAINER} --gradient_checkpointing true").job().unsure == Unsure()
+    assert read(TRAINER).job().unsure == Uncertainties(activations="either")
+    assert read(f"{TRAINER} --gradient_checkpointing true").job().unsure == Uncertainties()
 
 
 def test_a_preference_trainer_without_adapters_holds_the_weights_twice(read: Read) -> None:
     line = "trl dpo --model_name_or_path Qwen/Qwen2.5-0.5B --max_length 512"
-    assert read(line).job().unsure == Unsure(weights="more")
-    assert read(f"{line} --use_peft").job().unsure == Unsure()
+    assert read(line).job().unsure == Uncertainties(weights="more")
+    assert read(f"{line} --use_peft").job().unsure == Uncertainties()
 
 
 def test_every_argument_that_decides_may_be_unknown(read: Read, tmp_path: Path) -> None:
@@ -145,7 +157,7 @@ def test_every_argument_that_decides_may_be_unknown(read: Read, tmp_path: Path) 
     names.append("use_liger_kernel")
     (tmp_path / "t.py").write_text(f"TrainingArguments({', '.join(f'{name}=find_out()' for name in names)})\n")
     reading = read(TRAINER)
-    assert reading.job().unsure == Unsure(
+    assert reading.job().unsure == Uncertainties(
         weights="either", gradients="either", optimizer="either", activations="either", logits="either"
     )
     assert len([warning for warning in reading.warnings if "only known when the script runs" in warning]) == len(names)

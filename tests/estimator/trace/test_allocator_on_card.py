@@ -5,12 +5,12 @@ import pytest
 from vramtop.estimator.common.sizes import GIB, MIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.trace.allocator_report import (
-    Reserved,
+    ReservedMemory,
+    allocator_assumptions,
     allocator_settings,
-    replayed,
-    room_on,
-    settings_sentences,
-    warning_sentences,
+    allocator_warnings,
+    capacity_on,
+    replay_allocations,
 )
 from vramtop.estimator.worker.memory.replay_reserved import pack, reserved, unpack
 
@@ -24,10 +24,10 @@ ALLOCATIONS = [
 """40 MiB are cached when 60 are asked for: without end that is 40 + 60 + 20 reserved."""
 
 
-def on(capacity_mib: int, conf: str | None = None) -> Reserved:
-    room = room_on(None, capacity_mib * MIB, 0)
+def on(capacity_mib: int, conf: str | None = None) -> ReservedMemory:
+    room = capacity_on(None, capacity_mib * MIB, 0)
     assert room is not None
-    return replayed(pack(ALLOCATIONS), [8, 10], conf, room)
+    return replay_allocations(pack(ALLOCATIONS), [8, 10], conf, room)
 
 
 def test_packed_allocations_come_back() -> None:
@@ -46,7 +46,7 @@ def test_with_room_nothing_is_freed() -> None:
 def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_it_is_said() -> None:
     held = on(90)
     assert (held.peak, held.retries, held.out_of_memory) == (80 * MIB, 1, None)
-    (sentence,) = warning_sentences(held, 120 * MIB, room_on(None, 90 * MIB, 0))
+    (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(None, 90 * MIB, 0))
     assert "free its cache once in two steps" in sentence
     assert "reserve 0.1 GiB" in sentence
 
@@ -54,7 +54,7 @@ def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_it_is_said() 
 def test_on_one_that_is_too_small_it_runs_out_of_memory() -> None:
     held = on(50)
     assert held.out_of_memory is not None
-    (sentence,) = warning_sentences(held, 120 * MIB, room_on(find_gpu("l4"), 50 * MIB, 0))
+    (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(find_gpu("l4"), 50 * MIB, 0))
     assert "L4" in sentence
     assert "out of memory: 62,914,560 bytes asked for" in sentence
 
@@ -62,12 +62,12 @@ def test_on_one_that_is_too_small_it_runs_out_of_memory() -> None:
 def test_settings_are_followed_named_and_doubted() -> None:
     held = on(200, "expandable_segments:True,backend:native,wonder:7")
     assert held.peak < 120 * MIB
-    assert list(settings_sentences("PYTORCH_ALLOC_CONF", held)) == [
+    assert list(allocator_assumptions("PYTORCH_ALLOC_CONF", held)) == [
         "The allocator is set by PYTORCH_ALLOC_CONF: expandable_segments:True."
     ]
-    (warning,) = warning_sentences(held, 0, None)
+    (warning,) = allocator_warnings(held, 0, None)
     assert warning == "Allocator option 'wonder' is not known and was left out."
-    assert list(settings_sentences(None, on(200))) == []
+    assert list(allocator_assumptions(None, on(200))) == []
 
 
 def test_a_share_of_the_card_is_a_share_of_all_of_it() -> None:
@@ -86,11 +86,11 @@ def test_the_older_variable_comes_first_even_when_it_is_empty() -> None:
 def test_torchs_room_is_the_card_without_the_drivers_part_and_what_lies_outside() -> None:
     card = find_gpu("h100-80gb")
     assert card.reserved_bytes
-    room = room_on(card, None, GIB)
+    room = capacity_on(card, None, GIB)
     assert room is not None
     assert room.capacity_bytes == card.total_bytes - card.reserved_bytes - GIB
-    assert room_on(None, None, GIB) is None
-    other = room_on(card, 10 * GIB, GIB)
+    assert capacity_on(None, None, GIB) is None
+    other = capacity_on(card, 10 * GIB, GIB)
     assert other is not None
     assert other.capacity_bytes == 9 * GIB
 

@@ -19,7 +19,7 @@ from vramtop.estimator.job.job import Job, Lora, ModelSpec, Training
 from vramtop.estimator.job.quantization import quantized_bytes, tensor_bytes
 from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import inventory_from_shape
-from vramtop.estimator.model.lora import adapter_groups
+from vramtop.estimator.model.lora import adapter_groups_by_rule
 from vramtop.estimator.model.parameters import Inventory, ParameterGroup
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
 from vramtop.estimator.trace.worker_process import Worker
@@ -144,7 +144,7 @@ def test_the_rules_for_adapters_are_those_of_peft(count: Count, family: str) -> 
     for targets in TARGETS:
         lora = Lora(rank=8, targets=targets)
         try:
-            by_rule = tuple(adapter_groups(shape, lora))
+            by_rule = tuple(adapter_groups_by_rule(shape, lora))
         except InputError:
             with pytest.raises(CannotTellError, match="peft cannot adapt this model"):
                 count(CONFIGS[family], task, lora)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.trace.installed_packages import packages, torch_build
+from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
 PYTHON = Path(sys.executable)
 
@@ -21,7 +21,7 @@ def stand_in(folder: Path, text: str) -> dict[str, str]:
 def test_versions_and_modules_without_importing_any(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text("raise SystemExit('imported')\n")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    found = packages(
+    found = installed_packages(
         PYTHON,
         distributions=["msgspec", "no-such-thing"],
         modules=["loud", "no_such.thing"],
@@ -71,4 +71,4 @@ def test_an_interpreter_that_hangs_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(CannotTellError, match="no answer within"):
         torch_build(PYTHON, environ=stand_in(tmp_path, "import time\ntime.sleep(60)\n"), timeout=2)
     with pytest.raises(CannotTellError, match="cannot be started"):
-        packages(tmp_path / "none", distributions=[])
+        installed_packages(tmp_path / "none", distributions=[])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters, probe
+from vramtop.estimator.trace.interpreters import choose_interpreter, find_interpreters, probe_interpreter
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_named_python_that_is_missing_is_wrong_input(tmp_path: Path) -> None:
 
 
 def test_probe_tells_versions_without_importing() -> None:
-    found = probe(Path(sys.executable))
+    found = probe_interpreter(Path(sys.executable))
 
     assert found is not None
     assert found.torch.startswith("2.")
@@ -59,7 +59,7 @@ def test_probe_tells_versions_without_importing() -> None:
 def test_python_without_torch_is_passed_over(bare_python: Path) -> None:
     environ = {"VIRTUAL_ENV": str(bare_python.parent.parent)}
 
-    assert probe(bare_python) is None
+    assert probe_interpreter(bare_python) is None
     assert find_interpreters(None, environ)[0] == bare_python
     assert choose_interpreter(None, environ).path == Path(sys.executable)
 
@@ -74,4 +74,4 @@ def test_program_that_is_no_python_has_no_libraries(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\necho hello\n")
     program.chmod(0o755)
 
-    assert probe(program) is None
+    assert probe_interpreter(program) is None

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vramtop.monitor.anomalies.anomaly import Oddity
-from vramtop.monitor.anomalies.detector import Oddities
-from vramtop.monitor.host.container_origin import Origin
-from vramtop.monitor.host.processes import ENDED, ZOMBIE
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.detector import AnomalyDetector
+from vramtop.monitor.host.process_origin import ProcessOrigin
+from vramtop.monitor.host.processes import ENDED_NOTE, ZOMBIE_NOTE
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot, Source
 
 Make = Callable[..., Any]
@@ -24,12 +24,12 @@ class Machine:
         self._gpu, self._process, self._snapshot = make_gpu, make_process, make_snapshot
         self.time = 10_000.0
         self.rows: list[list[GpuProcess]] = [[], []]
-        self.origins: dict[int, Origin] = {}
+        self.origins: dict[int, ProcessOrigin] = {}
         self.asked: list[int] = []
         self.changes: dict[str, Any] = {}
-        self.oddities = Oddities(after_seconds=0, origin_of=self.origin, viewer="ana")
+        self.oddities = AnomalyDetector(min_duration_seconds=0, origin_of=self.origin, viewer="ana")
 
-    def origin(self, pid: int, start_time: float | None) -> Origin | None:
+    def origin(self, pid: int, start_time: float | None) -> ProcessOrigin | None:
         self.asked.append(pid)
         return self.origins.get(pid)
 
@@ -37,7 +37,7 @@ class Machine:
         self.rows[gpu].append(self._process(pid, used, **{"parent": 50, "command": "python train.py"} | facts))
 
     def rank(self, number: int, pid: int, *, parent: int = 50, **facts: Any) -> None:
-        self.origins[pid] = Origin(ancestors=(parent,), rank=number, environment=number, **facts)
+        self.origins[pid] = ProcessOrigin(ancestors=(parent,), rank=number, environment=number, **facts)
 
     def snapshot(self) -> Snapshot:
         gpus: list[GpuReading] = [
@@ -46,7 +46,7 @@ class Machine:
         ]
         return self._snapshot(gpus, time=self.time)  # type: ignore[no-any-return]
 
-    def look(self, *, after: float = 0.0, **cpu_seconds: float) -> tuple[Oddity, ...]:
+    def look(self, *, after: float = 0.0, **cpu_seconds: float) -> tuple[Anomaly, ...]:
         """What is odd ``after`` some seconds in which processes (``p4711=3.0``) used processor time."""
         self.time += after
         for rows in self.rows:
@@ -61,7 +61,7 @@ def machine(make_gpu: Make, make_process: Make, make_snapshot: Make) -> Machine:
     return Machine(make_gpu, make_process, make_snapshot)
 
 
-def kinds(found: Sequence[Oddity]) -> list[tuple[str, int, tuple[int, ...]]]:
+def kinds(found: Sequence[Anomaly]) -> list[tuple[str, int, tuple[int, ...]]]:
     return [(oddity.kind, oddity.gpu_index, oddity.pids) for oddity in found]
 
 
@@ -83,7 +83,7 @@ def test_data_loader_workers_with_a_context_are_named_at_once(machine: Machine) 
 def test_spawned_helpers_are_found_behind_the_server_that_forked_them(machine: Machine) -> None:
     machine.add(0, 100, 40)
     machine.add(0, 102, 0.5, parent=101, command=SPAWNED)
-    machine.origins[102] = Origin(ancestors=(101, 100, 50))
+    machine.origins[102] = ProcessOrigin(ancestors=(101, 100, 50))
     (found,) = machine.look()
     assert kinds([found]) == [("helpers", 0, (102,))]
     assert "1 helper of process 100" in found.sentence
@@ -115,10 +115,10 @@ def test_a_fork_is_told_from_a_rank_by_its_environment(machine: Machine) -> None
     """Lightning's rank 0 starts the others with its own command line."""
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100)
-    machine.origins = {100: Origin(environment=7), 101: Origin(ancestors=(100,), environment=7)}
+    machine.origins = {100: ProcessOrigin(environment=7), 101: ProcessOrigin(ancestors=(100,), environment=7)}
     assert kinds(machine.look()) == [("helpers", 0, (101,))]
-    machine.origins[101] = Origin(ancestors=(100,), environment=8, rank=1)
-    machine.oddities = Oddities(after_seconds=0, origin_of=machine.origin, viewer="ana")
+    machine.origins[101] = ProcessOrigin(ancestors=(100,), environment=8, rank=1)
+    machine.oddities = AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin, viewer="ana")
     assert kinds(machine.look()) == [("shared", 0, (100, 101))]
 
 
@@ -140,7 +140,7 @@ def test_processes_that_may_share_a_gpu_do(machine: Machine, reason: str) -> Non
         machine.add(0, pid, 30, parent=parent, kinds=kind, start_time=9_990.0 if reason == "young" else 1_000.0)
         machine.rank(0 if reason == "one rank" else number, pid, parent=parent, on_mig=reason == "mig")
     if reason == "hidden":
-        machine.origins = {pid: Origin(ancestors=(50,)) for pid in (201, 202)}
+        machine.origins = {pid: ProcessOrigin(ancestors=(50,)) for pid in (201, 202)}
     assert machine.look() == ()
 
 
@@ -205,7 +205,7 @@ def test_nobody_who_may_be_needed_is_called_forgotten(machine: Machine, reason: 
 
 def test_an_idle_orphan_is_forgotten_unless_its_gpu_works(machine: Machine) -> None:
     machine.add(0, 400, 12, cpu_seconds=900.0, parent=1)
-    machine.origins[400] = Origin(orphan=True)
+    machine.origins[400] = ProcessOrigin(orphan=True)
     machine.changes = {"utilisation_percent": 0}
     (found,) = [machine.look(after=60) for _ in range(32)][-1]
     assert found.sentence.endswith("whatever started it has ended")
@@ -220,11 +220,11 @@ def test_one_reading_is_enough_for_a_process_that_hardly_ever_worked(machine: Ma
     (found,) = machine.look()
     assert "has used 41 s of processor time in all" in found.sentence
     machine.rows[0][0] = replace(machine.rows[0][0], cpu_seconds=4100.0)
-    machine.oddities = Oddities(after_seconds=0, origin_of=machine.origin, viewer="ana")
+    machine.oddities = AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin, viewer="ana")
     assert machine.look() == ()
 
 
-@pytest.mark.parametrize(("note", "advice"), [(ENDED, "hang in the driver"), (ZOMBIE, "its parent 50")])
+@pytest.mark.parametrize(("note", "advice"), [(ENDED_NOTE, "hang in the driver"), (ZOMBIE_NOTE, "its parent 50")])
 def test_memory_of_an_ended_process_is_named(machine: Machine, note: str, advice: str) -> None:
     machine.add(0, 600, 12, note=note)
     (found,) = machine.look()
@@ -243,12 +243,12 @@ def test_memory_of_no_process_is_named_where_it_is_more_than_the_drivers(machine
     assert "cudaMallocManaged" in found[0].advice
     assert "cudaMallocManaged" not in found[1].advice
     machine.changes = {"used_bytes": 16 * 2**30, "reserved_bytes": None}  # then the driver's part is inside
-    machine.oddities = Oddities(after_seconds=0, viewer="ana")
+    machine.oddities = AnomalyDetector(min_duration_seconds=0, viewer="ana")
     assert machine.look() == ()
 
 
 def test_sentences_neither_come_nor_go_by_one_odd_moment(machine: Machine) -> None:
-    machine.oddities = Oddities(origin_of=machine.origin, viewer="ana")
+    machine.oddities = AnomalyDetector(origin_of=machine.origin, viewer="ana")
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100, name="pt_data_worker")
     assert machine.look() == ()
@@ -265,7 +265,7 @@ def test_sentences_neither_come_nor_go_by_one_odd_moment(machine: Machine) -> No
 def test_memory_of_no_process_is_not_said_of_a_gpu_that_no_longer_answers(
     machine: Machine, make_gpu: Make, make_snapshot: Make
 ) -> None:
-    machine.oddities = Oddities(viewer="ana")
+    machine.oddities = AnomalyDetector(viewer="ana")
     machine.changes = {"used_bytes": 16 * 2**30}
     machine.look()
     assert kinds(machine.look(after=8)) == []
@@ -283,12 +283,12 @@ def test_where_processes_come_from_is_read_once_and_never_for_a_recording(machin
     assert sorted(machine.asked) == [201, 202]
     machine.asked.clear()
     recorded = replace(machine.snapshot(), source=Source(kind="recording"))
-    assert Oddities(after_seconds=0, origin_of=machine.origin).update(recorded) == ()
+    assert AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin).update(recorded) == ()
     assert machine.asked == []
 
 
 def test_a_recording_that_begins_again_is_looked_at_anew(machine: Machine) -> None:
-    machine.oddities = Oddities(origin_of=machine.origin, viewer="ana")
+    machine.oddities = AnomalyDetector(origin_of=machine.origin, viewer="ana")
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100, name="pt_data_worker")
     machine.look()

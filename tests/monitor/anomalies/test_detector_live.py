@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from vramtop.monitor.anomalies.anomaly import Oddity
-from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 GIB = 2**30
@@ -78,12 +78,12 @@ def start(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def look() -> tuple[Oddity, ...]:
+def look() -> tuple[Anomaly, ...]:
     """Five minutes from now, when everybody has been running for a while."""
     source = NvmlSource(now=lambda: time.time() + 300)
     source.open()
     try:
-        return Oddities(after_seconds=0).update(source.read())
+        return AnomalyDetector(min_duration_seconds=0).update(source.read())
     finally:
         source.close()
 

@@ -127,7 +127,7 @@ def run(tmp_path: Path, site: Site) -> Iterator[Run]:
             process.stdout.close()
 
 
-def family(pid: int) -> list[int]:
+def run_processes(pid: int) -> list[int]:
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
@@ -137,7 +137,7 @@ def found(attachment: Attachment, *keys: str) -> list[Any]:
 
 def same_from_everywhere(pid: int, ranks: int) -> Attachment:
     """The attachment, which must be one and the same whichever process of the job is asked about."""
-    asked = [attach(member) for member in family(pid)]
+    asked = [attach(member) for member in run_processes(pid)]
     assert all([rank.local_rank or 0 for rank in each.ranks] == list(range(ranks)) for each in asked)
     assert all(each.ranks == asked[0].ranks and each.reading == asked[0].reading for each in asked)
     return asked[0]
@@ -327,7 +327,7 @@ def test_lightning_script(run: Run, site: Site) -> None:
     pid = run([sys.executable, "train.py", "--batch_size", "3"], ready=2)
     attachment = same_from_everywhere(pid, ranks=2)
     assert found(attachment, "model.id") == ["gpt2"]
-    assert [rank.pid for rank in attachment.ranks] == family(pid)
+    assert [rank.pid for rank in attachment.ranks] == run_processes(pid)
 
 
 def test_megatron(run: Run, site: Site) -> None:

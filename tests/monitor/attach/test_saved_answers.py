@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.readers.source.evidence import Notes
+from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.monitor.attach.attach import Attachment
 from vramtop.monitor.attach.saved_answers import Answers, recalled, run_key
 
@@ -23,15 +23,15 @@ def answers(tmp_path: Path) -> Answers:
 
 @pytest.fixture
 def attachment() -> Attachment:
-    notes = Notes()
-    notes.put("model.id", "gpt2", "--model on the command line")
-    notes.put("training.micro_batch", 2, "sft.yaml: batch")
-    notes.put("lora.rank", 8, "sft.yaml: r")
+    collector = FindingCollector()
+    collector.put("model.id", "gpt2", "--model on the command line")
+    collector.put("training.micro_batch", 2, "sft.yaml: batch")
+    collector.put("lora.rank", 8, "sft.yaml: r")
     return Attachment(
         pid=4711,
         start_time=1.0,
         ranks=(),
-        reading=notes.reading(),
+        reading=collector.build(),
         launcher=None,
         cwd=Path("/home/ana/sft"),
         command="python train.py --config sft.yaml",

@@ -8,7 +8,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.estimator.readers.source.evidence import Notes
+from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.monitor.attach.attach import Attachment, Rank
 from vramtop.monitor.attach.gpu_assignment import DeviceChoice, Seat
 from vramtop.monitor.attach.starting_jobs import Growing, by_place, growing_jobs
@@ -21,11 +21,11 @@ NOW = 2_000.0
 
 def attachment(*pids: int, missing: bool = False) -> Attachment:
     """Of a job with these ranks."""
-    notes = Notes()
-    notes.put("model.id", "gpt2", "somewhere")
-    notes.put("training.sequence_length", 512, "somewhere")
+    collector = FindingCollector()
+    collector.put("model.id", "gpt2", "somewhere")
+    collector.put("training.sequence_length", 512, "somewhere")
     if not missing:
-        notes.put("training.micro_batch", 1, "somewhere")
+        collector.put("training.micro_batch", 1, "somewhere")
     facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "interpreter", "worker_python", "probe"))
     facts |= {"versions": {}, "environ_hf": {}, "inside": (), "warnings": (), "command": "python train.py"}
     seat = Seat(gpu=None, origin="nothing", sure="unsure")
@@ -33,7 +33,7 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
         Rank(pid=pid, start_time=1_990.0, rank=at, local_rank=at, gpu_hint=None, choice=DeviceChoice(), seat=seat)
         for at, pid in enumerate(pids)
     )
-    return Attachment(pid=pids[0], start_time=1_990.0, ranks=ranks, reading=notes.reading(), **facts)
+    return Attachment(pid=pids[0], start_time=1_990.0, ranks=ranks, reading=collector.build(), **facts)
 
 
 @pytest.fixture

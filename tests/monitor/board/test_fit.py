@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramtop.estimator.budget.budget import Budget, RankNeed
+from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.fit import Room, fit, rooms_of
@@ -78,7 +78,7 @@ def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -
 def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
     """Of a pipeline whose stages need so many GiB."""
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs)))
-    each = [RankNeed(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
+    each = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
     return replace(make_budget(job, device=max(needs)), stages=tuple(each))
 
 

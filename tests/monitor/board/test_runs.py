@@ -18,9 +18,9 @@ from vramtop.monitor.host.process_identity import is_running
 from vramtop.monitor.snapshot.snapshot import (
     NO_ANSWER,
     Fault,
+    FinalCounters,
     GpuProcess,
     GpuReading,
-    LastWords,
     ProcessCounters,
     ProcessKey,
     Snapshot,
@@ -38,7 +38,7 @@ class Machine:
         self.alive = {KEY}
         self.time = 2_000.0
         self.kind = "nvml"
-        self.last_words: tuple[LastWords, ...] = ()
+        self.last_words: tuple[FinalCounters, ...] = ()
         self._snapshot, self._gpu, self._process = make
         self.watchlist = Watchlist(make_budget, is_running=lambda key: key in self.alive)
         self.watchlist.watch(WatchedJob(job=JOB, pids=(KEY,)))
@@ -126,12 +126,12 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
     for _ in range(200):  # longer than others are remembered
         later = machine.tick(None)
     assert only(later)[0].ended_at == 2_003.0
-    assert machine.watchlist.history.life(row.key)
+    assert machine.watchlist.history.lifetime(row.key)
     machine.watchlist.dismiss(run.pids)
     assert machine.tick(None).runs == ()
     for _ in range(200):
         machine.tick(None)
-    assert not machine.watchlist.history.life(row.key)
+    assert not machine.watchlist.history.lifetime(row.key)
 
 
 def test_a_process_that_lets_its_memory_go_has_not_ended(machine: Machine) -> None:
@@ -183,7 +183,7 @@ def test_how_a_run_ended_is_told_by_its_last_words(
     machine.tick(41, counters=ProcessCounters(time=2_000.0))
     machine.alive.clear()
     figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]
-    machine.last_words = (LastWords(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
+    machine.last_words = (FinalCounters(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
     assert (status(only(machine.tick(None))[1]), machine.last_words) == (expected, ())
     row = only(machine.tick(None))[1]  # they are said once
     assert status(row) == expected

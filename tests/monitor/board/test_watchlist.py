@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from vramtop.estimator.budget.budget import Budget, RankNeed
+from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
@@ -183,7 +183,7 @@ def test_each_pipeline_stage_is_held_against_its_own_need(
     make_process: Make,
 ) -> None:
     job = Job(name="stages", model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
-    needs = [RankNeed(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
+    needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
     watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
     keys = ((1, 1_000.0), (2, 1_000.0))
     watchlist.watch(WatchedJob(job=job, pids=keys))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.monitor.host import container_info as module
-from vramtop.monitor.host.container_info import whereabouts
+from vramtop.monitor.host.container_info import container_info
 
 ID = "0123456789ab" + "c" * 52
 POD = "1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901"
@@ -46,9 +46,9 @@ def test_schedulers_and_containers(
         return tmp_path / "cgroup" if str(text).endswith("/cgroup") else Path(text)
 
     monkeypatch.setattr(module, "Path", path)
-    assert whereabouts(1, environ) == expected
+    assert container_info(1, environ) == expected
 
 
 def test_a_process_that_has_ended_runs_in_nothing() -> None:
-    assert whereabouts(2**31 - 2, None) == ()
-    assert isinstance(whereabouts(os.getpid(), {}), tuple)
+    assert container_info(2**31 - 2, None) == ()
+    assert isinstance(container_info(os.getpid(), {}), tuple)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from vramtop.estimator.readers.program.launchers import parse_launch
 from vramtop.estimator.readers.program.program import Program
-from vramtop.estimator.readers.program.run_logs import trainer_artefacts
-from vramtop.estimator.readers.source.evidence import Notes
-from vramtop.estimator.readers.source.filesystem_view import Place
-from vramtop.estimator.readers.source.settings import Setting, Settings
+from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
+from vramtop.estimator.readers.source.evidence import FindingCollector
+from vramtop.estimator.readers.source.filesystem_view import FilesystemView
+from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
 from vramtop.monitor.attach.attach import _is_ours
 from vramtop.monitor.probe.probe_reader import OpenProbe, _sample, open_probe
 from vramtop.monitor.storage.reservations import Reservations
@@ -73,14 +73,14 @@ def test_any_probe_is_read(data: bytes, value: object) -> None:
 def test_an_absurd_promise_is_none(tmp_path: Path, absurd: dict[str, object]) -> None:
     promise = {"pid": os.getpid(), "start_time": 1.0, "job": "x", "gpus": {"u": 5}, **absurd}
     (tmp_path / f"{promise['pid']}-1000.json").write_text(json.dumps(promise))
-    assert Reservations(folder=tmp_path, is_running=lambda key: True).promises() == ()
+    assert Reservations(folder=tmp_path, is_running=lambda key: True).active() == ()
 
 
 def test_a_folder_full_of_promises_is_not_read_to_its_end(tmp_path: Path) -> None:
     for number in range(1_500):
         promise = {"pid": number + 1, "start_time": 1.0, "job": "x", "gpus": {"u": 5}}
         (tmp_path / f"{number + 1}-1000.json").write_text(json.dumps(promise))
-    held = Reservations(folder=tmp_path, is_running=lambda key: True).promises()
+    held = Reservations(folder=tmp_path, is_running=lambda key: True).active()
     assert len(held) <= 1_000
 
 
@@ -97,13 +97,13 @@ def test_an_output_folder_is_searched_only_so_far(tmp_path: Path) -> None:
     launch = parse_launch(["python", "train.py"])
     program = Program(
         launch=launch,
-        outer=launch,
+        launcher=launch,
         environ={},
-        place=Place(cwd=tmp_path),
+        filesystem=FilesystemView(cwd=tmp_path),
         versions={},
-        notes=Notes(),
+        findings=FindingCollector(),
         pid=os.getpid(),
-        started=time.time() - 60,
+        started_at=time.time() - 60,
     )
-    found = trainer_artefacts(program, Settings({"output_dir": Setting(value=str(tmp_path), origin="x")}))
+    found = logged_trainer_settings(program, LayeredSettings({"output_dir": Setting(value=str(tmp_path), origin="x")}))
     assert set(found) == {"near"}

@@ -10,7 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vramtop.monitor.host.processes import ENDED, GONE, HIDDEN, STATE_EVERY, ZOMBIE, ProcessDirectory, one_line
+from vramtop.monitor.host.plain_text import sanitize_line
+from vramtop.monitor.host.processes import (
+    ENDED_NOTE,
+    GONE_NOTE,
+    HIDDEN_NOTE,
+    STATE_INTERVAL_TICKS,
+    ZOMBIE_NOTE,
+    ProcessDirectory,
+)
 
 NO_SUCH_PID = 2**22 - 1
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -48,7 +56,7 @@ def test_a_process_is_described(sleeper):
 
 def test_a_pid_that_was_never_seen_is_only_a_note():
     facts = ProcessDirectory().describe(NO_SUCH_PID)
-    assert (facts.start_time, facts.user, facts.name, facts.command, facts.note) == (None, None, None, None, GONE)
+    assert (facts.start_time, facts.user, facts.name, facts.command, facts.note) == (None, None, None, None, GONE_NOTE)
 
 
 def test_an_ended_process_keeps_its_facts_while_it_is_asked_for(sleeper):
@@ -58,10 +66,10 @@ def test_an_ended_process_keeps_its_facts_while_it_is_asked_for(sleeper):
     sleeper.kill()
     sleeper.wait()
     after = directory.describe(sleeper.pid)
-    assert (after.start_time, after.command, after.note) == (before.start_time, before.command, ENDED)
+    assert (after.start_time, after.command, after.note) == (before.start_time, before.command, ENDED_NOTE)
     directory.end_tick()
     directory.end_tick()  # a tick in which nobody asked
-    assert directory.describe(sleeper.pid).note == GONE
+    assert directory.describe(sleeper.pid).note == GONE_NOTE
 
 
 def test_a_zombie_is_called_one_soon(sleeper):
@@ -70,13 +78,13 @@ def test_a_zombie_is_called_one_soon(sleeper):
     sleeper.send_signal(signal.SIGKILL)
     wait_for_zombie(sleeper.pid)
     notes = []
-    for _ in range(STATE_EVERY):
+    for _ in range(STATE_INTERVAL_TICKS):
         directory.end_tick()
         facts = directory.describe(sleeper.pid)
         assert facts.start_time == start_time
         notes.append(facts.note)
-    assert notes[-1] == ZOMBIE
-    assert ProcessDirectory().describe(sleeper.pid).note == ZOMBIE
+    assert notes[-1] == ZOMBIE_NOTE
+    assert ProcessDirectory().describe(sleeper.pid).note == ZOMBIE_NOTE
 
 
 def test_a_reused_pid_is_another_process(sleeper):
@@ -121,7 +129,7 @@ def test_a_process_that_runs_another_program_is_read_again():
         process.stdin.close()
         while psutil.Process(process.pid).cmdline() != ["sleep", "60"]:
             time.sleep(0.01)
-        for _ in range(STATE_EVERY):
+        for _ in range(STATE_INTERVAL_TICKS):
             directory.end_tick()
             after = directory.describe(process.pid)
         process.kill()
@@ -167,7 +175,7 @@ def test_control_characters_of_a_process_do_not_get_through():
     ],
 )
 def test_text_of_strangers_is_one_printable_line(text, shown):
-    assert one_line(text) == shown
+    assert sanitize_line(text) == shown
 
 
 def test_a_process_that_may_not_be_read_is_there_and_has_an_owner(monkeypatch, sleeper):
@@ -176,11 +184,11 @@ def test_a_process_that_may_not_be_read_is_there_and_has_an_owner(monkeypatch, s
 
     monkeypatch.setattr(os, "open", refuse)  # as /proc does that is mounted with hidepid=1
     facts = ProcessDirectory().describe(sleeper.pid)
-    assert (facts.user, facts.note, facts.start_time) == (psutil.Process(sleeper.pid).username(), HIDDEN, None)
+    assert (facts.user, facts.note, facts.start_time) == (psutil.Process(sleeper.pid).username(), HIDDEN_NOTE, None)
 
 
 def test_a_very_long_command_line_is_shortened():
-    shown = one_line("x" * 10_000)
+    shown = sanitize_line("x" * 10_000)
     assert len(shown) == 2000
     assert shown.endswith("…")
 
@@ -191,7 +199,7 @@ def test_the_parent_and_the_processor_time_are_those_of_the_last_close_look():
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         first = directory.describe(process.pid)
         process.stdout.readline()
-        for _ in range(STATE_EVERY):
+        for _ in range(STATE_INTERVAL_TICKS):
             directory.end_tick()
             facts = directory.describe(process.pid)
         used = psutil.Process(process.pid).cpu_times()

@@ -13,7 +13,13 @@ import psutil
 import pytest
 
 from vramtop.monitor.host.processes import ProcessDirectory
-from vramtop.monitor.host.terminate import PATIENCE_SECONDS, Ending, NotEndedError, is_kernel_thread, refusal
+from vramtop.monitor.host.terminate import (
+    GRACE_SECONDS,
+    NotTerminatedError,
+    ProcessTermination,
+    is_kernel_thread,
+    refusal_reason,
+)
 from vramtop.monitor.snapshot.snapshot import GpuProcess, Source
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
@@ -56,7 +62,7 @@ def seen(pid: int, **changes) -> GpuProcess:
     return GpuProcess(pid=pid, used_bytes=2**30, kinds=("compute",), **known)
 
 
-def wait_for_end(ending: Ending) -> None:
+def wait_for_end(ending: ProcessTermination) -> None:
     for _ in range(500):
         if ending.ended:
             return
@@ -66,9 +72,9 @@ def wait_for_end(ending: Ending) -> None:
 
 def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
     process = start(SLEEPY)
-    ending = Ending(seen(process.pid))
+    ending = ProcessTermination(seen(process.pid))
     assert not ending.ended
-    assert not ending.foreign
+    assert not ending.is_other_users
     ending.send()
     wait_for_end(ending)
     assert ending.sent == signal.SIGTERM
@@ -80,27 +86,27 @@ def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
 def test_a_zombie_has_ended(how, start):
     process = start(SLEEPY)
     shown = seen(process.pid)
-    ending = Ending(shown)
+    ending = ProcessTermination(shown)
     process.send_signal(signal.SIGKILL)
     wait_for_end(ending)  # nobody has reaped it
     assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
-    with pytest.raises(NotEndedError, match=f"Process {process.pid} has ended already; no signal was sent"):
+    with pytest.raises(NotTerminatedError, match=f"Process {process.pid} has ended already; no signal was sent"):
         ending.send()
     assert ending.sent is None
-    with pytest.raises(NotEndedError, match="has ended already"):
-        Ending(shown)
+    with pytest.raises(NotTerminatedError, match="has ended already"):
+        ProcessTermination(shown)
 
 
 def test_one_that_ignores_sigterm_is_killed_only_after_some_patience(how, start):
     now = [100.0]
     process = start(STUBBORN)
-    ending = Ending(seen(process.pid), clock=lambda: now[0])
-    with pytest.raises(NotEndedError, match="no SIGKILL before"):
+    ending = ProcessTermination(seen(process.pid), clock=lambda: now[0])
+    with pytest.raises(NotTerminatedError, match="no SIGKILL before"):
         ending.send(force=True)
     ending.send()
-    now[0] += PATIENCE_SECONDS - 0.1
+    now[0] += GRACE_SECONDS - 0.1
     assert not ending.overdue
-    with pytest.raises(NotEndedError, match="no SIGKILL before"):
+    with pytest.raises(NotTerminatedError, match="no SIGKILL before"):
         ending.send(force=True)
     now[0] += 0.2
     assert ending.overdue
@@ -113,15 +119,15 @@ def test_one_that_ignores_sigterm_is_killed_only_after_some_patience(how, start)
 def test_another_process_with_the_pid_is_left_alone(how, start):
     process = start(SLEEPY)
     shown = seen(process.pid)
-    with pytest.raises(NotEndedError, match="is another one by now: the one that was shown has ended"):
-        Ending(seen(process.pid, start_time=shown.start_time - 1))
+    with pytest.raises(NotTerminatedError, match="is another one by now: the one that was shown has ended"):
+        ProcessTermination(seen(process.pid, start_time=shown.start_time - 1))
     assert process.poll() is None
 
 
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can have a pid used again")
 def test_a_pid_that_was_taken_by_another_process_meanwhile_is_left_alone(how, start):
     first = start(SLEEPY)
-    ending = Ending(seen(first.pid))
+    ending = ProcessTermination(seen(first.pid))
     first.kill()
     first.wait()
     for _ in range(20):
@@ -131,7 +137,7 @@ def test_a_pid_that_was_taken_by_another_process_meanwhile_is_left_alone(how, st
             break
     else:
         pytest.skip("others were quicker to take the pid")
-    with pytest.raises(NotEndedError):
+    with pytest.raises(NotTerminatedError):
         ending.send()
     time.sleep(0.1)
     assert second.poll() is None
@@ -139,19 +145,21 @@ def test_a_pid_that_was_taken_by_another_process_meanwhile_is_left_alone(how, st
 
 def test_vramtop_and_what_has_started_it_are_never_ended():
     for pid in (os.getpid(), os.getppid()):
-        with pytest.raises(NotEndedError, match="is vramtop itself or has started it" if pid > 1 else "hang on"):
-            Ending(seen(pid))
+        with pytest.raises(NotTerminatedError, match="is vramtop itself or has started it" if pid > 1 else "hang on"):
+            ProcessTermination(seen(pid))
 
 
 def test_the_first_process_is_never_ended():
-    with pytest.raises(NotEndedError, match="all others hang on"):
-        Ending(seen(1))
+    with pytest.raises(NotTerminatedError, match="all others hang on"):
+        ProcessTermination(seen(1))
 
 
 def test_a_process_of_unknown_identity_is_not_ended(start):
     process = start(SLEEPY)
-    with pytest.raises(NotEndedError, match=r"cannot be told from another one of that pid \(not visible from here\)"):
-        Ending(seen(process.pid, start_time=None, note="not visible from here"))
+    with pytest.raises(
+        NotTerminatedError, match=r"cannot be told from another one of that pid \(not visible from here\)"
+    ):
+        ProcessTermination(seen(process.pid, start_time=None, note="not visible from here"))
     assert process.poll() is None
 
 
@@ -164,8 +172,8 @@ def test_no_permission_is_a_sentence(how, start, monkeypatch):
     with monkeypatch.context() as forbidden:
         forbidden.setattr(signal, "pidfd_send_signal", refuse, raising=False)
         forbidden.setattr(os, "kill", refuse)
-        with pytest.raises(NotEndedError, match=f"No permission to end process {process.pid}: it belongs to ana"):
-            Ending(shown)
+        with pytest.raises(NotTerminatedError, match=f"No permission to end process {process.pid}: it belongs to ana"):
+            ProcessTermination(shown)
     assert process.poll() is None
 
 
@@ -174,12 +182,12 @@ def test_another_users_process_is_told_and_cannot_be_ended_by_nobody(how, start)
     mine = start(SLEEPY)
     shown = seen(mine.pid)
     with subprocess.Popen(["/bin/sleep", "60"], user=65534) as theirs:
-        assert Ending(seen(theirs.pid)).foreign
+        assert ProcessTermination(seen(theirs.pid)).is_other_users
         theirs.kill()
     os.setresuid(65534, 65534, 0)
     try:
-        with pytest.raises(NotEndedError, match=f"No permission to end process {mine.pid}: it belongs to root"):
-            Ending(shown)
+        with pytest.raises(NotTerminatedError, match=f"No permission to end process {mine.pid}: it belongs to root"):
+            ProcessTermination(shown)
     finally:
         os.setresuid(0, 0, 0)
     assert mine.poll() is None
@@ -187,11 +195,11 @@ def test_another_users_process_is_told_and_cannot_be_ended_by_nobody(how, start)
 
 def test_a_stopped_process_is_told(how, start):
     process = start(SLEEPY)
-    ending = Ending(seen(process.pid))
+    ending = ProcessTermination(seen(process.pid))
     process.send_signal(signal.SIGSTOP)
     while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.01)
-    assert ending.hindrance == "stopped"
+    assert ending.blocker == "stopped"
     ending.send()
     assert not ending.ended
     process.send_signal(signal.SIGCONT)
@@ -202,18 +210,18 @@ def test_a_container_that_shows_another_process_under_the_pid_is_doubted(start, 
     process = start(SLEEPY)
     assert Path("/proc/self/ns/pid").stat().st_ino != 1
     monkeypatch.setattr("vramtop.monitor.host.terminate._FIRST_NAMESPACE", 1)  # not ours: as in a container
-    assert "no GPU's device file open" in Ending(seen(process.pid)).doubt
+    assert "no GPU's device file open" in ProcessTermination(seen(process.pid)).doubt
     file = tmp_path / "nvidia0"
     with file.open("w") as opened:
         monkeypatch.setattr("vramtop.monitor.host.terminate._GPU_FILE", re.compile(str(file)))
         holder = start(SLEEPY, stdin=opened)
-        assert Ending(seen(holder.pid)).doubt is None
+        assert ProcessTermination(seen(holder.pid)).doubt is None
 
 
 def test_a_process_of_the_machines_own_namespace_is_not_doubted(start, monkeypatch):
     inode = Path("/proc/self/ns/pid").stat().st_ino
     monkeypatch.setattr("vramtop.monitor.host.terminate._FIRST_NAMESPACE", inode)
-    assert Ending(seen(start(SLEEPY).pid)).doubt is None
+    assert ProcessTermination(seen(start(SLEEPY).pid)).doubt is None
 
 
 def test_kernel_threads_are_told_from_programs():
@@ -226,8 +234,8 @@ def test_kernel_threads_are_told_from_programs():
 
 @pytest.mark.parametrize("kind", ["recording", "demo"])
 def test_what_is_played_is_never_ended(kind):
-    assert "recording" in refusal(Source(kind=kind))
-    assert refusal(Source(kind="nvml")) is None
+    assert "recording" in refusal_reason(Source(kind=kind))
+    assert refusal_reason(Source(kind="nvml")) is None
 
 
 def test_a_crowd_of_threads_ends_once(start):
@@ -242,7 +250,7 @@ def test_a_crowd_of_threads_ends_once(start):
     shown = seen(process.pid)
     while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
-    ending = Ending(shown)
+    ending = ProcessTermination(shown)
     assert not ending.ended
     ending.send()
     wait_for_end(ending)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
-from vramtop.estimator.trace.installed_packages import Packages
+from vramtop.estimator.trace.installed_packages import InstalledPackages
 from vramtop.monitor.preflight.checks.libraries import DISTRIBUTIONS, Libraries, needs, satisfies
 from vramtop.monitor.preflight.context.context import Context
 from vramtop.monitor.preflight.facts.interpreter import JobPython
@@ -43,7 +43,7 @@ def test_what_a_job_needs(asked: Job, names: set[str]) -> None:
 
 
 def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
-    there = Packages(python="3.12.1", executable="python", versions=versions, modules=(), wishes=WISHES)
+    there = InstalledPackages(python="3.12.1", executable="python", versions=versions, modules=(), wishes=WISHES)
     python = JobPython(path=Path("/opt/env/bin/python"), origin="VIRTUAL_ENV", sure=sure)
     return Libraries().look(make_context(asked, packages=lambda: there, python=python))
 

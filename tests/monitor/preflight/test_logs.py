@@ -12,7 +12,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Run, Training
-from vramtop.estimator.trace.installed_packages import Packages
+from vramtop.estimator.trace.installed_packages import InstalledPackages
 from vramtop.monitor.preflight.checks.logs import LogFolder, OutputFolder, ReportingTargets
 from vramtop.monitor.preflight.context.context import Context
 from vramtop.monitor.preflight.facts.interpreter import JobPython
@@ -118,7 +118,7 @@ def test_adapters_are_saved_alone() -> None:
 
 def test_reporting_targets_have_to_be_importable(make_context: MakeContext) -> None:
     def look(*targets: str, modules: tuple[str, ...] = (), sure: bool = True) -> tuple[str, str]:
-        there = Packages(python="3.12", executable="python", versions={}, modules=modules, wishes=())
+        there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, wishes=())
         python = JobPython(path=Path("/opt/env/bin/python"), origin="--python", sure=sure)
         job = Job(model=INLINE, run=Run(report_to=list(targets)))
         found = ReportingTargets().look(make_context(job, packages=lambda: there, python=python))

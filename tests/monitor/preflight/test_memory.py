@@ -11,7 +11,7 @@ from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.host.host_memory import HostRam
 from vramtop.monitor.preflight.checks.memory import FitVerdict, HostMemory, LowerBound, lower_bound
 from vramtop.monitor.preflight.context.context import Context
 from vramtop.monitor.preflight.facts.machine import Machine
@@ -135,7 +135,7 @@ def test_the_hosts_memory(make_context: MakeContext, gib: int | None, ranks: int
     asked = job("bf16-mixed", parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(asked)
     context = make_context(asked, quick=lambda: budget)
-    room = None if gib is None else HostRoom(available_bytes=gib * GIB)
+    room = None if gib is None else HostRam(available_bytes=gib * GIB)
     found = HostMemory().look(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room)))
     assert found.status == status
     one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room), local_ranks=1)

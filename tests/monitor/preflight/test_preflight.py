@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec, Run
 from vramtop.monitor.preflight.context.check import Check, Outcome
@@ -167,12 +167,12 @@ def test_all_checks_answer_for_a_plain_job(make_context: MakeContext) -> None:
 
 
 def test_who_gives_up_waits_for_nothing_and_every_check_is_told(make_context: MakeContext) -> None:
-    never, cancel = threading.Event(), Cancel()
-    scopes: list[Cancel] = []
+    never, cancel = threading.Event(), CancelToken()
+    scopes: list[CancelToken] = []
 
     class Hangs(Says):
         def look(self, context: Context) -> Outcome:
-            scopes.append(current())
+            scopes.append(current_token())
             cancel.cancel()
             return super().look(context)
 
@@ -188,7 +188,7 @@ def test_a_worker_that_hangs_is_ended_when_it_is_given_up(tmp_path: Path) -> Non
     sleeper.chmod(0o755)
     python = JobPython(path=sleeper, origin="--python")
     context = prepare(Job(model=ModelSpec(id="gpt2")), Machine(rooms=()), python, environ={}, folder=tmp_path)
-    cancel = Cancel()
+    cancel = CancelToken()
     threading.Timer(0.3, cancel.cancel).start()
     with cancel.scope(), pytest.raises(CancelledError):
         context.torch()

@@ -12,12 +12,12 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from vramtop.monitor.probe.counters import SEARCH_AFTER_SECONDS, ProbeDirectory
+from vramtop.monitor.probe.counters import SEARCH_INTERVALS_SECONDS, ProbeDirectory
 from vramtop.monitor.probe.launch import probed_environment
 from vramtop.monitor.probe.probe_reader import find_probe
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
-from vramtop.monitor.sources.replay import shifted
+from vramtop.monitor.sources.replay import shift_times
 
 MIB = 2**20
 GIB = 2**30
@@ -106,7 +106,7 @@ def filled(probes, clock, readings, wanted=lambda readings: True):
     """The readings once the process has published, and what it published is as wanted."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        clock.pass_(SEARCH_AFTER_SECONDS[-1])
+        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
         done, _ = probes.fill(readings)
         if any(process.counters for reading in done for process in reading.processes) and wanted(done):
             return done
@@ -178,12 +178,12 @@ def test_a_process_without_probe_is_searched_now_and_then(start, probes, clock, 
     process.stdout.readline()
     while find_probe(process.pid) is None:
         time.sleep(0.01)
-    clock.pass_(SEARCH_AFTER_SECONDS[0] - 1)
+    clock.pass_(SEARCH_INTERVALS_SECONDS[0] - 1)
     probes.fill(readings)
     assert len(searched) == 1
     clock.pass_(1)
     probes.fill(readings)
-    clock.pass_(SEARCH_AFTER_SECONDS[1] - 1)
+    clock.pass_(SEARCH_INTERVALS_SECONDS[1] - 1)
     probes.fill(readings)
     assert len(searched) == 2
     filled(probes, clock, readings)
@@ -327,7 +327,7 @@ def test_a_child_does_not_speak_with_its_parents_probe(start, probes, clock, gpu
     filled(probes, clock, gpus_with((process.pid, 0)))
     both = gpus_with((process.pid, 0), (child, 1))
     for _ in range(3):
-        clock.pass_(SEARCH_AFTER_SECONDS[-1])
+        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
         done, _ = probes.fill(both)
     assert counters_of(done)[0][0] is not None
     assert counters_of(done)[1] == [None]
@@ -345,7 +345,7 @@ def test_a_live_snapshot_carries_them_through_a_recording(start, driver, clock, 
     snapshot = None
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        clock.pass_(SEARCH_AFTER_SECONDS[-1])
+        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
         snapshot = source.read()
         counters = snapshot.gpus[1].processes[0].counters
         if counters is not None and counters.allocated_bytes:
@@ -360,9 +360,9 @@ def test_a_live_snapshot_carries_them_through_a_recording(start, driver, clock, 
     assert first == snapshot
     assert (row.counters.allocated_bytes, row.peak_bytes) == (5 * MIB, 2 * GIB)
     assert [words.gpu for words in second.last_words] == [0, 1]
-    later = shifted(second, 100.0).last_words[0]
+    later = shift_times(second, 100.0).last_words[0]
     assert later.counters.time == second.last_words[0].counters.time + 100
-    assert shifted(first, 100.0).gpus[1].processes[0].counters.time == row.counters.time + 100
+    assert shift_times(first, 100.0).gpus[1].processes[0].counters.time == row.counters.time + 100
 
 
 @pytest.mark.parametrize(

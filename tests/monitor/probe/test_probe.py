@@ -83,11 +83,11 @@ def test_the_allocators_counters_are_published_once_torch_is_there(start: Start)
 def test_a_stopped_process_leaves_an_old_sample_that_says_so(start: Start) -> None:
     process = start("import time, torch; time.sleep(60)")
     sample = sample_of(process.pid)
-    assert sample.age_seconds(sample.time + 1) is None
+    assert sample.stale_seconds(sample.time + 1) is None
     os.kill(process.pid, signal.SIGSTOP)
     still = ProbeReader(process.pid).read()
     assert still is not None
-    assert still.age_seconds(still.time + 60) == 60
+    assert still.stale_seconds(still.time + 60) == 60
 
 
 def test_figures_are_renewed(start: Start) -> None:

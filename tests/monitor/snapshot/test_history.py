@@ -24,13 +24,13 @@ def test_a_whole_life_is_kept_in_stretches_that_get_longer(make_snapshot, make_g
         used = 70 if second == 33 else None if second == 99 else 20
         history.add(make_snapshot([make_gpu(0, [make_process(used=used)])], time=2000.0 + second))
     assert history.process(key) == [*((2096.0 + n, 20 * GIB) for n in range(3)), (2099.0, None)]
-    life = history.life(key)
+    life = history.lifetime(key)
     assert life[-4:] == history.process(key)
     assert life[0][0] == 2000.0
     assert len(life) <= 8
     assert max(size for _, size in life if size is not None) == 70 * GIB
     assert [time for time, _ in life] == sorted({time for time, _ in life})
-    assert history.life((0, 1, 1.0)) == []
+    assert history.lifetime((0, 1, 1.0)) == []
 
 
 def test_figures_from_before_are_no_new_readings(make_snapshot, make_gpu, make_process):
@@ -42,7 +42,7 @@ def test_figures_from_before_are_no_new_readings(make_snapshot, make_gpu, make_p
     history.add(make_snapshot([make_gpu(0, [process], faults=(hangs,))], time=2001.0))
     key = ("GPU-00000000", 4711, 1000.0)
     assert history.gpu("GPU-00000000") == [(2000.0, 21 * GIB), (2001.0, None)]
-    assert history.process(key) == history.life(key) == [(2000.0, 20 * GIB), (2001.0, None)]
+    assert history.process(key) == history.lifetime(key) == [(2000.0, 20 * GIB), (2001.0, None)]
 
 
 def test_what_is_not_known_stays_none(make_snapshot, make_gpu, make_process):
@@ -80,7 +80,7 @@ def test_the_dead_are_forgotten_after_a_while(make_snapshot, make_gpu, make_proc
     history.add(make_snapshot([make_gpu(0)], time=2010.0))
     assert history.process(("GPU-00000000", 4711, 1000.0))
     history.add(make_snapshot([make_gpu(0)], time=2010.1))
-    assert history.process(("GPU-00000000", 4711, 1000.0)) == history.life((0, 4711, 1000.0)) == []
+    assert history.process(("GPU-00000000", 4711, 1000.0)) == history.lifetime((0, 4711, 1000.0)) == []
     assert history.gpu("GPU-00000001") == []
     assert len(history.gpu("GPU-00000000")) == 3
 
@@ -89,9 +89,9 @@ def test_what_is_to_be_kept_is_not_forgotten(make_snapshot, make_gpu, make_proce
     history, key = History(keep_seconds=10), ("GPU-00000000", 4711, 1000.0)
     history.add(make_snapshot([make_gpu(0, [make_process()])]))
     history.add(make_snapshot([make_gpu(0)], time=3000.0), keep=[key])
-    assert history.process(key) == history.life(key) == [(2000.0, 30 * GIB)]
+    assert history.process(key) == history.lifetime(key) == [(2000.0, 30 * GIB)]
     history.add(make_snapshot([make_gpu(0)], time=3001.0))
-    assert history.life(key) == []
+    assert history.lifetime(key) == []
 
 
 def test_the_usual_interval_is_the_median():

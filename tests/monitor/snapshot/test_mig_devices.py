@@ -6,7 +6,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.history import History
-from vramtop.monitor.snapshot.mig_devices import home_of, mig_devices
+from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 
 
@@ -19,14 +19,14 @@ def test_each_device_has_the_memory_of_its_instance_and_says_whose_it_shares(mak
     ]
     gpu = make_mig_gpu(7, inside)
     devices = mig_devices(gpu)
-    assert [(d.label, d.shares, d.total_bytes, d.used_bytes) for d in devices] == [
+    assert [(d.label, d.shares_memory_of, d.total_bytes, d.used_bytes) for d in devices] == [
         ("7:3:0", None, 40 * GIB, GIB),
         ("7:3:1", "7:3:0", 40 * GIB, GIB),
         ("7:9", None, 20 * GIB, GIB),
     ]
     assert [[process.pid for process in d.processes] for d in devices] == [[1, 2], [2], [3]]
     assert devices[0].unattributed_bytes == GIB // 4
-    assert [home_of(gpu, process).label for process in inside] == ["7:3:0", "7:3:1", "7:9", "7"]
+    assert [device_of(gpu, process).label for process in inside] == ["7:3:0", "7:3:1", "7:9", "7"]
     assert devices[1].name == "NVIDIA H100 80GB HBM3 MIG 2c.3g.40gb"
 
 
@@ -34,7 +34,7 @@ def test_a_gpu_that_is_not_in_mig_mode_has_none(make_gpu, make_process):
     process = make_process(1)
     assert mig_devices(make_gpu(0, [process])) == ()
     assert mig_devices(make_gpu(0, [process], mig=())) == ()
-    assert home_of(gpu := make_gpu(0, [process]), process) is gpu
+    assert device_of(gpu := make_gpu(0, [process]), process) is gpu
 
 
 def test_why_a_figure_is_unknown_is_said_of_the_device(make_mig_gpu):

@@ -6,14 +6,14 @@ import threading
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.monitor.sources.early_sampler import HeadStart
+from vramtop.monitor.sources.early_sampler import EarlySampler
 
 LONG = 20.0
 """Seconds that no wait in these tests should take."""
 
 
 class Steps:
-    """A source whose answers the test hands out one by one; an exception is raised by ``open``."""
+    """A source whose answers the test threads out one by one; an exception is raised by ``open``."""
 
     def __init__(self):
         self.answers = queue.Queue()
@@ -47,7 +47,7 @@ def begin():
 
     def start(judge=judged):
         source = Steps()
-        started.append((HeadStart(source, 0.05, judge), source))
+        started.append((EarlySampler(source, 0.05, judge), source))
         return started[-1]
 
     yield start
@@ -63,7 +63,7 @@ def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
         source.answers.put(answer)
     source.until_asked(4)
     taken = queue.Queue()
-    assert head_start.take_over(taken.put, taken.put) == ("board of", early[1])
+    assert head_start.subscribe(taken.put, taken.put) == ("board of", early[1])
     later = make_snapshot([], time=3.0)
     source.answers.put(later)
     assert taken.get(timeout=LONG) is later
@@ -73,7 +73,7 @@ def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
     head_start, source = begin()
     source.until_asked(1)
     taken = queue.Queue()
-    assert head_start.take_over(taken.put, taken.put) is None
+    assert head_start.subscribe(taken.put, taken.put) is None
     source.answers.put(None)
     first = make_snapshot([])
     source.answers.put(first)
@@ -85,7 +85,7 @@ def test_a_failure_waits_too(begin):
     source.answers.put(CannotTellError("no driver here"))
     source.until_asked(2)  # it is closed when the failure has been said
     taken = queue.Queue()
-    assert str(head_start.take_over(taken.put, taken.put)) == "no driver here"
+    assert str(head_start.subscribe(taken.put, taken.put)) == "no driver here"
 
 
 def test_whoever_takes_over_waits_for_no_estimate(begin, make_snapshot):
@@ -103,6 +103,6 @@ def test_whoever_takes_over_waits_for_no_estimate(begin, make_snapshot):
         source.answers.put(answer)
     assert begun.wait(LONG)
     taken = queue.Queue()
-    assert head_start.take_over(taken.put, taken.put) is None
+    assert head_start.subscribe(taken.put, taken.put) is None
     go_on.set()
     assert taken.get(timeout=LONG) is first

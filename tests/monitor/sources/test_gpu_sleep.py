@@ -3,8 +3,8 @@
 import pytest
 
 from vramtop.monitor.sources.nvml import gpu_sleep
-from vramtop.monitor.sources.nvml.device import MODE_AGAIN_SECONDS
-from vramtop.monitor.sources.nvml.gpu_sleep import driver_addresses, may_sleep, sleeps
+from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS
+from vramtop.monitor.sources.nvml.gpu_sleep import can_suspend, driver_addresses, is_suspended
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 GIB = 2**30
@@ -42,9 +42,9 @@ def test_addresses_are_listed_in_their_order(tmp_path):
 
 
 def test_what_the_kernel_does_not_say_is_no_sleep(tmp_path):
-    assert not sleeps("0000:01:00.0", tmp_path)
-    assert not may_sleep("0000:01:00.0", tmp_path)
-    assert not sleeps(None)
+    assert not is_suspended("0000:01:00.0", tmp_path)
+    assert not can_suspend("0000:01:00.0", tmp_path)
+    assert not is_suspended(None)
 
 
 def test_a_gpu_that_sleeps_at_the_start_is_not_even_opened_and_read_once_it_wakes(driver, source, power):
@@ -79,7 +79,7 @@ def test_where_the_drivers_list_is_hidden_a_gpu_is_known_once_it_was_opened(
     source.open()
     assert source.read().gpus[0].faults == ()
     power("auto", "suspended")
-    clock.pass_(MODE_AGAIN_SECONDS)
+    clock.pass_(MODE_INTERVAL_SECONDS)
     assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]
 
 
@@ -89,5 +89,5 @@ def test_of_a_gpu_that_never_sleeps_it_is_not_looked_for_each_time(source, power
     source.read()
     power("auto", "suspended")  # an administrator has changed it
     assert source.read().gpus[0].faults == ()
-    clock.pass_(MODE_AGAIN_SECONDS)
+    clock.pass_(MODE_INTERVAL_SECONDS)
     assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]

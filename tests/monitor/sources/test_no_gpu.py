@@ -9,7 +9,7 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_DRIVER, GpuReading, Snapshot
-from vramtop.monitor.sources.no_gpu import LiveOrNone
+from vramtop.monitor.sources.no_gpu import OptionalGpuSource
 from vramtop.monitor.sources.sampler import RETRY_SECONDS
 
 
@@ -37,7 +37,7 @@ def test_without_a_driver_there_are_no_gpus_and_why_until_one_appears(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], clock: Callable[[], float]
 ) -> None:
     live = Live(CannotTellError("no NVIDIA driver here"), 2, make_snapshot([make_gpu()]))
-    source = LiveOrNone(live, clock=clock, now=lambda: 2_000.0)
+    source = OptionalGpuSource(live, clock=clock, now=lambda: 2_000.0)
     source.open()
     for _ in range(3):
         snapshot = source.read()
@@ -60,7 +60,7 @@ def test_a_driver_that_was_there_and_has_gone_is_a_failure(
 ) -> None:
     """The figures from before stay on the screen, with their age."""
     live = Live(CannotTellError("driver gone"), 0, make_snapshot([make_gpu()]))
-    source = LiveOrNone(live)
+    source = OptionalGpuSource(live)
     source.open()
     assert source.read() == live.then
     live.times = 1
@@ -70,7 +70,7 @@ def test_a_driver_that_was_there_and_has_gone_is_a_failure(
 
 def test_a_mistake_is_no_missing_driver() -> None:
     with pytest.raises(InputError):
-        LiveOrNone(Live(InputError("wrong"), 1)).open()
+        OptionalGpuSource(Live(InputError("wrong"), 1)).open()
 
 
 def test_whether_a_waiting_job_fits_is_not_told_without_a_gpu(

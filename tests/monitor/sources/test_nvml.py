@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.host.host_memory import HostRam
 from vramtop.monitor.sources.nvml import error_messages as nvml_errors
 from vramtop.monitor.sources.nvml import memory as nvml_memory
-from vramtop.monitor.sources.nvml.calls import ASK_AGAIN_SECONDS
-from vramtop.monitor.sources.nvml.device import LOST_AGAIN_SECONDS, MODE_AGAIN_SECONDS
+from vramtop.monitor.sources.nvml.device import MODE_INTERVAL_SECONDS, RETRY_LOST_SECONDS
+from vramtop.monitor.sources.nvml.device_calls import RETRY_REFUSED_SECONDS
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError
-from vramtop.monitor.sources.nvml.nvml_source import COUNT_AGAIN_SECONDS, NvmlSource
+from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
 
 SUCCESS = pynvml.NVML_SUCCESS
 GIB = 2**30
@@ -86,7 +86,7 @@ def test_old_process_lists_and_new_temperature_call_are_used_where_the_others_ar
 def host(monkeypatch):
     """A host with 128 GB of RAM, 30 GiB of them available."""
     monkeypatch.setattr(nvml_memory, "host_total_bytes", lambda: 128_501_256_192)
-    monkeypatch.setattr(nvml_memory, "host_room", lambda: HostRoom(available_bytes=30 * GIB))
+    monkeypatch.setattr(nvml_memory, "available_host_memory", lambda: HostRam(available_bytes=30 * GIB))
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
@@ -231,7 +231,7 @@ def test_a_refused_field_does_not_touch_the_others_and_is_asked_again_after_a_mi
     assert source.read().gpus[0].faults == gpu.faults
     assert driver.calls["nvmlDeviceGetPowerUsage"] == 1
     driver.errors.clear()
-    clock.pass_(ASK_AGAIN_SECONDS)
+    clock.pass_(RETRY_REFUSED_SECONDS)
     assert source.read().gpus[0].power_w == 300.0
 
 
@@ -268,7 +268,7 @@ def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu
     assert source.read().gpus[1].faults == lost.faults
     assert driver.calls["nvmlDeviceGetUtilizationRates"] == 2  # the lost one is asked only now and then
     driver.errors.clear()
-    clock.pass_(LOST_AGAIN_SECONDS)
+    clock.pass_(RETRY_LOST_SECONDS)
     assert source.read().gpus[1].used_bytes == 20 * GIB
 
 
@@ -288,17 +288,17 @@ def test_gpus_that_appear_and_go_are_noticed(driver, source, clock, fake_gpu):
     source.read()
     driver.gpus.append(fake_gpu(uuid="GPU-c"))
     assert len(source.read().gpus) == 2
-    clock.pass_(COUNT_AGAIN_SECONDS)
+    clock.pass_(COUNT_INTERVAL_SECONDS)
     assert [gpu.uuid for gpu in source.read().gpus] == ["GPU-a", "GPU-b", "GPU-c"]
 
     driver.gpus.pop()
-    clock.pass_(COUNT_AGAIN_SECONDS)
+    clock.pass_(COUNT_INTERVAL_SECONDS)
     gone = source.read().gpus[2]
     assert (gone.index, gone.uuid, gone.used_bytes) == (2, "GPU-c", None)
     assert [fault.code for fault in gone.faults] == ["NOT_LISTED"]
 
     del driver.gpus[0]  # its number now means another GPU
-    clock.pass_(COUNT_AGAIN_SECONDS)
+    clock.pass_(COUNT_INTERVAL_SECONDS)
     snapshot = source.read()
     assert [(gpu.index, gpu.uuid, gpu.used_bytes is None) for gpu in snapshot.gpus] == [
         (0, "GPU-b", False),
@@ -516,10 +516,10 @@ def test_who_may_start_programs_is_read_and_looked_up_again(driver, source, cloc
     assert read_one(source).compute_mode == word
     driver.gpus[0].compute_mode = 2
     assert source.read().gpus[0].compute_mode == word
-    clock.time += MODE_AGAIN_SECONDS
+    clock.time += MODE_INTERVAL_SECONDS
     assert source.read().gpus[0].compute_mode == "prohibited"
     driver.fail("nvmlDeviceGetComputeMode", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    clock.time += MODE_AGAIN_SECONDS
+    clock.time += MODE_INTERVAL_SECONDS
     gpu = source.read().gpus[0]
     assert (gpu.compute_mode, gpu.faults) == (None, ())
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError
-from vramtop.monitor.sources.nvml.nvml_source import COUNT_AGAIN_SECONDS, NvmlSource
+from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
 
 GIB = 2**30
 PATIENCE = 0.05
@@ -17,7 +17,7 @@ LONG = 10.0
 @pytest.fixture
 def source(driver, clock):
     """A source with little patience, to be opened once the driver's GPUs are there; its clock starts at 1,000 s."""
-    source = NvmlSource(clock=clock, now=clock, patience=PATIENCE, first_patience=PATIENCE)
+    source = NvmlSource(clock=clock, now=clock, timeout=PATIENCE, first_timeout=PATIENCE)
     yield source
     source.close()
 
@@ -54,7 +54,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert (first.read_at, third.read_at) == (1001, 1001)
     assert first.faults == third.faults == ()
     assert (second.used_bytes, second.read_at) == (20 * GIB, 1000)
-    assert second.is_old
+    assert second.is_stale
     assert codes(second) == ["NO_ANSWER"]
     assert "nvmlDeviceGetMemoryInfo has not come back for 0 s" in second.faults[0].message
     assert "its figures are old" in second.faults[0].message
@@ -156,7 +156,7 @@ def test_a_count_that_hangs_is_said_and_the_figures_go_on(driver, source, clock,
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetCount")
-    clock.pass_(COUNT_AGAIN_SECONDS)
+    clock.pass_(COUNT_INTERVAL_SECONDS)
     snapshot = source.read()
     assert "nvmlDeviceGetCount has not come back" in snapshot.faults[0].message
     assert [gpu.read_at for gpu in snapshot.gpus] == [clock.time] * 3
@@ -183,7 +183,7 @@ def test_nvml_is_never_shut_down_while_a_call_is_under_way(driver, source, three
     until(lambda: not +driver.under_way)
     source.open()
     source.read()
-    until(lambda: all(hand.idle for hand in source._held_up))
+    until(lambda: all(thread.idle for thread in source._hung_threads))
     source.close()
     assert driver.calls["nvmlShutdown"] == 1
     assert driver.disturbed == []
@@ -199,32 +199,32 @@ def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, three):
     hang.set()
 
 
-def hands(before):
+def threads(before):
     """The threads that make the driver's calls and were not there before."""
     return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
 
 
 def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, three):
-    before = hands(set())
+    before = threads(set())
     source.open()
     source.read()
     driver.hang("*", 2)
     source.read()
     del driver.gpus[2]
-    clock.pass_(COUNT_AGAIN_SECONDS)
+    clock.pass_(COUNT_INTERVAL_SECONDS)
     gone = source.read().gpus[2]
     assert codes(gone) == ["NOT_LISTED"]
     driver.gpus.append(driver.gpus[0])
     driver.release()
     source.read()
     source.close()
-    until(lambda: not hands(before))
+    until(lambda: not threads(before))
 
 
 def test_in_the_usual_case_one_thread_reads_all(driver, source, clock, three):
-    before = hands(set())
+    before = threads(set())
     source.open()
     for _ in range(5):
         clock.pass_(1)
         source.read()
-    until(lambda: len(hands(before)) == 1)
+    until(lambda: len(threads(before)) == 1)

@@ -8,7 +8,7 @@ import pytest
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
-from vramtop.monitor.sources.recording import CUT, RecordingWriter, read_recording
+from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_killed_recorder_leaves_all_that_it_wrote(tmp_path, snapshots):
     *most, last = read_recording(left)
     assert most == snapshots[:-1]
     assert last.gpus == snapshots[-1].gpus
-    assert [fault.code for fault in last.faults] == ["NOT_SUPPORTED", CUT]
+    assert [fault.code for fault in last.faults] == ["NOT_SUPPORTED", TRUNCATED_CODE]
 
 
 def test_wherever_a_file_is_cut_it_is_a_sentence_or_its_beginning(recorded, snapshots, tmp_path):
@@ -81,7 +81,7 @@ def test_wherever_a_file_is_cut_it_is_a_sentence_or_its_beginning(recorded, snap
             lengths.add(0)
             continue
         assert [snapshot.gpus for snapshot in read] == [snapshot.gpus for snapshot in snapshots[: len(read)]]
-        assert [fault.code for snapshot in read for fault in snapshot.faults].count(CUT) == 1
+        assert [fault.code for snapshot in read for fault in snapshot.faults].count(TRUNCATED_CODE) == 1
         assert read[-1].faults[-1].message.startswith("the recording cut.jsonl.gz is cut off or damaged here")
         lengths.add(len(read))
     assert lengths == {0, 1, 2, 3, 4, 5}
@@ -94,7 +94,7 @@ def test_a_damaged_middle_ends_it_there(recorded, snapshots, tmp_path):
     damaged.write_bytes(gzip.compress(b"\n".join(lines)))
     read = list(read_recording(damaged))
     assert [snapshot.gpus for snapshot in read] == [snapshot.gpus for snapshot in snapshots[:2]]
-    assert read[-1].faults[-1].code == CUT
+    assert read[-1].faults[-1].code == TRUNCATED_CODE
 
 
 @pytest.mark.parametrize(

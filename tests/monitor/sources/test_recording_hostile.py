@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from vramtop.estimator.common.errors import InputError, VramtopError
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.snapshot.snapshot import LATEST, Snapshot, Source
-from vramtop.monitor.sources.recording import CUT, RecordingWriter, read_recording
+from vramtop.monitor.snapshot.snapshot import MAX_UNIX_SECONDS, Snapshot, Source
+from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter, read_recording
 from vramtop.monitor.sources.replay import ReplaySource
 from vramtop.monitor.sources.source import EndOfRecording
 from vramtop.tui.background.recorder import Recorder
@@ -77,7 +77,7 @@ def test_a_line_that_no_machine_wrote_ends_the_recording_there(tmp_path: Path, b
     path.write_bytes(packed(line(), bad, line()))
     read = list(read_recording(path))
     assert len(read) == 1
-    assert read[0].faults[-1].code == CUT
+    assert read[0].faults[-1].code == TRUNCATED_CODE
 
 
 @pytest.mark.parametrize("data", [b"\0" * 2**26, b"[{}" + b",{}" * 2**22, b"\n" * 2**24], ids=short)
@@ -114,13 +114,13 @@ def test_times_that_stand_still_or_run_backwards_are_passed_over_in_steps(tmp_pa
 
 def test_moved_times_stay_in_the_calendar(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
-    process = {"pid": 1, "start_time": LATEST, "used_bytes": 1, "kinds": []}
+    process = {"pid": 1, "start_time": MAX_UNIX_SECONDS, "used_bytes": 1, "kinds": []}
     path.write_bytes(packed(line(time=0.0, gpus=[{**PLAIN["gpus"][0], "processes": [process]}])))
     source = ReplaySource(path, rebase=True, now=lambda: 2e9)
     source.open()
     snapshot = source.read()
     assert snapshot is not None
-    assert snapshot.processes()[0][1].start_time == LATEST
+    assert snapshot.processes()[0][1].start_time == MAX_UNIX_SECONDS
 
 
 def test_a_recorded_job_has_no_code_run(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_was_written_before_the_disk_was_full_can_be_played(tmp_path: Path)
     read = list(read_recording(path))
     assert f"the {len(read)} snapshots before can be played" in told
     assert len(read) > 3
-    assert read[-1].faults[-1].code == CUT
+    assert read[-1].faults[-1].code == TRUNCATED_CODE
 
 
 WRITES = """

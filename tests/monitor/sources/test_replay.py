@@ -8,7 +8,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.monitor.sources.demo import demo_path
-from vramtop.monitor.sources.recording import CUT, RecordingWriter
+from vramtop.monitor.sources.recording import TRUNCATED_CODE, RecordingWriter
 from vramtop.monitor.sources.replay import ReplaySource
 from vramtop.monitor.sources.sampler import Sampler
 from vramtop.monitor.sources.source import EndOfRecording
@@ -127,7 +127,7 @@ def test_a_cut_recording_says_so_once_at_its_end(recorded, clock, tmp_path):
         snapshot = source.read()
         codes += [fault.code for fault in snapshot.faults] if snapshot else []
         clock.pass_(1)
-    assert codes == [CUT]
+    assert codes == [TRUNCATED_CODE]
     with pytest.raises(EndOfRecording):
         source.read()
 

@@ -11,7 +11,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.host.host_memory import HostRam
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 
@@ -120,7 +120,7 @@ def test_a_job_that_waits_must_fit_the_host_as_well(
     assert need is not None
 
     def verdict(available: int | None) -> str:
-        room = None if available is None else HostRoom(available_bytes=available)
+        room = None if available is None else HostRam(available_bytes=available)
         watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host=lambda _: room)
         watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
         row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]

@@ -40,20 +40,20 @@ def test_a_promise_is_committed_until_its_time_is_up(
 ) -> None:
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     assert reservations.committed(snapshot) == {}
-    reservations.promise(promise(until=time.time() + 60))
+    reservations.add(promise(until=time.time() + 60))
     assert reservations.committed(snapshot) == {0: 20 * GIB}
-    reservations.promise(promise(until=time.time() - 1))
+    reservations.add(promise(until=time.time() - 1))
     assert reservations.committed(snapshot) == {}
     assert not list(reservations.folder.glob("*.json"))
 
 
 def test_a_promise_ends_with_its_process(reservations: Reservations) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    reservations.promise(promise(child.pid))
-    assert [each.pid for each in reservations.promises()] == [child.pid]
+    reservations.add(promise(child.pid))
+    assert [each.pid for each in reservations.active()] == [child.pid]
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    assert reservations.promises() == ()
+    assert reservations.active() == ()
 
 
 def test_what_the_process_and_its_children_hold_is_taken_off(
@@ -65,7 +65,7 @@ def test_what_the_process_and_its_children_hold_is_taken_off(
     me = os.getpid()
     parents = {71: (70, me), 72: (70, me), 99: (1,)}
     reservations = Reservations(tmp_path / "promises", ancestors=lambda pid: parents[pid])
-    reservations.promise(promise(gpus={"GPU-00000000": 20 * GIB, "GPU-00000001": 20 * GIB, "GPU-00000002": 20 * GIB}))
+    reservations.add(promise(gpus={"GPU-00000000": 20 * GIB, "GPU-00000001": 20 * GIB, "GPU-00000002": 20 * GIB}))
     gpus = [
         make_gpu(0, [make_process(71, 8), make_process(99, 30)]),
         make_gpu(1, [make_process(72, 25)]),
@@ -77,13 +77,13 @@ def test_what_the_process_and_its_children_hold_is_taken_off(
 def test_a_gpu_without_uuid_goes_by_its_index(
     reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
-    reservations.promise(promise(gpus={"3": GIB}))
+    reservations.add(promise(gpus={"3": GIB}))
     assert reservations.committed(make_snapshot([make_gpu(3, uuid=None)])) == {3: GIB}
 
 
 def test_only_one_decides_at_a_time_and_a_killed_one_frees_the_others(reservations: Reservations) -> None:
     def hold(ready: "multiprocessing.synchronize.Event") -> None:
-        with reservations.exclusive():
+        with reservations.locked():
             ready.set()
             time.sleep(60)
 
@@ -92,55 +92,55 @@ def test_only_one_decides_at_a_time_and_a_killed_one_frees_the_others(reservatio
     holder = context.Process(target=hold, args=(ready,))
     holder.start()
     assert ready.wait(10)
-    with pytest.raises(CannotTellError, match="Another process has held"), reservations.exclusive(0.1):
+    with pytest.raises(CannotTellError, match="Another process has held"), reservations.locked(0.1):
         pass
     holder.kill()
     holder.join()
-    with reservations.exclusive(5):
+    with reservations.locked(5):
         pass
 
 
 def test_the_folder_is_for_all_users_and_nothing_else_in_its_place_is_used(tmp_path: Path) -> None:
-    with Reservations(tmp_path / "new").exclusive():
+    with Reservations(tmp_path / "new").locked():
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o1777
         assert stat.S_IMODE((tmp_path / "new" / "lock").stat().st_mode) == 0o666
     (tmp_path / "link").symlink_to(tmp_path / "new")
     (tmp_path / "file").write_text("")
     for name in ("link", "file"):
         with pytest.raises(CannotTellError, match="not a folder that all users may share"):
-            Reservations(tmp_path / name).promise(promise())
+            Reservations(tmp_path / name).add(promise())
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CannotTellError, match="cannot be opened"), Reservations(tmp_path / "odd").exclusive():
+    with pytest.raises(CannotTellError, match="cannot be opened"), Reservations(tmp_path / "odd").locked():
         pass
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 70_000, b'{"pid": "x"}', b"null"])
 def test_what_is_no_promise_is_passed_over(reservations: Reservations, content: bytes) -> None:
-    reservations.promise(promise())
+    reservations.add(promise())
     (reservations.folder / "1-1.json").write_bytes(content)
     (reservations.folder / "2-2.json").symlink_to("/etc/passwd")
     os.mkfifo(reservations.folder / "3-3.json")
     (reservations.folder / "4-4.json").write_bytes(msgspec.json.encode(promise()))  # not the name that it should have
-    assert [each.pid for each in reservations.promises()] == [os.getpid()]
+    assert [each.pid for each in reservations.active()] == [os.getpid()]
 
 
 @pytest.mark.parametrize("figures", [{"until": 1e18}, {"gpus": {"GPU-0": -1}}, {"gpus": {"GPU-0": 2**63 - 1}}])
 def test_a_promise_of_impossible_figures_is_passed_over(reservations: Reservations, figures: dict[str, object]) -> None:
-    reservations.promise(promise())
+    reservations.add(promise())
     (file,) = reservations.folder.glob("*.json")
-    assert len(reservations.promises()) == 1
+    assert len(reservations.active()) == 1
     file.write_bytes(msgspec.json.encode({**msgspec.to_builtins(promise()), **figures}))
-    assert reservations.promises() == ()
+    assert reservations.active() == ()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_nobody_makes_promises_for_other_users_processes(reservations: Reservations) -> None:
-    reservations.promise(promise())
+    reservations.add(promise())
     (file,) = reservations.folder.glob("*.json")
     os.chown(file, 65534, 65534)
-    assert reservations.promises() == ()
+    assert reservations.active() == ()
 
 
 def test_room_on_a_mig_device_is_promised_there_alone(
@@ -148,10 +148,10 @@ def test_room_on_a_mig_device_is_promised_there_alone(
     make_process: Callable[..., GpuProcess],
 ) -> None:  # fmt: skip
     reservations = Reservations(tmp_path / "promises", ancestors=lambda _: ())
-    reservations.promise(promise(gpus={"MIG-0-3-1": 20 * GIB}))
+    reservations.add(promise(gpus={"MIG-0-3-1": 20 * GIB}))
     assert reservations.committed(make_snapshot([make_mig_gpu(0), make_mig_gpu(1)])) == {(0, 3): 20 * GIB}
     for instance, rest in ((3, 15), (9, 20), (None, 15)):
         mine = make_process(os.getpid(), 5, gpu_instance=instance)
         assert reservations.committed(make_snapshot([make_mig_gpu(0, [mine])])) == {(0, 3): rest * GIB}
-    reservations.promise(promise(gpus={"GPU-00000000": GIB}))  # before MIG mode was switched on
+    reservations.add(promise(gpus={"GPU-00000000": GIB}))  # before MIG mode was switched on
     assert reservations.committed(make_snapshot([make_mig_gpu()])) == {0: GIB}

@@ -102,7 +102,7 @@ folder = Path(sys.argv[1])
 write_cached(folder / "cache.json", 1, {"a": "x" * 1000})
 for act in (lambda: Answers(folder / "x.json").remember("r", {"a": "x" * 1000}),
             lambda: save_job(Job(name="x" * 1000), folder / "new.toml"),
-            lambda: save_job(Job(name="x" * 1000), folder / "old.toml", over=True)):
+            lambda: save_job(Job(name="x" * 1000), folder / "old.toml", overwrite=True)):
     try:
         act()
     except VramtopError as error:

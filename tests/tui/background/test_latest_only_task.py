@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from vramtop.estimator.common.cancellation import current
+from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.tui.background.latest_only_task import LatestOnlyTask
 
@@ -90,7 +90,7 @@ def test_what_runs_can_be_given_up_and_the_next_task_begins_at_once(newest):
 
     def slow() -> None:
         try:
-            with current().ending(stopped.set):
+            with current_token().on_cancel(stopped.set):
                 begun.set()
                 stopped.wait(20)
                 raise CannotTellError("the worker ended")
@@ -110,5 +110,5 @@ def test_what_runs_can_be_given_up_and_the_next_task_begins_at_once(newest):
 def test_interrupting_leaves_what_comes_later_alone(newest):
     done = threading.Event()
     newest.interrupt()
-    newest.submit(lambda: None if current().cancelled else done.set())
+    newest.submit(lambda: None if current_token().cancelled else done.set())
     assert done.wait(5)

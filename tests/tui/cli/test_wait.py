@@ -60,7 +60,7 @@ def test_it_waits_until_it_fits_and_says_each_reason_once(asked: Callable[..., W
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
     assert "short of 30" in said[0]
     assert "expected to fit" in said[1]
-    (promise,) = promises.promises()
+    (promise,) = promises.active()
     assert promise.pid == os.getppid()  # whoever waited for this process starts the job
     assert promise.until is not None
     assert promise.gpus == {"GPU-00000000": make_need(found)}
@@ -73,7 +73,7 @@ def make_need(found: object) -> int:
 def test_a_program_to_become_keeps_the_promise_as_long_as_it_lives(asked: Callable[..., Wait], tmp_path: Path) -> None:
     promises = Reservations(tmp_path / "promises")
     wait_until_it_fits(asked(70, program=("true",)), reservations=promises)
-    (promise,) = promises.promises()
+    (promise,) = promises.active()
     assert (promise.pid, promise.until) == (os.getpid(), None)
 
 
@@ -83,7 +83,7 @@ def test_it_gives_up_in_time_with_the_last_verdict(asked: Callable[..., Wait], t
         asked(10, timeout=5), reservations=promises, say=lambda _: None, sleep=clock.sleep, clock=clock
     )
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
-    assert promises.promises() == ()
+    assert promises.active() == ()
 
 
 RACER = """
@@ -181,6 +181,6 @@ def test_room_on_a_mig_device_is_promised_and_named_to_the_program(
     found = wait_until_it_fits(wish, reservations=promises)
     exec_program(wish.program, found)
     assert started["CUDA_VISIBLE_DEVICES"] == "MIG-0-3-0"
-    (promise,) = promises.promises()
+    (promise,) = promises.active()
     assert promise.gpus == {"MIG-0-3-0": budget.peak.device_bytes}
     assert promises.committed(snapshot) == {(0, 3): budget.peak.device_bytes}

@@ -11,14 +11,14 @@ from typing import Any
 import psutil
 import pytest
 
-from vramtop.monitor.anomalies.anomaly import Oddity
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.anomaly_text import anomaly_lines
 
 Make = Callable[..., Any]
-ODD = Oddity(
+ODD = Anomaly(
     kind="helpers",
     gpu_index=0,
     pids=(102, 103),

@@ -16,7 +16,7 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
-from vramtop.monitor.sources.early_sampler import HeadStart
+from vramtop.monitor.sources.early_sampler import EarlySampler
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.app_messages import SourceFailed
 from vramtop.tui.app.help import HelpScreen
@@ -53,7 +53,7 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
             watchlist.pend(job(name))
         source = scripted_source(snapshots)
         app = VramtopApp(
-            HeadStart(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
+            EarlySampler(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
         )
         while early and source.reads < 2:  # by then the first one has been passed on
             time.sleep(0.01)
@@ -127,7 +127,7 @@ async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_sour
             closed.set()
 
     watchlist = Watchlist(make_budget)
-    head_start = HeadStart(NoDriver([]), 0.05, watchlist.update)
+    head_start = EarlySampler(NoDriver([]), 0.05, watchlist.update)
     assert closed.wait(20)
     app = VramtopApp(head_start, watchlist)
     async with app.run_test(size=(120, 40)) as pilot:

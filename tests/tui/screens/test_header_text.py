@@ -2,15 +2,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.anomalies.anomaly import Oddity
+from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.board.board import Board, GpuRow
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault, GpuReading, Snapshot
 from vramtop.tui.screens.base import FeedStatus
 from vramtop.tui.screens.dashboard.header_text import notices
 
 
-def odd(gpu: int, held: int) -> Oddity:
-    return Oddity(
+def odd(gpu: int, held: int) -> Anomaly:
+    return Anomaly(
         kind="unseen", gpu_index=gpu, pids=(), held_bytes=held * GIB, sentence=f"{held} GiB odd", advice="look"
     )
 

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 from waiting import until_shown
 
-from vramtop.estimator.common.cancellation import Cancel, current
+from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -61,10 +61,10 @@ class Says(Check):
         go: threading.Event | None = None,
     ) -> None:
         self.name, self.status, self.found, self.advice, self.go = name, status, found, advice, go  # type: ignore[misc]
-        self.scopes: list[Cancel] = []
+        self.scopes: list[CancelToken] = []
 
     def look(self, context: Context) -> Outcome:
-        self.scopes.append(current())
+        self.scopes.append(current_token())
         if self.go is not None:
             self.go.wait(60)
         return self._says(self.status, self.found, self.advice)
@@ -322,7 +322,7 @@ def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_
     assert read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=traced)).budget() is traced
     other = replace(traced, job=Job(name="other"))
     context = read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=other))
-    cancel = Cancel()
+    cancel = CancelToken()
     cancel.cancel()
     with cancel.scope(), pytest.raises(CancelledError):
         context.budget()

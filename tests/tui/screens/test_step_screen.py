@@ -11,7 +11,7 @@ from textual.screen import Screen
 from waiting import until_shown
 
 from vramtop.estimator.budget.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
-from vramtop.estimator.common.cancellation import current
+from vramtop.estimator.common.cancellation import current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -152,7 +152,7 @@ async def test_closing_the_screen_gives_the_trace_up(make_budget):
     begun, ended = threading.Event(), threading.Event()
 
     def refine() -> Budget:
-        with current().ending(ended.set):
+        with current_token().on_cancel(ended.set):
             begun.set()
             ended.wait(20)
             raise CannotTellError("the worker ended")
@@ -223,7 +223,7 @@ async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_tr
             return traced(job)
         stopped = threading.Event()
         try:
-            with current().ending(stopped.set):
+            with current_token().on_cancel(stopped.set):
                 stopped.wait(20)
                 raise CannotTellError("the worker ended")
         except CancelledError:

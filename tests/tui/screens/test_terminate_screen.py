@@ -222,7 +222,7 @@ async def test_the_button_ends_it_too(open_app, seen, start, hasty):
 
 
 async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, seen, start, hasty, monkeypatch):
-    monkeypatch.setattr("vramtop.monitor.host.terminate.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("vramtop.monitor.host.terminate.GRACE_SECONDS", 1.0)
     process = start(STUBBORN)
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -241,7 +241,7 @@ async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, se
 
 
 async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start, hasty, monkeypatch):
-    monkeypatch.setattr("vramtop.monitor.host.terminate.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("vramtop.monitor.host.terminate.GRACE_SECONDS", 0.5)
     process = start(STUBBORN)
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:

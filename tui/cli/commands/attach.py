@@ -15,14 +15,14 @@ from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu, match_nvml_name
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_to_mapping, parse_assignment
-from vramtop.monitor.anomalies.anomaly import Oddity
-from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.anomalies.anomaly import Anomaly
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.attach.attach import Attachment, attach, still_there
 from vramtop.monitor.attach.saved_answers import Answers, recalled
 from vramtop.monitor.board.diagnose import why
 from vramtop.monitor.board.divergence_status import Comparison, compare
 from vramtop.monitor.board.phases import PhaseTracker
-from vramtop.monitor.snapshot.mig_devices import home_of
+from vramtop.monitor.snapshot.mig_devices import device_of
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
@@ -50,7 +50,7 @@ class _Run:
     """The GPUs now; None without a driver."""
     faults: tuple[str, ...]
     """Why some GPU, or none, can be read."""
-    odd: tuple[Oddity, ...]
+    odd: tuple[Anomaly, ...]
     """What is odd about its processes."""
 
 
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     attachment = attachment.seated(snapshot.gpus if snapshot else None)
     held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
-    odd = Oddities(after_seconds=0).update(snapshot) if snapshot else ()
+    odd = AnomalyDetector(min_duration_seconds=0).update(snapshot) if snapshot else ()
     budget = None
     if job is not None:
         gpu = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
@@ -246,7 +246,7 @@ def _lines(run: _Run, terminal: TextOutput) -> Iterator[str]:
 def _rank_lines(run: _Run) -> list[str]:
     """Every rank of this machine with its GPU; a question mark where that is not sure."""
     held = {
-        (process.pid, gpu.index): (home_of(gpu, process).label, process.used_bytes)
+        (process.pid, gpu.index): (device_of(gpu, process).label, process.used_bytes)
         for gpu, process in (run.snapshot.processes() if run.snapshot else ())
     }
     rows = [("RANK", "PID", "GPU", "VRAM GiB", "GPU FROM")]
@@ -271,7 +271,7 @@ def _short(value: Any) -> str:
 def _counter_lines(run: _Run) -> Iterator[str]:
     """What torch itself counts, where the process runs with the probe, beside the budget's figures."""
     sample, budget = run.attachment.probe, run.budget
-    age = sample.age_seconds(time.time()) if sample else None
+    age = sample.stale_seconds(time.time()) if sample else None
     for device in sample.devices if sample else ():
         free = (device.reserved_bytes or 0) - (device.allocated_bytes or 0)
         line = (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.host_memory import HostRoom, host_room
-from vramtop.monitor.sources.early_sampler import HeadStart
-from vramtop.monitor.sources.no_gpu import LiveOrNone
+from vramtop.monitor.host.host_memory import HostRam, available_host_memory
+from vramtop.monitor.sources.early_sampler import EarlySampler
+from vramtop.monitor.sources.no_gpu import OptionalGpuSource
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.reservations import Reservations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
     from vramtop.estimator.job.gpu_catalogue import Gpu
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.snapshot.snapshot import Place, Snapshot
+    from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
     from vramtop.monitor.sources.source import SnapshotSource
 
 
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
 
     threading.excepthook = lambda failed: kept.say(crash_sentence(failed.exc_value or failed.exc_type()))
-    head_start = HeadStart(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
+    head_start = EarlySampler(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
     from ...app.app import VramtopApp
 
     app = VramtopApp(
@@ -120,14 +120,14 @@ def _jobs(options: argparse.Namespace) -> list[Job]:
     return [load_job(Path(path)) for path in options.job]
 
 
-def _reserved(snapshot: Snapshot) -> Mapping[Place, int]:
+def _reserved(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
     """Room that is promised on this machine; a recorded one has none."""
     return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
 
 
-def _host(snapshot: Snapshot) -> HostRoom | None:
+def _host(snapshot: Snapshot) -> HostRam | None:
     """This machine's RAM; a recorded one's is not known."""
-    return host_room() if snapshot.source.kind == "nvml" else None
+    return available_host_memory() if snapshot.source.kind == "nvml" else None
 
 
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
@@ -143,4 +143,4 @@ def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
         from vramtop.monitor.sources.demo import demo_source
 
         return demo_source(), "the demo recording, not this machine"
-    return LiveOrNone(NvmlSource()), None
+    return OptionalGpuSource(NvmlSource()), None

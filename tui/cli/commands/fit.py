@@ -16,8 +16,8 @@ from vramtop.monitor.attach.attach import Attachment
 from vramtop.monitor.attach.gpu_assignment import DeviceChoice, nvml_mig_parent, visible_gpus, visible_mig_devices
 from vramtop.monitor.attach.starting_jobs import by_place, growing_jobs
 from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, rooms_of, with_host
-from vramtop.monitor.host.host_memory import HostRoom, host_room
-from vramtop.monitor.snapshot.snapshot import Place, Snapshot
+from vramtop.monitor.host.host_memory import HostRam, available_host_memory
+from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.storage.reservations import Reservations
 
@@ -147,7 +147,7 @@ def _to_json(found: Fit, budget: Budget, advice: Advice, source: LoadedJob) -> d
     return verdict | advice_json(advice, source) | ({"notes": list(source.notes)} if source.notes else {})
 
 
-def _judge(rooms: Sequence[Room], host: HostRoom | None, *, here: bool) -> Callable[[Budget], Fit]:
+def _judge(rooms: Sequence[Room], host: HostRam | None, *, here: bool) -> Callable[[Budget], Fit]:
     """Whether a budget fits these GPUs, and their host where its RAM is known."""
 
     def judge(budget: Budget) -> Fit:
@@ -160,11 +160,11 @@ def _judge(rooms: Sequence[Room], host: HostRoom | None, *, here: bool) -> Calla
     return judge
 
 
-def _host_room(options: argparse.Namespace, *, here: bool) -> HostRoom | None:
+def _host_room(options: argparse.Namespace, *, here: bool) -> HostRam | None:
     """The RAM that was named, else this machine's where its GPUs are meant; None: not known."""
     if options.host_memory:
-        return HostRoom(available_bytes=parse_size(options.host_memory))
-    return host_room() if here else None
+        return HostRam(available_bytes=parse_size(options.host_memory))
+    return available_host_memory() if here else None
 
 
 @contextlib.contextmanager
@@ -188,11 +188,11 @@ def _read_here(source: NvmlSource) -> Snapshot:
     return snapshot
 
 
-def _committed(snapshot: Snapshot, chosen: Chosen) -> tuple[dict[Place, int], tuple[str, ...]]:
+def _committed(snapshot: Snapshot, chosen: Chosen) -> tuple[dict[DeviceIndex, int], tuple[str, ...]]:
     """What is free and spoken for: by promises, and by jobs that have just started; and who these are."""
     reservations = Reservations()
     committed = reservations.committed(snapshot)
-    promised = reservations.families(snapshot)
+    promised = reservations.reserved_pids(snapshot)
     gpus = {room.index for room in rooms_of(snapshot, {}, chosen)}
     growing = growing_jobs(snapshot, _quick, only=gpus, apart_from=promised)
     for place, size in by_place(growing).items():

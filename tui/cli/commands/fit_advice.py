@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from vramtop.estimator.advice.config_edits import Edit, flag_edits, tool_edits
-from vramtop.estimator.advice.largest_batch import Largest, largest
-from vramtop.estimator.advice.suggestions import Suggestion, Verdict, confirm, corrected, suggest
+from vramtop.estimator.advice.largest_batch import LargestFitting, find_largest
+from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, suggest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.estimation import MethodChoice, estimate, variants
+from vramtop.estimator.estimation import MethodChoice, estimate, quick_estimator
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff
@@ -29,7 +29,7 @@ class Advice:
     """What to change, best first, and the largest that fits."""
 
     suggestions: tuple[Suggestion, ...] = ()
-    largest: Largest | None = None
+    largest: LargestFitting | None = None
     """None: the quick estimate has no rule for the model."""
 
 
@@ -65,11 +65,11 @@ def advise(
         progress: told what is going on.
     """
     try:
-        quick = variants(job, gpu=machine.gpu)
+        quick = quick_estimator(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
-    surer = corrected(job, budget, quick)
-    grown = largest(
+    surer = calibrated(job, budget, quick)
+    grown = find_largest(
         job,
         lambda changed: judge(surer(changed)) == "fits",
         max_positions=quick.max_positions,
@@ -168,7 +168,7 @@ def _suggestion_lines(suggestion: Suggestion, source: LoadedJob, terminal: TextO
     yield from terminal.wrapped(words, indent=6 * " ")
 
 
-def _largest_words(grown: Largest, job: Job) -> str:
+def _largest_words(grown: LargestFitting, job: Job) -> str:
     training = job.training
     limit = ", the model's limit" if grown.at_model_limit else ""
     length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"

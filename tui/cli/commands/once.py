@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.anomalies.detector import Oddities
+from vramtop.monitor.anomalies.detector import AnomalyDetector
 from vramtop.monitor.board.board import Board, GpuRow, ProcessRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.mig_devices import MigDevice, mig_devices
@@ -42,7 +42,7 @@ def _read(options: argparse.Namespace) -> Board:
 
         return estimate(job, gpu=None if job.target.gpu else watchlist.card)
 
-    watchlist = Watchlist(quick, oddities=Oddities(after_seconds=0))
+    watchlist = Watchlist(quick, oddities=AnomalyDetector(min_duration_seconds=0))
     if options.job:
         from vramtop.estimator.job.job_file import load_job
 
@@ -136,8 +136,8 @@ def _mig_json(device: MigDevice) -> dict[str, Any]:
         "used_bytes": device.used_bytes,
         "reserved_bytes": device.reserved_bytes,
         "free_bytes": device.free_bytes,
-        "unattributed_bytes": None if device.shares else device.unattributed_bytes,
-        "shares_memory_of": device.shares,
+        "unattributed_bytes": None if device.shares_memory_of else device.unattributed_bytes,
+        "shares_memory_of": device.shares_memory_of,
         "pids": None if device.processes is None else [process.pid for process in device.processes],
         "faults": [{"field": f.field, "code": f.code, "message": f.message} for f in device.faults],
     }
@@ -217,8 +217,8 @@ def _gpu_cells(row: GpuRow) -> tuple[str, ...]:
     sizes = (f"{used} of {total} GiB used", f"{free} free")
     if isinstance(gpu, MigDevice):
         name = f"MIG {gpu.device.profile or 'device'}"
-        if gpu.shares:
-            return (f"GPU {gpu.label}", f"{name}, memory of {gpu.shares}", "", "", "", "", "")
+        if gpu.shares_memory_of:
+            return (f"GPU {gpu.label}", f"{name}, memory of {gpu.shares_memory_of}", "", "", "", "", "")
         return (f"GPU {gpu.label}", name, *sizes, "", "", "")
     return (
         f"GPU {gpu.index}",

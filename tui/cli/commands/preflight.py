@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.host.host_memory import HostRam
 from vramtop.monitor.preflight.context.check import Outcome
 from vramtop.monitor.preflight.context.context import Context
 from vramtop.monitor.preflight.facts.interpreter import job_python
@@ -70,8 +70,8 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
     return replace(machine, host=_host(options) or machine.host)
 
 
-def _host(options: argparse.Namespace) -> HostRoom | None:
-    return HostRoom(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
+def _host(options: argparse.Namespace) -> HostRam | None:
+    return HostRam(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
 
 
 def _outcomes(context: Context, options: argparse.Namespace) -> tuple[Outcome, ...]:

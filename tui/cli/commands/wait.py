@@ -77,11 +77,11 @@ def wait_until_it_fits(
     end = None if asked.timeout is None else clock() + asked.timeout
     told: str | None = None
     while True:
-        with reservations.exclusive():
+        with reservations.locked():
             snapshot = asked.read()
             found = asked.judge(asked.budget, asked.rooms(snapshot))
             if found.verdict == "fits":
-                reservations.promise(_promise(asked, found))
+                reservations.add(_promise(asked, found))
                 return found
         if end is not None and clock() >= end:
             return found

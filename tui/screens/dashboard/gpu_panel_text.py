@@ -98,11 +98,11 @@ def used_words(reading: GpuReading) -> str:
     if reading.used_bytes is None or reading.total_bytes is None:
         reason = reading.reason("used_bytes") or reading.reason("total_bytes")
         return f"memory n/a: {printable(reason)}" if reason else "memory n/a"
-    if isinstance(reading, MigDevice) and reading.shares:
+    if isinstance(reading, MigDevice) and reading.shares_memory_of:
         words = f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB"
-        return f"{words}, the same as of {reading.shares}"
+        return f"{words}, the same as of {reading.shares_memory_of}"
     share = 100 * reading.used_bytes / reading.total_bytes
-    shared = ", shared" if isinstance(reading, MigDevice) and reading.shared else ""
+    shared = ", shared" if isinstance(reading, MigDevice) and reading.shares_memory else ""
     return f"{format_gib(reading.used_bytes)} of {format_gib(reading.total_bytes)} GiB ({share:.0f} %){shared}"
 
 
@@ -134,9 +134,9 @@ def _unit(figure: int | None, unit: str) -> str:
 
 
 def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
-    if isinstance(gpu.reading, MigDevice) and gpu.reading.shares:
+    if isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of:
         holders = ", ".join(f"{process_name(row.process)} {format_gib(row.process.used_bytes)}" for row in gpu.rows)
-        words = f"shares the memory of {gpu.reading.shares}{f'; of it {holders}' if holders else ''}"
+        words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of it {holders}' if holders else ''}"
         return _line("held", Content.styled(words, MUTED), Content(), shape)
     if not gpu.reading.total_bytes:
         reason = gpu.reading.reason("total_bytes") or "the card's total is not known"

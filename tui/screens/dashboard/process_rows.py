@@ -133,7 +133,7 @@ def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
         command = f"({printable(process.note)}) {command}"
     if row.job:
         command = f"{printable(row.job.label)}: {command}"
-    figures: Tone = "muted" if row.gpu.is_old else "plain"
+    figures: Tone = "muted" if row.gpu.is_stale else "plain"
     return {
         "PID": CellText(str(process.pid)),
         "USER": CellText(_user(row)),
@@ -157,7 +157,7 @@ def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
 
 def _leftover(gpu: GpuRow) -> list[TableRow]:
     reading, size = gpu.reading, gpu.rest_bytes
-    if isinstance(reading, MigDevice) and (reading.shares or reading.processes is None):
+    if isinstance(reading, MigDevice) and (reading.shares_memory_of or reading.processes is None):
         return []  # another device's row says so, or its GPU's
     if size is None:
         worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
@@ -184,7 +184,7 @@ def _user(row: ProcessRow) -> str:
 
 
 def _status(row: ProcessRow) -> CellText:
-    if row.gpu.is_old and row.ended_at is None:
+    if row.gpu.is_stale and row.ended_at is None:
         return CellText("! old figure", "over")
     if row.comparison:
         mark = STATUSES[row.comparison.status]

@@ -102,7 +102,9 @@ class PreflightScreen(Screen[None]):
         self._check_task.cancel()
         self._check_task = self._new_task()  # a new thread: a check that hangs does not delay the next run
         request = self._request
-        self._check_task.submit_with_progress(lambda report: run_preflight(lambda: self._read(request), report, self._checks))
+        self._check_task.submit_with_progress(
+            lambda report: run_preflight(lambda: self._read(request), report, self._checks)
+        )
         self.query_one("#checks").scroll_home(animate=False)
 
     def show_progress(self, progress: PreflightProgress) -> None:

@@ -19,6 +19,7 @@ from ...widgets.budget_view import peak_line
 from ...widgets.keys_line import KeysLine
 from ...widgets.legend import legend_line
 from ...widgets.static_lines import StaticLines
+from ..base import is_ascii_only
 from .step_graph import StepGraph
 from .step_graph_rows import CARD, RESERVED, step_top_bytes
 from .tensor_table import tensor_lines
@@ -39,7 +40,6 @@ class StepScreen(Screen[None]):
         refine: estimates the same job by tracing it; called off the UI thread if ``budget`` has no timeline. None: the
             opener calls ``show_budget`` or ``show_no_trace``, or there is no refined budget.
         refining: a refined budget is being computed.
-        ascii_only: draw with ASCII characters.
     """
 
     TITLE = "Step"
@@ -64,7 +64,6 @@ class StepScreen(Screen[None]):
         card_bytes: int | None = None,
         refine: Callable[[], Budget] | None = None,
         refining: bool = False,
-        ascii_only: bool = False,
     ) -> None:
         super().__init__()
         self.budget = budget
@@ -72,7 +71,6 @@ class StepScreen(Screen[None]):
         self._card_bytes = card_bytes
         self._refine = refine if budget.timeline is None else None
         self._state: str | None = TRACING if refining or self._refine else None
-        self._ascii_only = ascii_only
         self._refine_task = LatestOnlyTask("step", self.call_later, self.show_budget, self.show_no_trace)
 
     def compose(self) -> ComposeResult:
@@ -80,7 +78,7 @@ class StepScreen(Screen[None]):
         yield StaticLines(id="title")
         yield StaticLines(id="facts")
         yield StaticLines(id="state")
-        yield StepGraph(id="graph", ascii_only=self._ascii_only)
+        yield StepGraph(id="graph", ascii_only=is_ascii_only(self))
         yield StaticLines(id="lines")
         yield StaticLines(id="letters")
         with VerticalScroll(id="tensors", can_focus=True):

@@ -3,41 +3,41 @@
 from collections.abc import Mapping
 
 from ...program.program import Program
-from ...program.ranks import World
-from ...source.evidence import Notes
+from ...program.ranks import WorldSize
+from ...source.evidence import FindingCollector
 from ...source.settings import Setting, as_bool, as_int, as_word
 
 
-def put_int(notes: Notes, key: str, setting: Setting | None) -> None:
+def put_int(findings: FindingCollector, key: str, setting: Setting | None) -> None:
     """Put a whole number of at least 1; a warning where it is none."""
     if setting is None:
         return
     number = as_int(setting)
     if number is None:
-        notes.warn(f"{setting.origin}: {setting.value!r} is not a whole number of at least 1.")
+        findings.warn(f"{setting.origin}: {setting.value!r} is not a whole number of at least 1.")
     else:
-        notes.put(key, number, setting.origin, written=setting.written)
+        findings.put(key, number, setting.origin, written=setting.written)
 
 
-def put_bool(notes: Notes, key: str, setting: Setting | None) -> None:
+def put_bool(findings: FindingCollector, key: str, setting: Setting | None) -> None:
     """Put what is true or false; anything else says nothing."""
     if setting is not None and (value := as_bool(setting)) is not None:
-        notes.put(key, value, setting.origin, written=setting.written)
+        findings.put(key, value, setting.origin, written=setting.written)
 
 
-def put_word(notes: Notes, key: str, setting: Setting | None, values: Mapping[str, str]) -> None:
+def put_word(findings: FindingCollector, key: str, setting: Setting | None, values: Mapping[str, str]) -> None:
     """Put what a word stands for; a warning where it is not known."""
     if setting is None:
         return
     word = as_word(setting) or ""
     if word in values:
-        notes.put(key, values[word], setting.origin, written=setting.written)
+        findings.put(key, values[word], setting.origin, written=setting.written)
     else:
-        notes.unsure(key, f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
+        findings.mark_uncertain(key, f"{setting.origin}: {setting.value!r} is not known here and is not counted.")
 
 
 def put_ranks(
-    program: Program, world: World | None, sizes: Mapping[str, Setting | None], shard: Setting | None
+    program: Program, world: WorldSize | None, sizes: Mapping[str, Setting | None], shard: Setting | None
 ) -> None:
     """Put the sizes of all dimensions; data shards take the ranks that are left, where no size is written.
 
@@ -47,23 +47,23 @@ def put_ranks(
         sizes: by the names of ``parallel.*``, ``data_shard`` excepted; pipeline, tensor and context divide the ranks.
         shard: the written number of shards; none, or -1: the ranks that are left.
     """
-    notes, taken = program.notes, 1
+    findings, taken = program.findings, 1
     for name, setting in sizes.items():
         size = as_int(setting)
         if setting is None or size is None or size == 1:
             continue
-        notes.put(f"parallel.{name}", size, setting.origin, written=setting.written)
+        findings.put(f"parallel.{name}", size, setting.origin, written=setting.written)
         if name != "expert":
             taken *= size
     if shard is not None and as_int(shard) is not None:
-        put_int(notes, "parallel.data_shard", shard)
+        put_int(findings, "parallel.data_shard", shard)
         return
     ranks = world.ranks if world is not None else None
     total = as_int(ranks)
     if ranks is None or total is None:
-        notes.need("parallel.data_shard")
+        findings.require("parallel.data_shard")
     elif total % taken:
-        notes.warn(f"{total} ranks cannot be split by {taken} tensor, context, pipeline and replica ranks.")
-        notes.need("parallel.data_shard")
+        findings.warn(f"{total} ranks cannot be split by {taken} tensor, context, pipeline and replica ranks.")
+        findings.require("parallel.data_shard")
     else:
-        notes.put("parallel.data_shard", total // taken, ranks.origin, written=ranks.written)
+        findings.put("parallel.data_shard", total // taken, ranks.origin, written=ranks.written)

@@ -3,7 +3,7 @@
 import os
 import re
 
-from ...source.filesystem_view import Place
+from ...source.filesystem_view import FilesystemView
 
 TORCHTUNE = {
     "llama2_7b": "meta-llama/Llama-2-7b-hf",
@@ -68,7 +68,7 @@ def torchtitan_id(model: str, flavor: str) -> str | None:
     return TORCHTITAN.get((model.lower(), flavor.lower()))
 
 
-def folder_id(place: Place, text: str) -> str | None:
+def folder_id(filesystem: FilesystemView, text: str) -> str | None:
     """A checkpoint folder's full path, where it holds a config.json."""
-    folder = place.path(text)
+    folder = filesystem.resolve(text)
     return str(folder) if os.access(folder / "config.json", os.F_OK) else None

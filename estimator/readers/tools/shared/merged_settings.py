@@ -7,10 +7,10 @@ from typing import Any
 
 from ....common.errors import InputError
 from ...program.program import Program
-from ...program.run_logs import newest_file, table_in_file, table_in_log
+from ...program.run_logs import latest_file, table_in_file, table_in_log
 from ...source.data_files import read_table
 from ...source.flags import parse_flags
-from ...source.settings import Layer, Setting, Settings
+from ...source.settings import LayeredSettings, Setting, SettingsLayer
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED = "config:"
@@ -20,7 +20,7 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 def tool_settings(
     program: Program, *names: str, written: tuple[str, ...] = (), shipped: Path | None = None
-) -> Settings:
+) -> LayeredSettings:
     """Overrides on the command line, then the file, by dotted names with underscores.
 
     Overrides are ``--a.b value``, ``--a.b=value``, ``--a__b value`` and ``a.b=value``.
@@ -31,12 +31,12 @@ def tool_settings(
         written: patterns of the file that the running tool writes into its ``output_dir``, all settings resolved.
         shipped: the file that a flag names, where it is one that the tool brings along.
     """
-    return Settings(*tool_layers(program, *names, written=written, shipped=shipped))
+    return LayeredSettings(*tool_layers(program, *names, written=written, shipped=shipped))
 
 
 def tool_layers(
     program: Program, *names: str, written: tuple[str, ...] = (), shipped: Path | None = None
-) -> tuple[Layer, ...]:
+) -> tuple[SettingsLayer, ...]:
     """The layers of ``tool_settings``: what the running tool wrote, overrides, file."""
     flags, words = parse_flags(overrides_first(program.launch.arguments))
     overrides = {name.replace("__", "."): setting for name, setting in flags.items()}
@@ -44,22 +44,22 @@ def tool_layers(
         name, equals, value = word.partition("=")
         if equals:
             overrides[name.replace("-", "_")] = Setting(value=_scalar(value), origin=f"{name}= on the command line")
-    path = program.file or _file(program, flags, words, names, shipped)
-    layers: tuple[Layer, ...] = (overrides, _file_layer(program, path) if path is not None else {})
-    output = Settings(*layers).find("output_dir")
-    if output is None or not written or (found := newest_file(program, str(output.value), *written)) is None:
+    path = program.config_file or _file(program, flags, words, names, shipped)
+    layers: tuple[SettingsLayer, ...] = (overrides, _file_layer(program, path) if path is not None else {})
+    output = LayeredSettings(*layers).find("output_dir")
+    if output is None or not written or (found := latest_file(program, str(output.value), *written)) is None:
         return layers
     table = table_in_log(found, _RESOLVED) if found.suffix == ".log" else table_in_file(found)
     return layers if table is None else (flat(table, source=f"{found.name} of the run"), *layers)
 
 
-def _file_layer(program: Program, path: Path) -> Layer:
+def _file_layer(program: Program, path: Path) -> SettingsLayer:
     try:
         return flat(read_table(path), source=path.name)
     except InputError as error:
-        if program.file is not None:
+        if program.config_file is not None:
             raise
-        program.notes.warn(f"The program's configuration is not counted: {error.message}")
+        program.findings.warn(f"The program's configuration is not counted: {error.message}")
         return {}
 
 
@@ -90,13 +90,13 @@ def overrides_first(arguments: tuple[str, ...]) -> list[str]:
 
 
 def _file(
-    program: Program, flags: Layer, words: list[str], names: tuple[str, ...], shipped: Path | None
+    program: Program, flags: SettingsLayer, words: list[str], names: tuple[str, ...], shipped: Path | None
 ) -> Path | None:
     for name in names:
         if name in flags and isinstance(flags[name].value, str):
-            return shipped or program.place.path(str(flags[name].value))
+            return shipped or program.filesystem.resolve(str(flags[name].value))
     found = next((word for word in words if word.endswith(CONFIG_ENDINGS) and "=" not in word), None)
-    return program.place.path(found) if found else None
+    return program.filesystem.resolve(found) if found else None
 
 
 def _scalar(text: str) -> Any:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...source.settings import Layer, Setting, Settings
+from ...source.settings import LayeredSettings, Setting, SettingsLayer
 
 
 class Translation:
     """One layer under way: what is not touched keeps its name, as most tools pass transformers' arguments through."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: SettingsLayer) -> None:
         self.layer: dict[str, Setting] = dict(layer)
         """By transformers' names."""
         self.other: dict[str, Setting] = {}
@@ -37,7 +37,7 @@ class Translation:
         self.take(*names)
 
 
-def uses_deepspeed(settings: Settings) -> dict[str, Setting]:
+def uses_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:
     """For accelerate's settings: DeepSpeed is on where the trainer's ``deepspeed`` names a configuration."""
     named = settings.find("deepspeed")
     return {} if named is None else {"use_deepspeed": Setting(value=True, origin=named.origin)}

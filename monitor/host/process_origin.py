@@ -16,7 +16,7 @@ _LONGEST_LINE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class ProcessOrigin:
     """What was true of a process when it was first looked at closely."""
 
     ancestors: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class Origin:
     """Whoever started it has ended, it has no terminal, and no service manager keeps it."""
 
 
-def read_origin(pid: int, start_time: float | None) -> Origin | None:
+def read_origin(pid: int, start_time: float | None) -> ProcessOrigin | None:
     """Where a process comes from; None where there is none, or another one by now.
 
     Args:
@@ -44,8 +44,8 @@ def read_origin(pid: int, start_time: float | None) -> Origin | None:
     environ = _environ(pid)
     block = None if environ is None else hash(frozenset(environ.items()))
     facts = environ or {}
-    return Origin(
-        ancestors=ancestors_of(pid),
+    return ProcessOrigin(
+        ancestors=ancestor_pids(pid),
         rank=next((int(facts[name]) for name in _RANKS if _NUMBER.fullmatch(facts.get(name, ""))), None),
         environment=block,
         on_mig=facts.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-"),
@@ -53,7 +53,7 @@ def read_origin(pid: int, start_time: float | None) -> Origin | None:
     )
 
 
-def ancestors_of(pid: int) -> tuple[int, ...]:
+def ancestor_pids(pid: int) -> tuple[int, ...]:
     """A process's parent's pid, its parent's parent's, and so on, without the first process of all."""
     found: list[int] = []
     while (stat := _stat(pid)) and len(found) < _LONGEST_LINE:

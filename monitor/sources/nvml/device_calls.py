@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from .error_messages import OF_DEVICE, OF_MACHINE, UNSUPPORTED, code_of
+from .error_messages import DEVICE_CODES, MACHINE_CODES, UNSUPPORTED_CODES, code_of
 
-ASK_AGAIN_SECONDS = 60.0
+RETRY_REFUSED_SECONDS = 60.0
 """A call that was refused for good is tried again after this."""
 
 
@@ -33,8 +33,8 @@ class DeviceLostError(Exception):
         self.code = code
 
 
-class Asker:
-    """Calls of one device. What concerns the machine as a whole (``OF_MACHINE``) stays pynvml's own exception.
+class DeviceCalls:
+    """Calls of one device. What concerns the machine as a whole (``MACHINE_CODES``) stays pynvml's own exception.
 
     Args:
         nvml: the ``pynvml`` module, initialised.
@@ -44,11 +44,11 @@ class Asker:
     def __init__(self, nvml: Any, *, clock: Callable[[], float]) -> None:
         self._nvml = nvml
         self._clock = clock
-        self.under_way: str | None = None
+        self.pending_call: str | None = None
         """The call that has not come back; may be looked at from another thread."""
         self._refused: dict[str, tuple[str, float]] = {}
 
-    def ask(self, key: str, calls: tuple[str, ...], *args: Any, valid: Callable[[Any], bool] = lambda _: True) -> Any:
+    def query(self, key: str, calls: tuple[str, ...], *args: Any, valid: Callable[[Any], bool] = lambda _: True) -> Any:
         """The first valid answer of several versions of a call.
 
         Args:
@@ -76,8 +76,8 @@ class Asker:
                     self._refused.pop(key, None)
                     return answer
                 code = "IMPLAUSIBLE"
-        if code in UNSUPPORTED or code == "NO_PERMISSION":
-            self._refused[key] = code, self._clock() + ASK_AGAIN_SECONDS
+        if code in UNSUPPORTED_CODES or code == "NO_PERMISSION":
+            self._refused[key] = code, self._clock() + RETRY_REFUSED_SECONDS
         raise RefusedError(code)
 
     def call(self, call: str, *args: Any) -> Any:
@@ -90,15 +90,15 @@ class Asker:
         function = getattr(self._nvml, call, None)
         if function is None:
             raise RefusedError("FUNCTION_NOT_FOUND")
-        self.under_way = call
+        self.pending_call = call
         try:
             return function(*args)
         except UnicodeDecodeError as error:  # pynvml takes every text for UTF-8
             return error.object.decode(errors="replace")
         except self._nvml.NVMLError as error:
             code = code_of(self._nvml, error)
-            if code in OF_MACHINE:
+            if code in MACHINE_CODES:
                 raise
-            raise (DeviceLostError if code in OF_DEVICE else RefusedError)(code) from None
+            raise (DeviceLostError if code in DEVICE_CODES else RefusedError)(code) from None
         finally:
-            self.under_way = None
+            self.pending_call = None

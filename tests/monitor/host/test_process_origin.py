@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vramtop.monitor.host import container_origin as origins
-from vramtop.monitor.host.container_origin import Origin, read_origin
+from vramtop.monitor.host import process_origin as origins
+from vramtop.monitor.host.process_origin import ProcessOrigin, read_origin
 
 FORKS = "import os, time\npid = os.fork()\nos.write(1, str(os.getpid()).encode() + bytes([10]))\ntime.sleep(60)"
 
@@ -23,14 +23,14 @@ def comm(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-def origin(pid: int) -> Origin:
+def origin(pid: int) -> ProcessOrigin:
     found = read_origin(pid, psutil.Process(pid).create_time())
     assert found is not None
     return found
 
 
 @pytest.fixture
-def family() -> Iterator[list[int]]:
+def run_processes() -> Iterator[list[int]]:
     """A process with RANK=3 and its fork."""
     environ = {**os.environ, "RANK": "3", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
     with subprocess.Popen([sys.executable, "-c", FORKS], env=environ, stdout=subprocess.PIPE, text=True) as process:
@@ -42,12 +42,12 @@ def family() -> Iterator[list[int]]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_fork_has_its_parents_environment_and_rank(family: list[int]) -> None:
-    parent, child = (origin(pid) for pid in family)
+def test_a_fork_has_its_parents_environment_and_rank(run_processes: list[int]) -> None:
+    parent, child = (origin(pid) for pid in run_processes)
     assert parent.rank == child.rank == 3
     assert parent.environment == child.environment is not None
     assert parent.on_mig
-    assert child.ancestors[:2] == (family[0], os.getpid())
+    assert child.ancestors[:2] == (run_processes[0], os.getpid())
     assert 1 not in child.ancestors
     mine = origin(os.getpid())
     assert mine.environment not in (None, parent.environment)
@@ -63,17 +63,17 @@ def test_a_rank_that_is_no_number_is_none() -> None:
         process.kill()
 
 
-def test_another_process_under_the_same_pid_has_no_origin(family: list[int]) -> None:
-    started = psutil.Process(family[0]).create_time()
-    assert read_origin(family[0], started + 5) is None
-    assert read_origin(family[0], None) is None
+def test_another_process_under_the_same_pid_has_no_origin(run_processes: list[int]) -> None:
+    started = psutil.Process(run_processes[0]).create_time()
+    assert read_origin(run_processes[0], started + 5) is None
+    assert read_origin(run_processes[0], None) is None
     assert read_origin(2**22 - 1, started) is None
 
 
 def test_a_process_whose_starter_has_ended_is_an_orphan_where_init_takes_it_in(
-    family: list[int], monkeypatch: pytest.MonkeyPatch
+    run_processes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent, child = family
+    parent, child = run_processes
     assert not origin(child).orphan
     os.kill(parent, signal.SIGKILL)
     while psutil.Process(child).ppid() == parent:

@@ -1,0 +1,230 @@
+"""Training frameworks: the rules by which memory differs between them, one record per framework.
+
+A new framework is one row of ``FRAMEWORKS``. The defaults describe a plain PyTorch training loop without LoRA. Sources
+stand beside the formulas that ask for a rule.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+RmsNorm = Literal["autograd", "fused", "litgpt"]
+"""``autograd``: transformers' chain of operations; ``fused``: one kernel; ``litgpt``: its own chain of operations."""
+ChunkedLoss = Literal["one-by-one", "at-once"]
+"""``one-by-one``: all logits exist, the loss of a chunk at a time; ``at-once``: a chunk runs forward and backward."""
+AvailableLoss = Literal["chunked", "fused-linear"]
+
+
+class Framework(Struct, frozen=True, kw_only=True, eq=False):
+    """Rules of one training framework that an estimate, a cause, a suggestion or a check depends on."""
+
+    name: str
+    """Value of the job file's ``training.framework``."""
+    libraries: tuple[str, ...]
+    """Distributions that it needs."""
+    training_libraries: tuple[str, ...] = ()
+    """Distributions that it needs for training only."""
+    hub_weights: bool = False
+    """It loads Hugging Face weights by itself, not only checkpoints of its own format."""
+    checkpoint_file: str | None = None
+    """File of its own checkpoint format that it loads in place of Hugging Face weights."""
+    traceable: bool = False
+    """The worker can run its training loop on fake tensors."""
+
+    # --- precision
+    low_precision_weights: bool = False
+    """Mixed precision keeps 16-bit weights, fp32 gradients and fp32 master weights (Megatron's), not fp32 weights."""
+    fp32_adapters: bool = False
+    """LoRA adapters are fp32 whatever the weights are (peft's ``autocast_adapter_dtype``)."""
+    autocasts_fused_experts: bool = True
+    """Autocast casts experts whose weights lie in one tensor."""
+
+    # --- blocks
+    rms_norm: RmsNorm = "autograd"
+    """Implementation of RMSNorm, which decides what it saves."""
+    norm_backward_tensors: int = 2
+    """fp32 tensors of the hidden size that are alive while an RMSNorm runs backward."""
+    fused_qkv: bool = False
+    """Queries, keys and values are one linear layer, of which LoRA adapts parts; attention copies its output."""
+    fused_eager_softmax: bool = False
+    """Eager attention takes the softmax in one kernel that keeps its output in the compute type."""
+    plain_softmax_families: bool = False
+    """Models keep their family's own choice of the dtype of eager attention's softmax."""
+    masks_sliding_window: bool = False
+    """sdpa is given a mask of every pair of positions where a sliding window is shorter than the sequence."""
+    fused_activations: bool = False
+    """Activation functions are single kernels that save one tensor."""
+    frees_mlp_first: bool = False
+    """A block frees what its MLP saved before its attention runs backward."""
+    embeddings_without_gradient: bool = False
+    """Nothing before the first adapter has a gradient, so the first block's norm saves nothing under LoRA."""
+    adapter_dropout: bool = False
+    """LoRA adapters drop out their input by default, which saves the output and a mask."""
+    own_adapters: bool = False
+    """It makes LoRA adapters itself; otherwise peft does."""
+    gathers_context: bool = False
+    """Context parallelism gathers keys and values of all ranks at once, not of one rank at a time."""
+    tensor_parallel_plan: bool = False
+    """Tensor parallelism follows the plan of a transformers model (DTensor)."""
+
+    # --- quantization
+    quantizes_head: bool = False
+    """bitsandbytes replaces the head's linear layer too (Lightning's plugin)."""
+    unpacked_width: int = 2
+    """Bytes per element while a quantized weight is unpacked: 4 where fp16 and the compute type exist at once."""
+
+    # --- logits and loss
+    splits_logits: bool = False
+    """Tensor parallelism splits the logits over the vocabulary, and the loss works on the parts."""
+    loss_in_place: bool = False
+    """One fp32 copy of the logits becomes the softmax and then the gradient."""
+    keeps_fp32_logits: bool = False
+    """The model's outputs are cast to fp32, and variables of the script keep logits and loss until the next batch."""
+    chunked_head: bool = False
+    """Under LoRA the head runs by chunks of positions."""
+    chunked_loss: ChunkedLoss = "one-by-one"
+    compiles_loss: bool = False
+    """``torch.compile`` covers the loss."""
+    may_leave_loss_eager: bool = False
+    """A setting leaves the loss out of what is compiled (torchtitan's ``compile.components``)."""
+    loss_in_forward: bool = False
+    """The loss is computed within the root module's forward pass."""
+
+    # --- gradients, optimizer and loading
+    gradient_buffer: bool = False
+    """All gradients lie in one buffer that is allocated once and zeroed, and that serves as the reduction buckets."""
+    accumulates_unsharded: bool = False
+    """Gradient accumulation under FSDP reduces in the last micro-batch only (``no_sync``)."""
+    pipeline_keeps_gathered: bool = False
+    """With pipeline stages, FSDP keeps weights gathered and accumulates unsharded gradients."""
+    units_around_blocks: bool = False
+    """FSDP2 gathers embedding and head as units of their own, not with the root."""
+    fp32_embedding_states: bool = False
+    """8-bit optimizers keep the states of embeddings in fp32."""
+    initializes_on_gpu: bool = False
+    """Weights are created on the GPU and filled shard by shard, so that loading takes no host memory."""
+    casts_while_loading: bool = False
+    """Loading into another dtype than the checkpoint's makes a private copy of the weights in host memory."""
+    transformer_engine: bool = False
+    """TransformerEngine runs the linear layers, with a workspace of its own."""
+
+    # --- uncertainty
+    slack: float = 0.0
+    """Share of the allocated memory that fragmentation adds in this framework's training loop; 0: not measured."""
+    lora_slack: float = 0.0
+    """``slack`` where LoRA adapters are trained."""
+    activation_uncertainty: float = 0.15
+    """Relative error of activations and logits, where they are not checked against autograd; 0: they are."""
+    allocator_uncertainty: float = 0.02
+    """Share of the allocated memory by which the allocator may hold more than expected."""
+
+    # --- what it offers
+    adapters: bool = True
+    """It trains LoRA adapters."""
+    bitsandbytes: bool = True
+    """It takes bitsandbytes' optimizers."""
+    offloads_activations: bool = False
+    """It can offload saved activations to host memory."""
+    selective_checkpointing: bool = False
+    """It offers selective activation checkpointing."""
+    selective_slowdown: float | None = None
+    """Relative cost of selective checkpointing; None: half a forward pass, every second product being recomputed."""
+    available_loss: AvailableLoss | None = None
+    """The loss that it offers to save memory of logits."""
+    loads_on_rank_zero: bool = False
+    """It can load the checkpoint on one rank of a machine only (accelerate's ``cpu_ram_efficient_loading``)."""
+    evaluates: bool = False
+    """It runs evaluation with a batch size of its own default (the Trainer's ``per_device_eval_batch_size``)."""
+
+
+_ROWS = (
+    Framework(
+        name="transformers",
+        libraries=("torch", "transformers"),
+        training_libraries=("accelerate",),
+        hub_weights=True,
+        traceable=True,
+        fp32_adapters=True,
+        autocasts_fused_experts=False,
+        norm_backward_tensors=5,
+        plain_softmax_families=True,
+        masks_sliding_window=True,
+        frees_mlp_first=True,
+        embeddings_without_gradient=True,
+        tensor_parallel_plan=True,
+        loss_in_forward=True,
+        accumulates_unsharded=True,
+        units_around_blocks=True,
+        fp32_embedding_states=True,
+        casts_while_loading=True,
+        slack=0.1,
+        lora_slack=0.06,
+        activation_uncertainty=0.0,
+        allocator_uncertainty=0.08,
+        offloads_activations=True,
+        available_loss="fused-linear",
+        loads_on_rank_zero=True,
+        evaluates=True,
+    ),
+    Framework(
+        name="torchtitan",
+        libraries=("torch", "torchtitan"),
+        rms_norm="fused",
+        gathers_context=True,
+        splits_logits=True,
+        chunked_loss="at-once",
+        compiles_loss=True,
+        may_leave_loss_eager=True,
+        pipeline_keeps_gathered=True,
+        units_around_blocks=True,
+        initializes_on_gpu=True,
+        adapters=False,
+        bitsandbytes=False,
+        selective_checkpointing=True,
+        available_loss="chunked",
+    ),
+    Framework(
+        name="torchtune",
+        libraries=("torch", "torchtune"),
+        hub_weights=True,
+        compiles_loss=True,
+        offloads_activations=True,
+        available_loss="chunked",
+    ),
+    Framework(
+        name="litgpt",
+        libraries=("torch", "litgpt"),
+        hub_weights=True,
+        checkpoint_file="lit_model.pth",
+        rms_norm="litgpt",
+        fused_qkv=True,
+        fused_activations=True,
+        adapter_dropout=True,
+        own_adapters=True,
+        quantizes_head=True,
+        unpacked_width=4,
+        keeps_fp32_logits=True,
+        chunked_head=True,
+        accumulates_unsharded=True,
+        activation_uncertainty=0.0,
+    ),
+    Framework(
+        name="megatron",
+        libraries=("torch", "megatron-core"),
+        low_precision_weights=True,
+        rms_norm="fused",
+        fused_eager_softmax=True,
+        fused_activations=True,
+        splits_logits=True,
+        loss_in_place=True,
+        gradient_buffer=True,
+        initializes_on_gpu=True,
+        transformer_engine=True,
+        adapters=False,
+        bitsandbytes=False,
+        selective_checkpointing=True,
+        selective_slowdown=0.04,
+    ),
+)
+FRAMEWORKS = {row.name: row for row in _ROWS}
+"""By the job file's ``training.framework``."""

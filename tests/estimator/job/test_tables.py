@@ -1,0 +1,35 @@
+"""The tables of frameworks, optimizers and strategies name only what exists, and the job file takes their rows."""
+
+from typing import get_args
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.frameworks import FRAMEWORKS
+from vramtop.estimator.job.job import FrameworkName, OptimizerName, PrecisionName, StrategyName
+from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.optimizers import OPTIMIZERS
+from vramtop.estimator.job.strategies import PRECISIONS, STRATEGIES
+
+
+def test_a_job_file_takes_the_rows_of_the_tables() -> None:
+    assert get_args(FrameworkName) == tuple(FRAMEWORKS)
+    assert get_args(OptimizerName) == tuple(OPTIMIZERS)
+    assert get_args(PrecisionName) == tuple(PRECISIONS)
+    assert get_args(StrategyName) == tuple(STRATEGIES)
+
+
+def test_another_value_is_refused_with_the_nearest_row() -> None:
+    with pytest.raises(InputError, match="did you mean 'adamw-fused'"):
+        job_from_mapping({"training": {"optimizer": "adam-fused"}}, where="job.toml")
+
+
+def test_alternatives_are_rows_themselves() -> None:
+    named = {name for row in OPTIMIZERS.values() for name in (row.same_result, row.smaller_states, row.unpaged)}
+    assert named - {None} <= OPTIMIZERS.keys()
+
+
+def test_a_name_of_a_library_stands_for_one_optimizer() -> None:
+    for names in ([row.trainer_names for row in OPTIMIZERS.values()], [row.class_names for row in OPTIMIZERS.values()]):
+        every = [name for each in names for name in each]
+        assert len(every) == len(set(every))
