@@ -12,10 +12,11 @@ from .formula.closed_form import closed_form
 from .formula.host_memory import host_need
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import Job
-from .model.architecture import Architecture, read_architecture
+from .model.architecture import Architecture
 from .model.count_parameters import count_parameters
 from .model.find_config import ResolvedModel, resolve_model
 from .model.parameters import Inventory
+from .model.read_architecture import read_architecture
 from .trace.allocator_report import allocator_settings
 from .trace.exact_inventory import exact_inventory
 from .trace.traced_budget import traced_budget

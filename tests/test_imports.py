@@ -96,7 +96,15 @@ def test_the_estimator_is_loaded_when_there_is_a_job(program: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["board.fit", "board.divergence_status", "board.phases", "sources.recording", "attach", "probe.publisher"]
+    "name",
+    [
+        "board.fit_check",
+        "board.divergence_status",
+        "board.run_phases",
+        "sources.recording",
+        "attach",
+        "probe.publisher",
+    ],
 )
 @pytest.mark.parametrize("program", [DASHBOARD, ONCE], ids=["dashboard", "once"])
 def test_of_the_monitor_only_what_reads_is_loaded(program: str, name: str) -> None:

@@ -14,10 +14,10 @@ from ..job.version_rules import (
 )
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
-from ..model.families import FAMILIES
+from ..model.families.registry import FAMILIES
 from ..model.lora import adapter_groups
 from ..model.parameters import Inventory
-from .activations.attention import uses_eager_attention
+from .activations.layer_context import uses_eager_attention
 from .activations.logits_and_loss import compiles_loss
 from .model_states import accumulates_whole
 
@@ -120,7 +120,7 @@ def _of_the_shape(job: Job, arch: Architecture, inventory: Inventory | None) -> 
         yield f"The parameter count is approximate: {inventory.source}.{_known_error(arch)}"
     if arch.max_positions and training.sequence_length > arch.max_positions:
         yield f"The sequence length {training.sequence_length} is beyond the model's {arch.max_positions} positions."
-    if uses_eager_attention(job, arch) and training.sequence_length >= 4096:
+    if uses_eager_attention(job.model.attention, arch) and training.sequence_length >= 4096:
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.lora and job.lora.quantization != "none" and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."

@@ -18,9 +18,10 @@ from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
 from ..model.lora import adapter_elements, adapter_groups
 from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
+from .activations.kv_cache import key_value_cache_bytes
 from .activations.litgpt import head_passes
 from .activations.logits_and_loss import loss_bytes
-from .activations.saved_activations import key_value_cache_bytes, saved_activations
+from .activations.saved_activations import saved_activations
 from .assumptions import assumptions, warnings
 from .cuda_overhead import communication, context_bytes, workspace_bytes
 from .host_memory import host_need_of

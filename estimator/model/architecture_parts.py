@@ -1,4 +1,4 @@
-"""The parts of a model's shape, each read from its config: blocks, attention, window, MLP, experts, surroundings."""
+"""Reads the parts of an architecture from a config: blocks, attention, window, MLP, experts, embeddings and dropout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,28 +6,29 @@ from typing import Any
 from ..common.errors import InputError
 from ..job.config_fields import ConfigFields
 from ..job.job import Task
-from .families import Family
+from .families.family import Family
 
 
 def read_parts(fields: ConfigFields, family: Family, task: Task) -> dict[str, Any]:
-    """Every field of an ``Architecture`` that the config decides."""
+    """Return every field of an ``Architecture`` that the config decides."""
     blocks = _blocks(fields, family, task)
     return {
         **blocks,
+        "rules": family.rules,
         **_attention(fields, family),
         **_window(fields, family, blocks["layers"]),
         **_mlp(fields, family),
         **_experts(fields, family, blocks["layers"]),
-        **_surroundings(fields, family),
+        **_embeddings(fields, family),
     }
 
 
 def _blocks(fields: ConfigFields, family: Family, task: Task) -> dict[str, Any]:
     layers = fields.layers("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    if family.layout == "t5":
+    if family.stack == "encoder-decoder":
         decoder = 0 if task == "token-classification" else fields.layers("num_decoder_layers", default=layers)
         return {"layers": layers + decoder, "encoder_layers": layers, "decoder_layers": decoder, "causal": False}
-    causal = family.layout not in ("bert", "distilbert")
+    causal = family.stack == "decoder"
     return {
         "layers": layers,
         "encoder_layers": 0 if causal else layers,
@@ -46,24 +47,22 @@ def _attention(fields: ConfigFields, family: Family) -> dict[str, Any]:
         "heads": heads,
         **(_latent(fields, heads) if fields.optional_size("kv_lora_rank") else _plain(fields, family, hidden, heads)),
         "norm": family.norm,
-        "norms_per_layer": family.norms_per_layer,
+        "norms_per_layer": len(family.block_norms),
         "qk_norm": family.qk_norm,
         "qkv_bias": qkv_bias if attention_bias is None else attention_bias,
         "output_bias": family.output_bias if attention_bias is None else attention_bias,
         "attention_softcap": fields.number("attn_logit_softcapping", default=family.attention_softcap),
-        "relative_buckets": fields.size("relative_attention_num_buckets", default=32) if family.layout == "t5" else 0,
+        "relative_buckets": fields.size("relative_attention_num_buckets", default=32)
+        if family.relative_positions
+        else 0,
     }
 
 
 def _plain(fields: ConfigFields, family: Family, hidden: int, heads: int) -> dict[str, Any]:
-    own_heads = family.layout in ("llama", "phi", "phi3")
     kv_heads = fields.optional_size("num_key_value_heads")
     head_dim = fields.optional_size("head_dim", "d_kv")
-    if not own_heads:
-        kv_heads = heads
-    if family.layout not in ("llama", "t5"):
-        head_dim = None  # the other families' code divides, whatever the config says
-    kv_heads, head_dim = kv_heads or heads, head_dim or hidden // heads
+    kv_heads = (kv_heads if family.reads_kv_heads else None) or heads
+    head_dim = (head_dim if family.reads_head_dim else None) or hidden // heads
     if head_dim < 1:
         raise InputError(f"{fields.where}: {heads} attention heads do not fit into a hidden size of {hidden}")
     return {
@@ -81,7 +80,10 @@ def _plain(fields: ConfigFields, family: Family, hidden: int, heads: int) -> dic
 
 
 def _latent(fields: ConfigFields, heads: int) -> dict[str, Any]:
-    """DeepSeek's multi-head latent attention (arXiv 2405.04434): every head has its own keys and values."""
+    """Return the sizes of DeepSeek's multi-head latent attention, where every head has its own keys and values.
+
+    Source: arXiv 2405.04434.
+    """
     rope = fields.size("qk_rope_head_dim")
     head_dim = rope + fields.size("qk_nope_head_dim")
     value_dim = fields.size("v_head_dim")
@@ -107,7 +109,7 @@ def _window(fields: ConfigFields, family: Family, layers: int) -> dict[str, Any]
     elif family.full_attention_every:
         every = fields.size("sliding_window_pattern", default=family.full_attention_every)
         windowed = layers - layers // every
-    elif "use_sliding_window" in fields.config or fields.config["model_type"].startswith("qwen"):
+    elif "use_sliding_window" in fields.config or family.window_off_by_default:
         first = fields.optional_size("max_window_layers", minimum=0) or 0
         windowed = max(layers - first, 0) if fields.flag("use_sliding_window", False) else 0
     else:
@@ -119,7 +121,7 @@ def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
     hidden = fields.size("hidden_size", "n_embd", "d_model", "dim")
     activation = fields.text("hidden_activation", "hidden_act", "activation_function", "activation")
     gated = family.gated
-    if family.layout == "t5":
+    if family.feed_forward_proj:
         feed_forward = fields.text("feed_forward_proj", default="relu") or "relu"
         gated, activation = feed_forward.startswith("gated-"), feed_forward.removeprefix("gated-")
         activation = "gelu_new" if feed_forward == "gated-gelu" else activation  # as T5Config reads it
@@ -130,19 +132,19 @@ def _mlp(fields: ConfigFields, family: Family) -> dict[str, Any]:
             "d_ff",
             "hidden_dim",
             "ffn_dim",
-            default=4 * hidden if family.layout == "gpt2" else None,
+            default=family.mlp_ratio * hidden if family.mlp_ratio else None,
         ),
         "gated": gated,
         "activation": activation or family.activation,
         "mlp_bias": fields.flag("mlp_bias", False) if "mlp_bias" in family.bias_fields else family.mlp_bias,
-        "parallel_residual": family.layout == "phi"
-        or (family.layout == "gpt_neox" and fields.flag("use_parallel_residual", True)),
+        "parallel_residual": family.parallel_residual == "always"
+        or (family.parallel_residual == "by config" and fields.flag("use_parallel_residual", True)),
     }
 
 
 def _experts(fields: ConfigFields, family: Family, layers: int) -> dict[str, Any]:
     names = ("num_local_experts", "num_experts", "n_routed_experts")
-    experts = (fields.optional_size(*names, minimum=0) or 0) if family.layout == "llama" else 0
+    experts = (fields.optional_size(*names, minimum=0) or 0) if family.experts else 0
     moe_layers = _count_moe_layers(fields, layers) if experts else 0
     if not moe_layers:
         experts = 0
@@ -173,16 +175,15 @@ def _shared_mlp_size(fields: ConfigFields, own_size: int | None) -> int:
     return fields.optional_size("shared_expert_intermediate_size", minimum=0) or 0
 
 
-def _surroundings(fields: ConfigFields, family: Family) -> dict[str, Any]:
+def _embeddings(fields: ConfigFields, family: Family) -> dict[str, Any]:
     max_positions = fields.optional_size("max_position_embeddings", "n_positions", "n_ctx")
-    learned = family.layout in ("gpt2", "bert", "distilbert")
     labels = fields.config.get("id2label")
     dtype = str(fields.config.get("dtype") or fields.config.get("torch_dtype") or "").removeprefix("torch.")
     return {
         "vocab": fields.size("vocab_size"),
-        "positions": (max_positions or (1024 if family.layout == "gpt2" else 512)) if learned else 0,
+        "positions": (max_positions or family.learned_positions) if family.learned_positions else 0,
         "max_positions": max_positions,
-        "token_types": fields.size("type_vocab_size", default=2) if family.layout == "bert" else 0,
+        "token_types": fields.size("type_vocab_size", default=family.token_types) if family.token_types else 0,
         "tied": fields.flag("tie_word_embeddings", family.tied),
         "hidden_dropout": fields.number(
             "hidden_dropout_prob", "resid_pdrop", "dropout_rate", "dropout", "hidden_dropout", default=family.dropout

@@ -1,27 +1,41 @@
-"""What a parameter belongs to, told from its name, shape and the kind of its module: one rule for every inventory."""
+"""The role of a parameter, derived from its name, shape and kind: one rule for counted and for built models."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from .parameters import ParameterGroup, Role
 
 ParameterKind = Literal["linear", "conv1d", "embedding", "norm", "bias", "parameter"]
-"""What a parameter is to its module. ``conv1d``: GPT-2's linear layer, stored (in, out)."""
+"""The part that a parameter has in its module. ``conv1d``: GPT-2's linear layer, stored (in, out)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedShape:
-    """Parameters of one name and shape before they have a role."""
+    """Parameters of one name and shape, without a role."""
 
     name: str
-    """Numbers of layers as ``*``."""
+    """Layer numbers are written as ``*``."""
     shape: tuple[int, ...]
     repeat: int
     kind: ParameterKind
     dtype: str | None = None
     quantized: bool | None = None
+
+
+def linear(name: str, out_size: int, in_size: int, repeat: int, *, bias: bool = False) -> Iterator[NamedShape]:
+    """Yield a linear layer's weight, and its bias if it has one."""
+    yield NamedShape(f"{name}.weight", (out_size, in_size), repeat, "linear")
+    if bias:
+        yield NamedShape(f"{name}.bias", (out_size,), repeat, "bias")
+
+
+def norm(name: str, size: int, repeat: int, *, bias: bool = False) -> Iterator[NamedShape]:
+    """Yield a norm's scale, and its shift if it is a layer norm."""
+    yield NamedShape(f"{name}.weight", (size,), repeat, "norm")
+    if bias:
+        yield NamedShape(f"{name}.bias", (size,), repeat, "norm")
 
 
 _ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
@@ -42,13 +56,13 @@ _ORDER = {"embedding": 0, "other": 1, "head": 4}
 
 
 def assign_roles(found: Iterable[NamedShape]) -> tuple[ParameterGroup, ...]:
-    """Groups with their roles, in one order whoever counted: embeddings, blocks, final norms, head; by name within."""
+    """Return the groups with their roles, sorted: embeddings, blocks, final norms, head; within these by name."""
     groups = [with_role(group) for group in found]
     return tuple(sorted(groups, key=lambda group: (_order(group), group.name, group.shape)))
 
 
 def with_role(found: NamedShape) -> ParameterGroup:
-    """The group with its role, and whether it is a linear layer's weight and part of a repeated block."""
+    """Return the group with its role, marked if it is a linear layer's weight or part of a repeated block."""
     layered = ".*." in found.name
     return ParameterGroup(
         name=found.name,

@@ -85,14 +85,14 @@ def replay_allocations(
     Raises:
         ValueError: the allocations cannot be unpacked.
     """
-    from ..worker.memory.replay_reserved import reserved, unpack
+    from ..worker.memory.reserved_memory import replay_reserved, unpack_allocations
 
     options: dict[str, Any] = {
         "conf": conf,
         "capacity_bytes": room.capacity_bytes,
         "device_bytes": room.device_bytes,
     }
-    return msgspec.convert(reserved(unpack(allocations), marks, options), ReservedMemory)
+    return msgspec.convert(replay_reserved(unpack_allocations(allocations), marks, options), ReservedMemory)
 
 
 def allocator_assumptions(variable: str | None, held: ReservedMemory) -> Iterator[str]:

@@ -11,10 +11,10 @@ from platformdirs import user_cache_dir
 
 from ..common.errors import CannotTellError
 from ..job.job import Lora, Task
-from ..model.architecture import complete_config
 from ..model.find_config import ResolvedModel
 from ..model.parameter_roles import NamedShape, ParameterKind, assign_roles, with_role
 from ..model.parameters import Buffer, Inventory, ParameterGroup
+from ..model.read_architecture import complete_config
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
 from .worker_process import Worker

@@ -7,9 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from ..common.errors import CannotTellError
-from .worker_process import INVENTORY_PROGRAM, Worker
-
-INSTALLED_PROGRAM = INVENTORY_PROGRAM.with_name("installed.py")
+from .worker_process import Worker
 
 
 class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +85,7 @@ def torch_build(python: Path, *, environ: Mapping[str, str] | None = None, timeo
 def _ask(
     python: Path, request: Mapping[str, object], kind: type[_Answer], environ: Mapping[str, str] | None, timeout: float
 ) -> _Answer:
-    with Worker(python, INSTALLED_PROGRAM, environ=environ) as worker:
+    with Worker(python, environ=environ) as worker:
         message = worker.request(request, timeout)
     try:
         return msgspec.convert(message, kind)

@@ -32,9 +32,8 @@ from .allocator_report import (
 )
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
-from .worker_process import Worker
+from .worker_process import WORKER_PROGRAM, Worker
 
-TRACE_PROGRAM = Path(__file__).parents[1] / "worker" / "trace.py"
 _HINT = "; method exact answers by rule"
 _FORMAT = 2
 """Of the answers in the cache; another number there is a miss."""
@@ -186,7 +185,7 @@ def trace_job(
     answer = None if request["code"] else read_cached(file, _FORMAT, Trace)
     if answer is not None:
         return answer
-    with Worker(interpreter.path, TRACE_PROGRAM) as worker:
+    with Worker(interpreter.path) as worker:
         message = worker.request(request, timeout)
     if message.get("unsupported"):
         raise CannotTellError(f"{message['unsupported']}{hint}")
@@ -222,7 +221,7 @@ def _code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
 
 
 def _cache_file(request: Mapping[str, Any], interpreter: Interpreter) -> Path:
-    programs = sorted(TRACE_PROGRAM.parent.rglob("*.py"))
+    programs = sorted(WORKER_PROGRAM.parent.rglob("*.py"))
     code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in programs]
     libraries = [interpreter.torch, interpreter.transformers, interpreter.peft]
     key = msgspec.json.encode([request, libraries, code], order="sorted")

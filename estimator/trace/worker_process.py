@@ -18,7 +18,7 @@ import msgspec
 from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 
-INVENTORY_PROGRAM = Path(__file__).parents[1] / "worker" / "inventory.py"
+WORKER_PROGRAM = Path(__file__).parents[1] / "worker" / "__main__.py"
 _STDERR_TAIL = 4096
 
 
@@ -39,7 +39,7 @@ class Worker:
     """
 
     def __init__(
-        self, python: Path, program: Path = INVENTORY_PROGRAM, *, environ: Mapping[str, str] | None = None
+        self, python: Path, program: Path = WORKER_PROGRAM, *, environ: Mapping[str, str] | None = None
     ) -> None:
         self._python = python
         self._requests = 0

@@ -15,7 +15,7 @@ from ..snapshot.snapshot import GpuReading, MigReading
 from ..sources.nvml.call_threads import CallThread, shut_down
 from ..sources.nvml.device_threads import FIRST_READ_TIMEOUT_SECONDS
 
-Sureness = Literal["certain", "likely", "unsure"]
+Certainty = Literal["certain", "likely", "unsure"]
 MigParent = Callable[[str], str | None]
 """From a MIG device's uuid to the uuid of its GPU; None: not to be had."""
 
@@ -27,73 +27,73 @@ _NOTHING = ("none", "void")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceChoice:
+class GpuEnvironment:
     """What decides which GPU a process takes, as its environment has it."""
 
-    visible: str | None = None
+    cuda_visible_devices: str | None = None
     """CUDA_VISIBLE_DEVICES."""
-    order: str | None = None
+    cuda_device_order: str | None = None
     """CUDA_DEVICE_ORDER."""
     local_rank: int | None = None
-    container: str | None = None
+    nvidia_visible_devices: str | None = None
     """NVIDIA_VISIBLE_DEVICES."""
-    elsewhere: bool = False
+    own_numbering: bool = False
     """It runs in a container that vramtop does not run in: GPUs are numbered anew in there."""
-    mig: Mapping[str, str] = field(default_factory=dict)
+    mig_parents: Mapping[str, str] = field(default_factory=dict)
     """The GPUs' uuids by those of their MIG devices, for the MIG devices that it names."""
 
     @classmethod
-    def of(
+    def from_environ(
         cls,
         environ: Mapping[str, str],
         *,
         local_rank: int | None,
-        elsewhere: bool = False,
+        own_numbering: bool = False,
         mig_parent: MigParent = lambda _: None,
-    ) -> "DeviceChoice":
+    ) -> "GpuEnvironment":
         """From a process's environment.
 
         Args:
             environ: as it was when the program started.
             local_rank: its number on this machine, where it has one.
-            elsewhere: it runs in another container than vramtop.
+            own_numbering: it runs in another container than vramtop.
             mig_parent: asks the driver for the GPU of a MIG device, once for each that is named.
         """
         visible, container = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("NVIDIA_VISIBLE_DEVICES")
         named = {entry.strip() for entry in f"{visible},{container}".split(",") if entry.strip().startswith("MIG-")}
         parents = {name: old[1] if (old := _OLD_MIG.match(name)) else mig_parent(name) for name in named}
         return cls(
-            visible=visible,
-            order=environ.get("CUDA_DEVICE_ORDER"),
+            cuda_visible_devices=visible,
+            cuda_device_order=environ.get("CUDA_DEVICE_ORDER"),
             local_rank=local_rank,
-            container=container,
-            elsewhere=elsewhere,
-            mig={name: parent for name, parent in parents.items() if parent is not None},
+            nvidia_visible_devices=container,
+            own_numbering=own_numbering,
+            mig_parents={name: parent for name, parent in parents.items() if parent is not None},
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class GpuAssignment:
     """The GPU of a process."""
 
     gpu: int | None
     """Its index as NVML counts; None: not known, or none at all."""
     origin: str
     """From what: ``NVML``, ``CUDA_VISIBLE_DEVICES, LOCAL_RANK``."""
-    sure: Sureness
+    certainty: Certainty
     """Certain: the driver says so. Likely: by the convention that all launchers keep. Unsure: ``note`` says why."""
     note: str | None = None
-    also: tuple[int, ...] = ()
+    other_gpus: tuple[int, ...] = ()
     """Other GPUs on which it holds memory."""
 
 
-def seat_of(
-    choice: DeviceChoice,
+def assign_gpu(
+    choice: GpuEnvironment,
     gpus: Sequence[GpuReading] | None,
     *,
     pid: int,
     start_time: float | None = None,
-) -> Seat:
+) -> GpuAssignment:
     """Where a process sits; nothing is read for it.
 
     Args:
@@ -109,35 +109,35 @@ def seat_of(
     known = None not in held.values()
     own = said.gpu if said.gpu in held and not known else max(held, key=lambda index: held[index] or 0)
     if len(held) == 1:
-        return Seat(gpu=own, origin="NVML", sure="certain")
+        return GpuAssignment(gpu=own, origin="NVML", certainty="certain")
     most = "it holds memory on several GPUs; the one where it holds the most counts"
     unknown = "it holds memory on several GPUs, and the driver does not say how much on each"
-    return Seat(
+    return GpuAssignment(
         gpu=own,
         origin="NVML",
-        sure="likely" if known else "unsure",
+        certainty="likely" if known else "unsure",
         note=most if known else unknown,
-        also=tuple(index for index in held if index != own),
+        other_gpus=tuple(index for index in held if index != own),
     )
 
 
-def visible_gpus(choice: DeviceChoice, gpus: Sequence[GpuReading]) -> tuple[tuple[int, ...], str | None]:
+def visible_gpus(choice: GpuEnvironment, gpus: Sequence[GpuReading]) -> tuple[tuple[int, ...], str | None]:
     """The GPUs that a process with this environment may use, in the order in which CUDA numbers them for it.
 
     Returns:
         NVML's indices, and why they may be others; all GPUs where CUDA_VISIBLE_DEVICES is not set.
     """
-    if choice.visible is None:
+    if choice.cuda_visible_devices is None:
         return tuple(gpu.index for gpu in gpus), None
-    named = _kind(choice.visible.strip()) != "index"
-    found = _visible(choice.visible, [gpu.index for gpu in gpus], gpus, choice.mig)
+    named = _kind(choice.cuda_visible_devices.strip()) != "index"
+    found = _visible(choice.cuda_visible_devices, [gpu.index for gpu in gpus], gpus, choice.mig_parents)
     return tuple(index for index in found if index is not None), None if named else _order_doubt(choice, gpus)
 
 
-def visible_mig_devices(choice: DeviceChoice, gpus: Sequence[GpuReading]) -> tuple[str, ...]:
+def visible_mig_devices(choice: GpuEnvironment, gpus: Sequence[GpuReading]) -> tuple[str, ...]:
     """The MIG devices among these GPUs that CUDA_VISIBLE_DEVICES names, by uuid; none where it names whole GPUs."""
     uuids = {name: device.uuid for gpu in gpus for device in gpu.mig or () for name in _mig_names(gpu, device)}
-    named = [entry.strip().lower() for entry in (choice.visible or "").split(",")]
+    named = [entry.strip().lower() for entry in (choice.cuda_visible_devices or "").split(",")]
     return tuple(dict.fromkeys(uuids[name] for name in named if name in uuids))
 
 
@@ -146,7 +146,7 @@ def _mig_names(gpu: GpuReading, device: MigReading) -> tuple[str, str]:
     return device.uuid.lower(), old.lower()
 
 
-def numbered_elsewhere(root: Path | None, *, here: Path = Path("/")) -> bool:
+def has_own_gpu_numbering(root: Path | None, *, here: Path = Path("/")) -> bool:
     """Whether GPUs have other numbers for a process: it runs in a container that does not have all of this machine's.
 
     Args:
@@ -203,25 +203,27 @@ def _listed(gpus: Sequence[GpuReading], pid: int, start_time: float | None) -> d
     }
 
 
-def _from_environment(choice: DeviceChoice, gpus: Sequence[GpuReading] | None) -> Seat:
+def _from_environment(choice: GpuEnvironment, gpus: Sequence[GpuReading] | None) -> GpuAssignment:
     named = {
-        "NVIDIA_VISIBLE_DEVICES": choice.container if choice.elsewhere else None,
-        "CUDA_VISIBLE_DEVICES": choice.visible,
+        "NVIDIA_VISIBLE_DEVICES": choice.nvidia_visible_devices if choice.own_numbering else None,
+        "CUDA_VISIBLE_DEVICES": choice.cuda_visible_devices,
         "LOCAL_RANK": choice.local_rank,
     }
     origin = ", ".join(name for name, value in named.items() if value is not None) or "nothing"
 
-    def unsure(gpu: int | None, note: str) -> Seat:
-        return Seat(gpu=gpu, origin=origin, sure="unsure", note=note)
+    def unsure(gpu: int | None, note: str) -> GpuAssignment:
+        return GpuAssignment(gpu=gpu, origin=origin, certainty="unsure", note=note)
 
     devices, doubt = _numbered(choice, gpus)
-    by_name = choice.visible is not None and _kind(choice.visible.strip()) != "index"
-    if choice.visible is not None:
-        devices = _visible(choice.visible, devices, gpus, choice.mig)
+    by_name = choice.cuda_visible_devices is not None and _kind(choice.cuda_visible_devices.strip()) != "index"
+    if choice.cuda_visible_devices is not None:
+        devices = _visible(choice.cuda_visible_devices, devices, gpus, choice.mig_parents)
         if not devices:
-            note = f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here"
-            hides = choice.visible.strip() in ("", "-1")  # what people write who want none
-            return Seat(gpu=None, origin=origin, sure="likely", note=note) if hides else unsure(None, note)
+            note = f"CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}, which names no GPU here"
+            hides = choice.cuda_visible_devices.strip() in ("", "-1")  # what people write who want none
+            return (
+                GpuAssignment(gpu=None, origin=origin, certainty="likely", note=note) if hides else unsure(None, note)
+            )
     at = 0 if choice.local_rank is None or (devices is not None and len(devices) == 1) else choice.local_rank
     if devices is not None and at >= len(devices):
         return unsure(None, f"LOCAL_RANK is {at}, and it sees {len(devices)} GPUs")
@@ -229,31 +231,31 @@ def _from_environment(choice: DeviceChoice, gpus: Sequence[GpuReading] | None) -
     if doubt is not None and not by_name:
         return unsure(None, doubt)
     if gpu is None:
-        return unsure(None, f"the GPU of {choice.visible!r} cannot be found")
+        return unsure(None, f"the GPU of {choice.cuda_visible_devices!r} cannot be found")
     doubt = None if by_name else _order_doubt(choice, gpus)
     if doubt is not None:
         return unsure(gpu, doubt)
     if choice.local_rank is None and (devices is None or len(devices) > 1):
         return unsure(gpu, "nothing says which of the GPUs that it sees it takes; this is the first")
-    return Seat(gpu=gpu, origin=origin, sure="likely")
+    return GpuAssignment(gpu=gpu, origin=origin, certainty="likely")
 
 
 _Devices = Sequence[int | None] | None
 """NVML's indices in the order in which CUDA numbers the GPUs; an entry None cannot be told; None: as NVML numbers."""
 
 
-def _numbered(choice: DeviceChoice, gpus: Sequence[GpuReading] | None) -> tuple[_Devices, str | None]:
+def _numbered(choice: GpuEnvironment, gpus: Sequence[GpuReading] | None) -> tuple[_Devices, str | None]:
     """The GPUs that the process could see without CUDA_VISIBLE_DEVICES; and why they cannot be told.
 
     Inside a container they are numbered from 0, in NVML's order, over those that the container was given.
     """
     here = None if gpus is None else [gpu.index for gpu in gpus]
-    given = (choice.container or "").strip()
-    if not choice.elsewhere or given == "all":
+    given = (choice.nvidia_visible_devices or "").strip()
+    if not choice.own_numbering or given == "all":
         return here, None
     if not given or given in _NOTHING or gpus is None:
         return None, "it runs in a container, and nothing says which GPUs that was given"
-    found = {_device(entry.partition(":")[0], here, gpus, choice.mig) for entry in given.split(",")}
+    found = {_device(entry.partition(":")[0], here, gpus, choice.mig_parents) for entry in given.split(",")}
     if None in found:
         return None, f"it runs in a container that was given {given!r}, which names no GPU here"
     return sorted(index for index in found if index is not None), None
@@ -304,8 +306,8 @@ def _by_uuid(beginning: str, gpus: Sequence[GpuReading] | None) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _order_doubt(choice: DeviceChoice, gpus: Sequence[GpuReading] | None) -> str | None:
+def _order_doubt(choice: GpuEnvironment, gpus: Sequence[GpuReading] | None) -> str | None:
     """Why an index of CUDA's may be another one of NVML's: by default CUDA puts the fastest card first."""
-    if choice.order == "PCI_BUS_ID" or len({gpu.name for gpu in gpus or ()}) <= 1:
+    if choice.cuda_device_order == "PCI_BUS_ID" or len({gpu.name for gpu in gpus or ()}) <= 1:
         return None
     return "CUDA puts the fastest of these unequal GPUs first, and NVML does not (CUDA_DEVICE_ORDER is not PCI_BUS_ID)"

@@ -18,7 +18,7 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
 
 from ..storage.user_file import UserFile, data_file
-from .attach import Attachment
+from .read_run import Attachment
 
 _VERSION = 1
 _MOST_RUNS = 500
@@ -28,7 +28,7 @@ _OF_ONE_RANK = re.compile(r"\s--local[_-]rank[= ]\d+")
 _FOREIGN_ROOT = re.compile(r"^/proc/\d+/root(?=/)")
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class SavedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A value that the user gave."""
 
     value: Any
@@ -37,12 +37,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Unix seconds."""
 
 
-_Runs = dict[str, dict[str, Answer]]
+_Runs = dict[str, dict[str, SavedAnswer]]
 """By the runs' keys, and by job keys."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class SavedAnswers:
     """The file of answers.
 
     Args:
@@ -53,7 +53,7 @@ class Answers:
     path: Path | None = None
     clock: Callable[[], float] = time.time
 
-    def recall(self, run: str) -> Mapping[str, Answer]:
+    def load(self, run: str) -> Mapping[str, SavedAnswer]:
         """The answers for a run (see ``run_key``), by job key.
 
         Raises:
@@ -61,16 +61,16 @@ class Answers:
         """
         return self._file.read().get(run, {})
 
-    def remember(self, run: str, values: Mapping[str, Any]) -> str | None:
+    def save(self, run: str, values: Mapping[str, Any]) -> str | None:
         """Keep these values for a run, beside those given before; returns a sentence where an old file was set aside.
 
         Raises:
             CannotTellError: the file cannot be written.
         """
-        given = {key: Answer(value=value, given=self.clock()) for key, value in values.items()}
+        given = {key: SavedAnswer(value=value, given=self.clock()) for key, value in values.items()}
         return self._file.change(lambda runs: _bounded({**runs, run: {**runs.get(run, {}), **given}}))
 
-    def forget(self, run: str, keys: Iterable[str] | None = None) -> str | None:
+    def delete(self, run: str, keys: Iterable[str] | None = None) -> str | None:
         """Forget the values for these keys of a run, or all of them; as ``remember`` otherwise."""
         dropped = None if keys is None else set(keys)
 
@@ -94,7 +94,7 @@ def run_key(attachment: Attachment) -> str:
     return hashlib.sha256(f"{folder}\0{command}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def with_answers(attachment: Attachment, answers: Mapping[str, Answer]) -> Attachment:
+def apply_answers(attachment: Attachment, answers: Mapping[str, SavedAnswer]) -> Attachment:
     """The attachment with the user's answers in place of what was found; those that make no job are left out."""
     reading = attachment.reading
     given = {key: _finding(reading, key, answer) for key, answer in answers.items()}
@@ -112,15 +112,15 @@ def with_answers(attachment: Attachment, answers: Mapping[str, Answer]) -> Attac
     return replace(attachment, reading=filled)
 
 
-def recalled(attachment: Attachment, answers: Answers) -> Attachment:
+def with_saved_answers(attachment: Attachment, answers: SavedAnswers) -> Attachment:
     """The attachment with what is remembered of its command line; where that cannot be read, a warning says so."""
     try:
-        return with_answers(attachment, answers.recall(run_key(attachment)))
+        return apply_answers(attachment, answers.load(run_key(attachment)))
     except CannotTellError as error:
         return replace(attachment, warnings=(*attachment.warnings, error.message))
 
 
-def _finding(reading: JobReading, key: str, answer: Answer) -> Finding:
+def _finding(reading: JobReading, key: str, answer: SavedAnswer) -> Finding:
     day = time.strftime("%Y-%m-%d", time.localtime(answer.given))
     found = next((finding for finding in reading.findings if finding.key == key), None)
     differs = found is not None and found.value != answer.value

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..anomalies.anomaly import Anomaly
     from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
     from .divergence_status import Comparison
-    from .fit import Fit
-    from .phases import RunMark
+    from .fit_check import FitResult
+    from .run_phases import PhaseStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ProcessRow:
     comparison: Comparison | None = None
     problem: str | None = None
     """Why the job that is known to run here has no budget."""
-    marks: tuple[RunMark, ...] = ()
+    phase_starts: tuple[PhaseStart, ...] = ()
     """The phases of its run, as far as their begins were seen."""
     ended_at: float | None = None
     """Unix seconds of the first reading without it; ``process`` and ``gpu`` are then those of the last one with it."""
@@ -55,7 +55,7 @@ class GpuRow:
     """Its MIG devices: in MIG mode all programs run in these."""
 
     @property
-    def rest_bytes(self) -> int | None:
+    def unattributed_bytes(self) -> int | None:
         """What belongs to no process: of a GPU in MIG mode without what is left over on its devices, where it counts.
 
         None where that is not known, and of a device whose memory another one stands for.
@@ -65,10 +65,10 @@ class GpuRow:
         rest = self.reading.remaining_bytes
         if rest is None or not self.devices:
             return rest
-        return max(0, rest - sum(device.rest_bytes or 0 for device in self.devices))
+        return max(0, rest - sum(device.unattributed_bytes or 0 for device in self.devices))
 
     @property
-    def budgeted(self) -> tuple[ProcessRow, ...]:
+    def rows_with_budget(self) -> tuple[ProcessRow, ...]:
         """The processes whose job has a budget."""
         return tuple(row for row in self.rows if row.budget)
 
@@ -125,12 +125,12 @@ class PendingRow:
 
     job: Job
     budget: Budget | None = None
-    fit: Fit | None = None
+    fit: FitResult | None = None
     problem: str | None = None
     """Why there is no budget."""
     fits: bool = False
     """Whether it fits for sure, over the last few readings."""
-    turned_at: float | None = None
+    fits_changed_at: float | None = None
     """Unix seconds when ``fits`` last changed; None: it has not since the job was first seen to wait."""
 
 
@@ -142,18 +142,18 @@ class Board:
     gpus: tuple[GpuRow, ...]
     pending: tuple[PendingRow, ...]
     runs: tuple[RunRow, ...] = ()
-    oddities: tuple[Anomaly, ...] = ()
+    anomalies: tuple[Anomaly, ...] = ()
     """What is odd, by GPU: helpers with a context, ranks on one GPU, forgotten processes."""
     committed: Mapping[DeviceIndex, int] = field(default_factory=dict)
     """Bytes by place that are free and spoken for: running jobs will take them, or they were promised."""
 
     @property
-    def shown(self) -> tuple[GpuRow, ...]:
+    def displayed_gpus(self) -> tuple[GpuRow, ...]:
         """Every GPU, and under it its MIG devices; jobs that run in these are theirs alone."""
         return tuple(each for gpu in self.gpus for each in (_as_card(gpu), *gpu.devices))
 
     @property
-    def ended(self) -> tuple[ProcessRow, ...]:
+    def ended_processes(self) -> tuple[ProcessRow, ...]:
         """The processes of runs that have ended and were not dismissed yet."""
         return tuple(row for run in self.runs for row in run.rows if row.ended_at is not None)
 
@@ -175,7 +175,7 @@ def commitments(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
     """What running jobs have not yet taken of their budgets, unless they are steady with less: bytes by place."""
     committed: dict[DeviceIndex, int] = {}
     for gpu in gpus:
-        for row in gpu.budgeted:
+        for row in gpu.rows_with_budget:
             steady = row.comparison is not None and row.comparison.phase == "steady"
             if row.budget and row.process.used_bytes is not None and not steady:
                 rest = row.budget.steady_device_bytes - row.process.used_bytes

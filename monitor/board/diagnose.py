@@ -10,7 +10,7 @@ from ..snapshot.snapshot import GpuProcess
 from .divergence_status import Comparison
 
 
-def why(
+def diagnose(
     budget: Budget,
     comparison: Comparison,
     process: GpuProcess | None,
@@ -27,7 +27,7 @@ def why(
         estimate: a quick estimate of a changed job; may raise VramtopError.
         assumed: dotted keys of the job that nobody wrote down (``Finding.written``).
     """
-    most, now = comparison.high_water, comparison.observed_bytes
+    most, now = comparison.peak_usage, comparison.observed_bytes
     seen = Observation(
         device_bytes=now if most is None or comparison.phase == "loading" else most.size_bytes,
         now_bytes=now,

@@ -8,8 +8,8 @@ from vramtop.estimator.common.sizes import MIB, format_gib
 
 from ..snapshot.history import MemorySample, usual_interval
 from ..snapshot.snapshot import GpuProcess
-from .phases import MOVED, STEADY_STEPS, PhaseTracker, RunPhase
-from .trend import SIGNIFICANT, Trend, growth
+from .memory_growth import MIN_DEVIATIONS, GrowthTrend, find_growth
+from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase
 
 Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "ended", "out_of_memory", "unknown"]
 
@@ -20,13 +20,13 @@ _STILL_GROWING = 2.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HighWater:
+class PeakUsage:
     """The most that a process has held on one GPU."""
 
     size_bytes: int
-    how: Literal["probe", "accounting", "seen"]
+    source: Literal["probe", "accounting", "seen"]
     """Told by torch's own counters, by the driver, or the highest of the readings: what was between two is unseen."""
-    every_seconds: float | None = None
+    interval_seconds: float | None = None
     """How far apart the readings are, where they are all that is known."""
 
 
@@ -37,7 +37,7 @@ class Comparison:
     status: Status
     observed_bytes: int | None
     """What the process holds now, as NVML counts it."""
-    high_water: HighWater | None
+    peak_usage: PeakUsage | None
     """The most that it has held; None where it was never known to hold anything."""
     expected_bytes: int
     """What the budget says it will hold once it runs steadily."""
@@ -45,7 +45,7 @@ class Comparison:
     """The status in words, for people."""
     phase: RunPhase | None = None
     """Where in its run the process is; None: that cannot be told."""
-    trend: Trend | None = None
+    trend: GrowthTrend | None = None
     """Of a job that grows although it should be steady."""
 
     @property
@@ -90,7 +90,7 @@ def compare(
     return Comparison(
         status=status,
         observed_bytes=observed,
-        high_water=high_water(tracker.peak_bytes, history, process),
+        peak_usage=peak_usage(tracker.peak_bytes, history, process),
         expected_bytes=budget.steady_device_bytes,
         sentence=_sentence(status, observed, tracker) if trend is None else _growing(trend, observed, left_bytes),
         phase=tracker.phase if observed is not None else None,
@@ -98,7 +98,7 @@ def compare(
     )
 
 
-def high_water(seen_bytes: int | None, history: Sequence[MemorySample], process: GpuProcess | None) -> HighWater | None:
+def peak_usage(seen_bytes: int | None, history: Sequence[MemorySample], process: GpuProcess | None) -> PeakUsage | None:
     """The most that a process has held, by who knows best.
 
     Torch's own peak of what it reserved is told by the probe; what the process holds beside that (context, libraries)
@@ -108,12 +108,12 @@ def high_water(seen_bytes: int | None, history: Sequence[MemorySample], process:
     if process and counters and None not in (counters.reserved_peak_bytes, counters.reserved_bytes, process.used_bytes):
         beside = (process.used_bytes or 0) - (counters.reserved_bytes or 0)
         told = (counters.reserved_peak_bytes or 0) + max(0, beside)
-        return HighWater(size_bytes=max(told, seen_bytes or 0), how="probe")
+        return PeakUsage(size_bytes=max(told, seen_bytes or 0), source="probe")
     if process and process.peak_bytes is not None:
-        return HighWater(size_bytes=max(process.peak_bytes, seen_bytes or 0), how="accounting")
+        return PeakUsage(size_bytes=max(process.peak_bytes, seen_bytes or 0), source="accounting")
     if seen_bytes is None:
         return None
-    return HighWater(size_bytes=seen_bytes, how="seen", every_seconds=usual_interval(history))
+    return PeakUsage(size_bytes=seen_bytes, source="seen", interval_seconds=usual_interval(history))
 
 
 def _status(tracker: PhaseTracker, observed: int | None) -> Status:
@@ -131,7 +131,7 @@ def _status(tracker: PhaseTracker, observed: int | None) -> Status:
 
 def _trend(
     tracker: PhaseTracker, history: Sequence[MemorySample], process: GpuProcess | None, *, lasting: bool
-) -> Trend | None:
+) -> GrowthTrend | None:
     """Of the readings since the job first held what its budget says; none before its second step."""
     counters = process.counters if process else None
     if counters and counters.steps is not None and counters.steps < STEADY_STEPS:
@@ -139,8 +139,8 @@ def _trend(
     budget = tracker.budget
     known = [(time, size) for time, size in history if size is not None]
     begun = next((at for at, (_, size) in enumerate(known) if size >= budget.peak.low_bytes), len(known))
-    least = max(64 * MIB, round(MOVED * budget.steady_device_bytes))
-    return growth(known[begun:], least_bytes=least, deviations=_STILL_GROWING if lasting else SIGNIFICANT)
+    least = max(64 * MIB, round(MIN_CHANGE_FRACTION * budget.steady_device_bytes))
+    return find_growth(known[begun:], least_bytes=least, deviations=_STILL_GROWING if lasting else MIN_DEVIATIONS)
 
 
 def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> str:
@@ -172,11 +172,11 @@ def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> st
             return "its memory cannot be read"
 
 
-def _growing(trend: Trend, observed: int | None, left_bytes: int | None) -> str:
+def _growing(trend: GrowthTrend, observed: int | None, left_bytes: int | None) -> str:
     per_minute = format_gib(round(trend.bytes_per_second * 60))
     said = f"holds {format_gib(observed)} GiB and grows by {per_minute} GiB a minute although it should be steady"
     if left_bytes is None:
-        return f"{said} ({trend.how_sure})"
+        return f"{said} ({trend.confidence})"
     minutes = trend.seconds_until(left_bytes) / 60
     when = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"
-    return f"{said}; the card is full in about {when} ({trend.how_sure})"
+    return f"{said}; the card is full in about {when} ({trend.confidence})"

@@ -7,11 +7,19 @@ from typing import Any
 from vramtop.estimator.budget.serving_need import ServingNeed
 from vramtop.estimator.common.sizes import format_gib
 
-from .fit import BEST_FIRST, Fit, GpuVerdict, Room, Verdict, candidates, there_are
+from .fit_check import (
+    BEST_FIRST,
+    DeviceCapacity,
+    DeviceVerdict,
+    FitResult,
+    Verdict,
+    device_count_text,
+    placeable_devices,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class ServingFit:
     """What vLLM makes of the smallest card that it is placed on."""
 
     need: ServingNeed
@@ -35,19 +43,19 @@ class Serving:
         }
 
 
-def fit_serving(need: ServingNeed, ranks: int, rooms: Sequence[Room]) -> Fit:
+def check_serving_fit(need: ServingNeed, ranks: int, rooms: Sequence[DeviceCapacity]) -> FitResult:
     """Place so many ranks on the roomiest cards: vLLM starts where its share is free and large enough."""
     by_room = {room: _serving_on(need, room) for room in rooms}
     verdicts = {
-        room: GpuVerdict(room=room, verdict=_judge(by_room[room], room), need_bytes=_asked(by_room[room]))
+        room: DeviceVerdict(device=room, verdict=_judge(by_room[room], room), need_bytes=_asked(by_room[room]))
         for room in rooms
     }
     order = sorted(
-        candidates(rooms, ranks), key=lambda room: (room.available_bytes is None, -(room.available_bytes or 0))
+        placeable_devices(rooms, ranks), key=lambda room: (room.available_bytes is None, -(room.available_bytes or 0))
     )
     chosen = order[:ranks]
     if len(chosen) < ranks:
-        sentence = f"needs {ranks} GPUs, and {there_are(len(chosen), rooms)}"
+        sentence = f"needs {ranks} GPUs, and {device_count_text(len(chosen), rooms)}"
         return _fit("does_not_fit", verdicts, chosen, sentence, None)
     fullest = max(chosen, key=lambda room: BEST_FIRST.index(verdicts[room].verdict))
     verdict, serving = verdicts[fullest].verdict, by_room[fullest]
@@ -56,30 +64,34 @@ def fit_serving(need: ServingNeed, ranks: int, rooms: Sequence[Room]) -> Fit:
 
 
 def _fit(
-    verdict: Verdict, verdicts: dict[Room, GpuVerdict], chosen: Sequence[Room], sentence: str, serving: Serving | None
-) -> Fit:
+    verdict: Verdict,
+    verdicts: dict[DeviceCapacity, DeviceVerdict],
+    chosen: Sequence[DeviceCapacity],
+    sentence: str,
+    serving: ServingFit | None,
+) -> FitResult:
     margins = [verdicts[room].margin_bytes for room in chosen]
     known = [margin for margin in margins if margin is not None]
-    return Fit(
+    return FitResult(
         verdict=verdict,
         gpus=tuple(verdicts.values()),
-        placed=tuple(chosen),
+        rank_devices=tuple(chosen),
         margin_bytes=min(known) if known and len(known) == len(chosen) else None,
         sentence=sentence,
         serving=serving,
     )
 
 
-def _asked(serving: Serving | None) -> int:
+def _asked(serving: ServingFit | None) -> int:
     return serving.asked_bytes if serving else 0
 
 
-def _serving_on(need: ServingNeed, room: Room) -> Serving | None:
+def _serving_on(need: ServingNeed, room: DeviceCapacity) -> ServingFit | None:
     """On one card; None where its total is not known. CUDA's total leaves out what the driver keeps."""
     if room.total_bytes is None:
         return None
     total = room.total_bytes - room.reserved_bytes
-    return Serving(
+    return ServingFit(
         need=need,
         asked_bytes=need.asked_bytes(total),
         cache_bytes=need.cache_bytes(total),
@@ -88,7 +100,7 @@ def _serving_on(need: ServingNeed, room: Room) -> Serving | None:
     )
 
 
-def _judge(serving: Serving | None, room: Room) -> Verdict:
+def _judge(serving: ServingFit | None, room: DeviceCapacity) -> Verdict:
     """Whether vLLM starts there."""
     if serving is None or room.available_bytes is None:
         return "unknown"
@@ -97,7 +109,7 @@ def _judge(serving: Serving | None, room: Room) -> Verdict:
     return "fits" if serving.need.high_bytes <= serving.asked_bytes else "tight"
 
 
-def _sentence(verdict: Verdict, serving: Serving, room: Room) -> str:
+def _sentence(verdict: Verdict, serving: ServingFit, room: DeviceCapacity) -> str:
     """The verdict in words, for the fullest of the cards."""
     need = serving.need
     share = f"vLLM takes {need.utilization:g} of each card, {format_gib(serving.asked_bytes)} GiB"

@@ -18,7 +18,7 @@ from ..host.process_identity import is_running
 from ..snapshot.history import History
 from ..snapshot.mig_devices import mig_devices, processes_by_device
 from .board import Board, GpuRow, PendingRow, ProcessRow, commitments
-from .runs import Follower
+from .run_tracker import RunTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,22 +66,22 @@ class Watchlist:
         estimate: a quick estimate of a job; may raise VramtopError. Called once per job.
         history: what was seen of all processes.
         is_running: whether a process of this machine still runs.
-        oddities: finds what is odd on the GPUs.
-        on_pend: told of each job that begins to wait, on the caller's thread.
-        on_unpend: told of each that waits no longer.
-        reserved: bytes by place that are promised to jobs about to start.
-        host: the RAM of the snapshot's machine; None: not known, and not reckoned with.
+        anomaly_detector: finds what is odd on the GPUs.
+        on_pending_added: told of each job that begins to wait, on the caller's thread.
+        on_pending_removed: told of each that waits no longer.
+        reserved_bytes: bytes by place that are promised to jobs about to start.
+        host_memory: the RAM of the snapshot's machine; None: not known, and not reckoned with.
     """
 
     estimate: Callable[[Job], Budget]
     history: History = field(default_factory=History)
     is_running: Callable[[ProcessKey], bool] = is_running
     """Whether a process of this machine still runs."""
-    oddities: AnomalyDetector = field(default_factory=AnomalyDetector)
-    on_pend: Callable[[Job], None] = lambda _: None
-    on_unpend: Callable[[Job], None] = lambda _: None
-    reserved: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda _: {}
-    host: Callable[[Snapshot], HostRam | None] = lambda _: None
+    anomaly_detector: AnomalyDetector = field(default_factory=AnomalyDetector)
+    on_pending_added: Callable[[Job], None] = lambda _: None
+    on_pending_removed: Callable[[Job], None] = lambda _: None
+    reserved_bytes: Callable[[Snapshot], Mapping[DeviceIndex, int]] = lambda _: {}
+    host_memory: Callable[[Snapshot], HostRam | None] = lambda _: None
     _runs: list[WatchedJob] = field(default_factory=list)
     _pending: list[Job] = field(default_factory=list)
     _budgets: dict[bytes, Budget | str] = field(default_factory=dict)
@@ -91,15 +91,15 @@ class Watchlist:
     """The same budget gives the same object, by which its processes are followed."""
     _standings: dict[bytes, _Standing] = field(default_factory=dict)
     """Of the jobs that wait."""
-    _follower: Follower = field(init=False)
+    _follower: RunTracker = field(init=False)
     _newest: Snapshot | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        self._follower = Follower(self.history, self.is_running)
+        self._follower = RunTracker(self.history, self.is_running)
 
     @property
-    def card(self) -> Gpu | None:
+    def gpu_type(self) -> Gpu | None:
         """The catalogue's entry for the first GPU of the newest snapshot, for estimates meant for this machine."""
         from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # not at start-up
 
@@ -107,7 +107,7 @@ class Watchlist:
         first = next((gpu for gpu in newest.gpus if gpu.name), None) if newest else None
         return match_nvml_name(first.name, first.total_bytes) if first and first.name else None
 
-    def watch(self, watched: WatchedJob) -> None:
+    def add_run(self, watched: WatchedJob) -> None:
         """Hold these processes against this job from the next snapshot on; it takes the place of an older one."""
         with self._lock:
             self._dismissed.discard(watched.pids)
@@ -115,35 +115,35 @@ class Watchlist:
             others = [run for run in self._runs[at:] if not _overlap(run, watched)]
             self._runs = [*self._runs[:at], watched, *others]
 
-    def dismiss(self, pids: Iterable[ProcessKey]) -> None:
+    def dismiss_runs(self, pids: Iterable[ProcessKey]) -> None:
         """Forget the runs of these processes, whether they have ended or not."""
         with self._lock:
             keys = set(pids)
             self._dismissed.add(tuple(pids))
             self._runs = [run for run in self._runs if not keys & set(run.pids)]
 
-    def pend(self, job: Job) -> None:
+    def add_pending(self, job: Job) -> None:
         """Put a job at the end of those that wait; one that waits already stays where it is."""
         with self._lock:
             if job in self._pending:
                 return
             self._pending.append(job)
-        self.on_pend(job)
+        self.on_pending_added(job)
 
-    def unpend(self, job: Job) -> None:
+    def remove_pending(self, job: Job) -> None:
         """Take a job from those that wait."""
         with self._lock:
             if job not in self._pending:
                 return
             self._pending.remove(job)
-        self.on_unpend(job)
+        self.on_pending_removed(job)
 
-    def refine(self, budget: Budget) -> None:
+    def set_budget(self, budget: Budget) -> None:
         """Use a better budget for its job than the quick estimate."""
         with self._lock:
             self._keep(_identity(budget.job), budget)
 
-    def watched(self) -> tuple[WatchedJob, ...]:
+    def runs(self) -> tuple[WatchedJob, ...]:
         """The jobs that run, with their processes, in the order in which they came to be known."""
         with self._lock:
             return tuple(self._runs)
@@ -157,25 +157,25 @@ class Watchlist:
         """Take a snapshot in and say how everything stands now."""
         with self._lock:
             if snapshot is not self._newest:
-                self._follower.take_in(snapshot)
+                self._follower.record(snapshot)
                 self._newest = snapshot
             watched = (*self._runs, *self._recorded(snapshot))
             running = {key: (run, at) for run in watched for at, key in enumerate(run.pids)}
             gpus = tuple(self._gpu_row(snapshot, gpu, running) for gpu in snapshot.gpus)
             waiting = (*(job for job in snapshot.pending if job not in self._pending), *self._pending)
             committed = commitments(gpus)
-            for place, size in self.reserved(snapshot).items():
+            for place, size in self.reserved_bytes(snapshot).items():
                 committed[place] = committed.get(place, 0) + size
             return Board(
                 snapshot=snapshot,
                 gpus=gpus,
                 pending=self._pending_rows(snapshot, committed, waiting),
                 committed=committed,
-                runs=self._follower.runs(snapshot, gpus, watched, self._budget),
-                oddities=self.oddities.update(snapshot),
+                runs=self._follower.run_rows(snapshot, gpus, watched, self._budget),
+                anomalies=self.anomaly_detector.update(snapshot),
             )
 
-    def again(self) -> Board | None:
+    def rebuild_board(self) -> Board | None:
         """The newest snapshot anew, after jobs or budgets have changed; None before the first."""
         with self._lock:
             return self.update(self._newest) if self._newest else None
@@ -211,7 +211,7 @@ class Watchlist:
         if run is None:
             return row
         budget = self._budget_of(run, rank)
-        return replace(row, problem=budget) if isinstance(budget, str) else self._follower.follow(row, budget)
+        return replace(row, problem=budget) if isinstance(budget, str) else self._follower.compare_process(row, budget)
 
     def _pending_rows(
         self, snapshot: Snapshot, committed: Mapping[DeviceIndex, int], waiting: Sequence[Job]
@@ -219,10 +219,10 @@ class Watchlist:
         if not waiting:
             self._standings = {}
             return ()
-        from .fit import fit, rooms_of, with_host  # not before there is a job that waits
+        from .fit_check import check_fit, device_capacities, with_host_memory  # not before there is a job that waits
 
         committed = dict(committed)
-        host = self.host(snapshot)
+        host = self.host_memory(snapshot)
         rows = []
         standings: dict[bytes, _Standing] = {}
         for job in waiting:
@@ -234,15 +234,17 @@ class Watchlist:
                 need = format_gib(max(rank.device_bytes for rank in budget.ranks))
                 rows.append(PendingRow(job=job, budget=budget, problem=f"needs {need} GiB, and no GPU is seen here"))
                 continue
-            found = fit(budget, rooms_of(snapshot, committed))
+            found = check_fit(budget, device_capacities(snapshot, committed))
             if host is not None:
-                found = with_host(found, budget, host, ranks=job.parallel.world_size)
+                found = with_host_memory(found, budget, host, ranks=job.parallel.world_size)
             standing = standings[_identity(job)] = self._standings.get(_identity(job)) or _Standing()
             standing.take(found.verdict == "fits", snapshot.time)
             turned = standing.turned_at
-            rows.append(PendingRow(job=job, budget=budget, fit=found, fits=standing.fits is True, turned_at=turned))
+            rows.append(
+                PendingRow(job=job, budget=budget, fit=found, fits=standing.fits is True, fits_changed_at=turned)
+            )
             if found.verdict in ("fits", "tight"):
-                for room, size in found.taken:
+                for room, size in found.bytes_by_device:
                     committed[room.place] = committed.get(room.place, 0) + size
         self._standings = standings
         return tuple(rows)

@@ -11,7 +11,16 @@ import psutil
 
 from ..host.process_origin import ancestor_pids
 
-PACKAGES = ("vramtop-budget", "textual", "nvidia-ml-py", "pynvml", "psutil", "msgspec", "platformdirs", "PyYAML")
+REPORTED_PACKAGES = (
+    "vramtop-budget",
+    "textual",
+    "nvidia-ml-py",
+    "pynvml",
+    "psutil",
+    "msgspec",
+    "platformdirs",
+    "PyYAML",
+)
 """vramtop, what it depends on, and the retired package that takes the place of nvidia-ml-py's module."""
 _SHAPE = re.compile(r"[A-Za-z0-9._+,:=@-]{1,60}")
 """What the settings that are shown look like; anything else is only said to be set."""
@@ -61,7 +70,7 @@ class SystemFacts:
     """Settings that matter, by a list of what may be shown; values of others are never read."""
 
 
-def system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) -> SystemFacts:
+def collect_system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) -> SystemFacts:
     """Of this machine.
 
     Args:
@@ -92,7 +101,7 @@ def _packages() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in PACKAGES:
+    for name in REPORTED_PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

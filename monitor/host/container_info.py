@@ -1,4 +1,4 @@
-"""In what a process runs: a Slurm job, a Kubernetes pod, a container; by its cgroup and its environment."""
+"""The Slurm job, Kubernetes pod or container that a process runs in, from its cgroup and its environment."""
 
 import re
 from collections.abc import Mapping
@@ -10,24 +10,28 @@ _CONTAINERS = (
     ("Podman container", re.compile(r"/libpod-([0-9a-f]{12})[0-9a-f]{52}")),
     ("container", re.compile(r"/(?:cri-containerd-|crio-)([0-9a-f]{12})[0-9a-f]{52}")),
 )
+"""Kinds of containers with the pattern of their cgroups, in order of preference."""
 _SLURM = re.compile(r"/job_(\d+)(?:/step_([^/\s]+))?")
 
 
 def container_info(pid: int, environ: Mapping[str, str] | None) -> tuple[str, ...]:
-    """In words, outermost first: ``Slurm job 4711 step 0 (sft-llama)``, ``pod 12ab...``; empty for a plain process.
+    """Return descriptions, outermost first: ``Slurm job 4711 step 0 (sft-llama)``, ``pod 12ab...``.
 
     Args:
         pid: of the process.
-        environ: its environment, where it may be seen.
+        environ: its environment; None: hidden.
+
+    Returns:
+        An empty tuple if it runs directly on the machine.
     """
     try:
         cgroup = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
         cgroup = ""
-    return (*_scheduler(cgroup, environ or {}), *_container(cgroup, environ or {}))
+    return (*_slurm_job(cgroup, environ or {}), *_container(cgroup, environ or {}))
 
 
-def _scheduler(cgroup: str, environ: Mapping[str, str]) -> list[str]:
+def _slurm_job(cgroup: str, environ: Mapping[str, str]) -> list[str]:
     found = _SLURM.search(cgroup) if "slurm" in cgroup else None
     number = found[1] if found else environ.get("SLURM_JOB_ID")
     if not number:
@@ -38,10 +42,8 @@ def _scheduler(cgroup: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _container(cgroup: str, environ: Mapping[str, str]) -> list[str]:
-    said: list[str] = []
-    for what, pattern in _CONTAINERS:
-        found = pattern.search(cgroup)
-        if found and not (what == "container" and said):
-            named = environ.get("HOSTNAME") if what == "pod" else None  # a pod's host name is its own
-            said.append(f"{what} {named or found[1].replace('_', '-')}")
-    return said[:1]
+    for kind, pattern in _CONTAINERS:
+        if found := pattern.search(cgroup):
+            pod_name = environ.get("HOSTNAME") if kind == "pod" else None  # a pod's host name is its own name
+            return [f"{kind} {pod_name or found[1].replace('_', '-')}"]
+    return []

@@ -1,4 +1,4 @@
-"""The machine's RAM: what of it can be had, and whether a job's processes find room in it."""
+"""The machine's RAM: how much of it is available, and whether the processes of a job fit in it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,15 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRam:
-    """What RAM a job can have."""
+    """RAM that a job can use."""
 
     available_bytes: int
-    """Free, or in caches that the system drops when it is asked for; within the container's limit."""
+    """Free, or in caches that the system drops on demand; within the container's limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostVerdict:
-    """Whether the ranks of one machine fit its RAM."""
+    """Whether the ranks on one machine fit its RAM."""
 
     verdict: Literal["fits", "tight", "does_not_fit"]
     need: "HostNeed"
@@ -31,7 +31,7 @@ class HostVerdict:
     sentence: str
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``host``."""
+        """Return the contract's ``host``."""
         from vramtop.estimator.formula.host_memory import ASSUMPTION  # not at start-up: it brings the estimator
 
         return {
@@ -43,53 +43,60 @@ class HostVerdict:
 
 
 def available_host_memory(cgroup: Path = _CGROUP) -> HostRam:
-    """Of this machine, and of the control group we are in (version 2, as its own root shows it).
+    """Return the RAM available on this machine and within vramtop's control group (version 2).
 
     Args:
-        cgroup: where the group's files lie.
+        cgroup: folder of the control group's files, as the group sees itself.
     """
     import psutil
 
     available = int(psutil.virtual_memory().available)
-    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
+    limit, used = _read_bytes(cgroup / "memory.max"), _read_bytes(cgroup / "memory.current")
     if limit is not None and used is not None:
-        available = min(available, max(0, limit - used + _inactive_files(cgroup)))
+        available = min(available, max(0, limit - used + _inactive_file_bytes(cgroup)))
     return HostRam(available_bytes=available)
 
 
 def host_total_bytes(cgroup: Path = _CGROUP) -> int:
-    """This machine's RAM, or as much of it as the control group may use.
+    """Return this machine's RAM, or the control group's limit if that is less.
 
     Args:
-        cgroup: where the group's files lie.
+        cgroup: folder of the control group's files.
     """
     import psutil
 
-    total, limit = int(psutil.virtual_memory().total), _number(cgroup / "memory.max")
+    total, limit = int(psutil.virtual_memory().total), _read_bytes(cgroup / "memory.max")
     return total if limit is None else min(total, limit)
 
 
-def host_verdict(need: "HostNeed", room: HostRam, *, ranks: int) -> HostVerdict:
-    """Hold the need of so many ranks of one machine against its RAM."""
+def host_verdict(need: "HostNeed", ram: HostRam, *, ranks: int) -> HostVerdict:
+    """Compare the host memory that a number of ranks need with the machine's RAM.
+
+    Args:
+        need: of one rank and of the machine.
+        ram: available on the machine.
+        ranks: number of ranks on the machine.
+    """
     peak, high = need.peak_bytes(ranks), need.high_bytes(ranks)
     loading = need.loading_bytes(ranks) >= need.steady_bytes(ranks)
     when = "while loading" if loading else "while training"
     each = f"{ranks} processes need" if ranks > 1 else "the process needs"
-    have = f"{format_gib(room.available_bytes)} GiB are available"
+    have = f"{format_gib(ram.available_bytes)} GiB are available"
     verdict: Literal["fits", "tight", "does_not_fit"]
-    if peak > room.available_bytes:
+    if peak > ram.available_bytes:
         verdict = "does_not_fit"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, and {have}"
-    elif high > room.available_bytes:
+    elif high > ram.available_bytes:
         verdict = "tight"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}, perhaps {format_gib(high)}, and {have}"
     else:
         verdict = "fits"
         sentence = f"{each} {format_gib(peak)} GiB of host memory {when}; {have}"
-    return HostVerdict(verdict=verdict, need=need, ranks=ranks, available_bytes=room.available_bytes, sentence=sentence)
+    return HostVerdict(verdict=verdict, need=need, ranks=ranks, available_bytes=ram.available_bytes, sentence=sentence)
 
 
-def _number(path: Path) -> int | None:
+def _read_bytes(path: Path) -> int | None:
+    """Return the number in a control group's file; None if there is none, such as ``max``."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -97,8 +104,8 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _inactive_files(cgroup: Path) -> int:
-    """Pages of files that the group can drop; 0 where it does not say."""
+def _inactive_file_bytes(cgroup: Path) -> int:
+    """Return the page cache that the group can drop; 0 if unknown."""
     try:
         lines = (cgroup / "memory.stat").read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):

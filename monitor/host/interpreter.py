@@ -1,4 +1,4 @@
-"""The Python interpreter of a running process and the versions installed beside it; nothing is executed."""
+"""The Python interpreter of a running process and the versions installed with it; nothing is executed."""
 
 import os
 import re
@@ -6,31 +6,31 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .process_tree import ProcessInfo
+from .process_info import ProcessInfo
 
 FRAMEWORKS = (
     *("torch", "transformers", "trl", "accelerate", "peft", "deepspeed", "bitsandbytes", "liger_kernel"),
     *("litgpt", "torchtitan"),
 )
-_PACKAGES = ("site-packages", "dist-packages")
-_MOST_MAPS = 2**22
-"""Of the list of what a process has mapped: it is as long as the process makes it."""
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+_MAX_MAPS_BYTES = 2**22
+"""Read of ``/proc/PID/maps``, whose length is up to the process."""
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
 def find_interpreter(process: ProcessInfo, *, root: Path | None = None) -> Path | None:
-    """The interpreter as the process was started, so that a virtual environment's is not mistaken for the system's.
+    """Find the interpreter by the path with which the process was started, which names its virtual environment.
 
     Args:
         process: the process.
-        root: its root folder as it is reached from here; None: the same as ours.
+        root: path of its root folder as seen from here; None: it shares ours.
     """
     environ = process.environ or {}
-    named = process.argv[0] if process.argv else ""
+    command = process.argv[0] if process.argv else ""
     candidates: list[Path | None] = []
-    if _PYTHON.fullmatch(Path(named).name):
-        on_path = shutil.which(named, path=environ.get("PATH")) if "/" not in named and root is None else None
-        candidates.append(Path(on_path) if on_path else (process.cwd or Path()) / named if "/" in named else None)
+    if _PYTHON.fullmatch(Path(command).name):
+        on_path = shutil.which(command, path=environ.get("PATH")) if "/" not in command and root is None else None
+        candidates.append(Path(on_path) if on_path else (process.cwd or Path()) / command if "/" in command else None)
     candidates += [
         Path(environ[variable]) / "bin" / "python"
         for variable in ("VIRTUAL_ENV", "CONDA_PREFIX")
@@ -42,19 +42,24 @@ def find_interpreter(process: ProcessInfo, *, root: Path | None = None) -> Path 
 
 
 def installed_versions(process: ProcessInfo, interpreter: Path | None, *, root: Path | None = None) -> dict[str, str]:
-    """Versions of the frameworks by name, from the names of their ``*.dist-info`` folders.
+    """Return the frameworks' versions by name, from the names of their ``*.dist-info`` folders.
 
-    A library that is seen loaded counts where it was loaded from; others as Python looks for them: first in PYTHONPATH,
-    then beside the interpreter.
+    A package with loaded libraries counts where these were loaded from; others where Python looks for them: first in
+    PYTHONPATH, then in the interpreter's package folders.
+
+    Args:
+        process: the process.
+        interpreter: its interpreter, if known.
+        root: path of its root folder as seen from here; None: it shares ours.
     """
-    loaded = _loaded_from(process.pid)
-    named = [Path(folder) for folder in (process.environ or {}).get("PYTHONPATH", "").split(":") if folder[:1] == "/"]
-    others = [*(_under(root, folder) for folder in named), *_beside(interpreter)]
+    loaded = _loaded_packages(process.pid)
+    python_path = (process.environ or {}).get("PYTHONPATH", "").split(":")
+    others = [*(_under(root, Path(each)) for each in python_path if each[:1] == "/"), *_package_folders(interpreter)]
     versions: dict[str, str] = {}
     for framework in FRAMEWORKS:
-        seen = [_under(root, Path(folder)) for folder, package in loaded if package == framework]
+        own = [_under(root, Path(folder)) for folder, package in loaded if package == framework]
         rest = [_under(root, Path(folder)) for folder, package in loaded if package != framework]
-        for folder in dict.fromkeys((*seen, *others, *rest)):
+        for folder in dict.fromkeys((*own, *others, *rest)):
             found = sorted(folder.glob(f"{framework}-*.dist-info"))
             if found:
                 versions[framework] = found[-1].name.removesuffix(".dist-info").partition("-")[2]
@@ -62,27 +67,27 @@ def installed_versions(process: ProcessInfo, interpreter: Path | None, *, root: 
     return versions
 
 
-def _beside(interpreter: Path | None) -> Iterator[Path]:
-    """The package folders of an interpreter, its virtual environment's first."""
+def _package_folders(interpreter: Path | None) -> Iterator[Path]:
+    """Yield the package folders of an interpreter, its virtual environment's first."""
     if interpreter is None:
         return
     for prefix in dict.fromkeys((interpreter.parent.parent, interpreter.resolve().parent.parent)):
         for library in ("lib", "lib64", "local/lib"):
-            yield from sorted((prefix / library).glob("python3*/site-packages"))
-            yield from sorted((prefix / library).glob("python3*/dist-packages"))
+            for name in _PACKAGE_FOLDERS:
+                yield from sorted((prefix / library).glob(f"python3*/{name}"))
 
 
-def _loaded_from(pid: int) -> Iterable[tuple[str, str]]:
-    """Package folders with the packages whose libraries are loaded from them."""
+def _loaded_packages(pid: int) -> Iterable[tuple[str, str]]:
+    """Return (package folder, package) for each package of which the process has a library loaded."""
     try:
         with Path(f"/proc/{pid}/maps").open("rb") as file:
-            maps = file.read(_MOST_MAPS).decode("utf-8", errors="replace")
+            maps = file.read(_MAX_MAPS_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ()
     found: dict[tuple[str, str], None] = {}
     for line in maps.splitlines():
         _, slash, path = line.partition("/")
-        for kind in _PACKAGES:
+        for kind in _PACKAGE_FOLDERS:
             folder, mark, package = f"{slash}{path}".partition(f"/{kind}/")
             if mark:
                 found[f"{folder}/{kind}", package.partition("/")[0]] = None

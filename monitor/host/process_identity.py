@@ -1,23 +1,129 @@
-"""Process identity: pid and start time together, since the system reuses pids."""
+"""Process identity: a pid together with its start time, since the system reuses pids. Reads ``/proc``, no psutil."""
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..snapshot.snapshot import ProcessKey
 
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+MAX_START_DIFFERENCE_SECONDS = 0.5 / _TICKS_PER_SECOND
+"""Start times are counted in clock ticks: half a tick is rounding, a whole one is another process."""
+_MAX_STAT_BYTES = 1024
+_REAL_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """The fields of ``/proc/PID/stat`` (proc_pid_stat(5)) that vramtop uses."""
+
+    start_ticks: int
+    """Start time in clock ticks since boot."""
+    thread_name: bytes
+    """``4711 (python``. Changes when the process executes another program or gives itself another title."""
+    state: bytes
+    """One letter, such as ``R`` (running), ``T`` (stopped) or ``Z`` (zombie)."""
+    parent: int | None
+    """Pid of its parent; None also where the parent is in another pid namespace."""
+    terminal: int
+    """Number of its controlling terminal; 0: none."""
+    flags: int
+    """The kernel's flags (``PF_*`` of include/linux/sched.h)."""
+    cpu_ticks: int
+    """Clock ticks in user and in kernel mode."""
+
+    @property
+    def is_zombie(self) -> bool:
+        """True if it has ended and its parent has not reaped it yet."""
+        return self.state in b"ZX"
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time used so far."""
+        return self.cpu_ticks / _TICKS_PER_SECOND
+
+    def start_time(self, boot_time: float) -> float:
+        """Unix seconds, equal to psutil's ``create_time``."""
+        return self.start_ticks / _TICKS_PER_SECOND + boot_time
+
 
 def is_running(key: ProcessKey) -> bool:
-    """Whether a process of this machine still runs; one whose start is not known cannot be told from a later one."""
-    import psutil  # not before there is a run
+    """Return True if a process of this machine still runs; a process that may not be read counts as running.
 
-    pid, started = key
+    Args:
+        key: its pid and start time; with a start time of None, any process with this pid counts.
+    """
+    pid, start_time = key
     try:
-        process = psutil.Process(pid)
-        same = started is None or abs(process.create_time() - started) < 0.05
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.AccessDenied:
+        stat = load_stat(pid)
+    except PermissionError:
         return True
-    except psutil.Error:
+    except OSError:
         return False
+    same = start_time is None or is_same_start(stat.start_time(boot_time()), start_time)
+    return same and not stat.is_zombie
+
+
+def is_same_start(one: float, other: float) -> bool:
+    """Return True if two start times in Unix seconds are those of one process."""
+    return abs(one - other) <= MAX_START_DIFFERENCE_SECONDS
+
+
+def boot_time() -> float:
+    """Return the Unix seconds at which this machine was booted; start times are counted from there."""
+    with Path("/proc/stat").open("rb") as file:
+        return next(float(line.split()[1]) for line in file if line.startswith(b"btime"))
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return what ``/proc/PID/stat`` contains; None if the process has ended or may not be read."""
+    try:
+        return load_stat(pid)
+    except OSError:
+        return None
+
+
+def load_stat(pid: int) -> ProcessStat:
+    """Return what ``/proc/PID/stat`` contains.
+
+    Raises:
+        PermissionError: the process may not be read.
+        OSError: the process has ended.
+    """
+    descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    try:
+        line = os.read(descriptor, _MAX_STAT_BYTES)
+    finally:
+        os.close(descriptor)
+    name, _, others = line.rpartition(b")")  # the name may itself contain blanks and parentheses
+    fields = others.split(None, 20)
+    return ProcessStat(
+        start_ticks=int(fields[19]),
+        thread_name=name,
+        state=fields[0],
+        parent=int(fields[1]) or None,
+        terminal=int(fields[4]),
+        flags=int(fields[6]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+    )
+
+
+def real_uid(status: bytes) -> int | None:
+    """Return the real user id from the content of ``/proc/PID/status``."""
+    found = _REAL_UID.search(status)
+    return int(found[1]) if found else None
+
+
+def namespace_pids(pid: int) -> tuple[int, ...]:
+    """Return a process's pids from the outermost visible pid namespace to its own (``NSpid``); empty if hidden."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
+    return tuple(int(number) for number in found if len(number) < 11 and number.isdecimal())

@@ -1,63 +1,62 @@
-"""How a process came to be, as far as its odd behaviour on a GPU can be understood by that."""
+"""Origin of a process: ancestors, rank and environment at its start, which explain unusual behaviour on a GPU."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .processes import boot_time
-from .processes import start_time as started
+from .process_identity import boot_time, is_same_start, read_stat
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
-"""What launchers call a process's number; the first that is there counts (Lightning's children have the last alone)."""
-_INIT = ("systemd", "init")
-"""Who takes in processes whose parent has ended; in a container the first process starts its program itself."""
-_LONGEST_LINE = 64
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK")
+"""Environment variables in which launchers give a rank; the first that is set counts (Lightning's children have only
+the last one)."""
+_INIT_PROGRAMS = ("systemd", "init")
+"""Programs that adopt processes whose parent has ended; in a container the first process starts its program itself."""
+_MAX_ANCESTORS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOrigin:
-    """What was true of a process when it was first looked at closely."""
+    """What was true of a process when its origin was read."""
 
     ancestors: tuple[int, ...] = ()
-    """Its parent's pid, its parent's parent's, and so on, without the first process of all."""
+    """Pids of its parent, its parent's parent and so on, without the first process of the machine."""
     rank: int | None = None
-    """Its number among the processes of a job; None: it has none, or its environment is hidden."""
+    """Its rank in a job; None: it has none, or its environment is hidden."""
     environment: int | None = None
-    """The same number for two processes that began with the same environment, as a fork does; None: hidden."""
+    """Hash of the environment at its start: equal for a process and its forks; None: hidden."""
     on_mig: bool = False
-    """It takes a part of a GPU, which others may share."""
+    """It uses a MIG device, which others may share."""
     orphan: bool = False
-    """Whoever started it has ended, it has no terminal, and no service manager keeps it."""
+    """Its parent has ended, it has no terminal, and no service manager runs it."""
 
 
 def read_origin(pid: int, start_time: float | None) -> ProcessOrigin | None:
-    """Where a process comes from; None where there is none, or another one by now.
+    """Return where a process comes from; None if it has ended or another process has its pid.
 
     Args:
         pid: of the process.
         start_time: Unix seconds.
     """
-    stat = _stat(pid)
-    if not stat or start_time is None or abs(started(int(stat[19]), booted=boot_time()) - start_time) > 0.05:
+    stat = read_stat(pid)
+    if stat is None or start_time is None or not is_same_start(stat.start_time(boot_time()), start_time):
         return None
     environ = _environ(pid)
-    block = None if environ is None else hash(frozenset(environ.items()))
-    facts = environ or {}
+    variables = environ or {}
     return ProcessOrigin(
         ancestors=ancestor_pids(pid),
-        rank=next((int(facts[name]) for name in _RANKS if _NUMBER.fullmatch(facts.get(name, ""))), None),
-        environment=block,
-        on_mig=facts.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-"),
+        rank=next((int(variables[n]) for n in _RANK_VARIABLES if _NUMBER.fullmatch(variables.get(n, ""))), None),
+        environment=None if environ is None else hash(frozenset(environ.items())),
+        on_mig=variables.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-"),
         orphan=_is_orphan(pid),
     )
 
 
 def ancestor_pids(pid: int) -> tuple[int, ...]:
-    """A process's parent's pid, its parent's parent's, and so on, without the first process of all."""
+    """Return the pids of a process's parent, its parent's parent and so on, without the machine's first process."""
     found: list[int] = []
-    while (stat := _stat(pid)) and len(found) < _LONGEST_LINE:
-        pid = int(stat[1])
+    while (stat := read_stat(pid)) and len(found) < _MAX_ANCESTORS:
+        pid = stat.parent or 0
         if pid <= 1:
             break
         found.append(pid)
@@ -65,29 +64,23 @@ def ancestor_pids(pid: int) -> tuple[int, ...]:
 
 
 def _is_orphan(pid: int) -> bool:
-    stat = _stat(pid)
-    if not stat or stat[4] != "0":  # a terminal
+    stat = read_stat(pid)
+    if stat is None or stat.terminal != 0:
         return False
-    return _text(f"/proc/{int(stat[1])}/comm").strip() in _INIT and not _text(f"/proc/{pid}/cgroup").rstrip().endswith(
-        ".service"
-    )
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of proc(5)'s ``stat`` from the third on; empty for a process that is gone."""
-    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return fields if len(fields) > 4 and _NUMBER.fullmatch(fields[1]) else []
+    if _read_text(f"/proc/{stat.parent or 0}/comm").strip() not in _INIT_PROGRAMS:
+        return False
+    return not _read_text(f"/proc/{pid}/cgroup").rstrip().endswith(".service")
 
 
 def _environ(pid: int) -> dict[str, str] | None:
-    block = _text(f"/proc/{pid}/environ")
+    block = _read_text(f"/proc/{pid}/environ")
     if not block:
         return None
     pairs = (line.partition("=") for line in block.split("\0") if line)
     return {name: value for name, _, value in pairs}
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -14,30 +14,30 @@ from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
 from .checks.libraries import DISTRIBUTIONS
-from .checks.logs import REPORTING_MODULES
-from .checks.model import model_place
-from .context.context import Context, Once
-from .facts.access import Access, ask_hub
-from .facts.interpreter import JobPython
-from .facts.launch import job_environ, local_ranks
+from .checks.model import find_model_location
+from .checks.output_folders import REPORTING_MODULES
+from .context.check_context import CheckContext, LazyValue
+from .facts.hub_access import HubAccess, query_hub_access
+from .facts.job_interpreter import JobInterpreter
+from .facts.launch_environment import count_local_ranks, job_environment
 from .facts.machine import Machine
 
-BUDGET_SECONDS = 90.0
+ESTIMATE_TIMEOUT_SECONDS = 90.0
 """After so long, the closed form answers in place of anything deeper."""
 
 
 def prepare(
     job: Job,
     machine: Machine,
-    python: JobPython,
+    python: JobInterpreter,
     *,
     environ: Mapping[str, str],
     folder: Path,
     launch: Sequence[str] | None = None,
     method: MethodChoice = "auto",
     worker_python: str | None = None,
-    seconds: float = BUDGET_SECONDS,
-) -> Context:
+    seconds: float = ESTIMATE_TIMEOUT_SECONDS,
+) -> CheckContext:
     """What the checks of a job look at; nothing of it is looked at yet.
 
     Args:
@@ -51,28 +51,28 @@ def prepare(
         worker_python: the interpreter for that budget; searched for when left out.
         seconds: so long that budget may take.
     """
-    environ = job_environ(environ, launch)
+    environ = job_environment(environ, launch)
     modules = sorted({name for groups in REPORTING_MODULES.values() for group in groups for name in group})
 
     def budget(method: MethodChoice) -> Budget:
         return estimate(
             job,
             method=method,
-            gpu=machine.card,
+            gpu=machine.gpu_type,
             memory_bytes=machine.memory_bytes,
             python=worker_python,
             environ=environ,
         )
 
-    return Context(
+    return CheckContext(
         job=job,
         machine=machine,
         environ=environ,
-        folder=folder,
-        quick=Once(lambda: budget("formula")),
-        budget=Once(lambda: _within(seconds, lambda: budget(method))),
-        python=python,
-        packages=Once(
+        working_folder=folder,
+        quick_budget=LazyValue(lambda: budget("formula")),
+        deepest_budget=LazyValue(lambda: _within(seconds, lambda: budget(method))),
+        interpreter=python,
+        packages=LazyValue(
             lambda: installed_packages(
                 python.path,
                 distributions=DISTRIBUTIONS,
@@ -81,13 +81,13 @@ def prepare(
                 environ=environ,
             )
         ),
-        torch=Once(lambda: torch_build(python.path, environ=environ)),
-        access=Once(lambda: _access(job, environ)),
-        local_ranks=local_ranks(job, launch, environ, folder),
+        torch_build=LazyValue(lambda: torch_build(python.path, environ=environ)),
+        hub_access=LazyValue(lambda: _access(job, environ)),
+        local_ranks=count_local_ranks(job, launch, environ, folder),
     )
 
 
-def refuse_nonsense(context: Context) -> None:
+def validate_job(context: CheckContext) -> None:
     """Raise what is wrong with the job itself; that its model is not here is for the checks to say.
 
     Raises:
@@ -98,7 +98,7 @@ def refuse_nonsense(context: Context) -> None:
     except InputError:
         return
     with suppress(CannotTellError):
-        context.quick()
+        context.quick_budget()
 
 
 def _within(seconds: float, ask: Callable[[], Budget]) -> Budget:
@@ -114,8 +114,8 @@ def _within(seconds: float, ask: Callable[[], Budget]) -> Budget:
         timer.cancel()
 
 
-def _access(job: Job, environ: Mapping[str, str]) -> Access:
-    place = model_place(job, environ)
+def _access(job: Job, environ: Mapping[str, str]) -> HubAccess:
+    place = find_model_location(job, environ)
     if place is None or place.hub_id is None:
-        return Access(answer="open", words="nothing is to be fetched", token_from=None)
-    return ask_hub(place.hub_id, environ)
+        return HubAccess(answer="open", message="nothing is to be fetched", token_from=None)
+    return query_hub_access(place.hub_id, environ)

@@ -16,9 +16,9 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import MethodChoice, estimate
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.read_architecture import read_architecture
 
 METHODS: tuple[MethodChoice, ...] = ("formula", "exact", "traced", "auto")
 

@@ -7,9 +7,9 @@ from report import Result, groups, level, main, replay
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import resolve_model
+from vramtop.estimator.model.read_architecture import read_architecture
 
 REACHED = {  # median absolute error, share under by more than 5 %, share whose truth lies in the range
     "allocated": (0.01, 0.0, 0.98),

@@ -13,8 +13,8 @@ from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 
 ROUNDS = 5
 CONFIG: dict[str, Any] = {

@@ -70,7 +70,7 @@ def table(found: Sequence[Step]) -> str:
 
 def _round(gpus: int) -> float:
     """Seconds of processor time for one reading, on average."""
-    watchlist = Watchlist(_no_budget, oddities=AnomalyDetector(origin_of=lambda pid, started: None))
+    watchlist = Watchlist(_no_budget, anomaly_detector=AnomalyDetector(origin_of=lambda pid, started: None))
     snapshots = [_snapshot(gpus, tick) for tick in range(_READINGS + 1)]
     _draw(watchlist, snapshots[0])
     begun = time.process_time()
@@ -86,7 +86,7 @@ def _draw(watchlist: Watchlist, snapshot: Snapshot) -> None:
     for row in rows[:_IN_SIGHT]:
         _ = row.cells
     for gpu in board.gpus:
-        gpu_row_line(gpu, _WIDTH, chosen=False)
+        gpu_row_line(gpu, _WIDTH, selected=False)
 
 
 def _no_budget(job: Job) -> Budget:

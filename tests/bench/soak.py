@@ -83,8 +83,7 @@ def app(options: argparse.Namespace) -> int:
 
 
 async def _app(days: float) -> int:
-    from vramtop.tui.app.app import VramtopApp
-    from vramtop.tui.app.app_messages import BoardUpdated
+    from vramtop.tui.app.app import BoardUpdated, VramtopApp
 
     watchlist = Watchlist(estimate=estimate, is_running=lambda _: False)
     held = Held(round(days * 8_640))
@@ -193,10 +192,10 @@ def machine(days: float, interval: float, watchlist: Watchlist) -> Iterator[Snap
         hour, second = divmod(tick * interval, 3600)
         if second < interval:
             for run in runs:
-                watchlist.dismiss(run.pids)
+                watchlist.dismiss_runs(run.pids)
             runs = [_begin(next(pids), now, round(hour), gpu) for gpu in range(0, GPUS, 2)]
             for run in runs:
-                watchlist.watch(run)
+                watchlist.add_run(run)
         if tick % 30 == 0:
             row = others[chance.randrange(GPUS)]
             row[chance.randrange(BACKGROUND)] = _other(next(pids), now, chance)

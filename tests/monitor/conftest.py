@@ -19,10 +19,10 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.trace.installed_packages import InstalledPackages, TorchBuild
-from vramtop.monitor.board.fit import rooms_of
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.access import Access
-from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.board.fit_check import device_capacities
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.hub_access import HubAccess
+from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
 
@@ -386,28 +386,30 @@ def clock() -> FakeClock:
 @pytest.fixture
 def make_context(
     tmp_path: Path, make_budget: Callable[..., Budget], make_gpu: Callable[..., GpuReading], make_snapshot: Any
-) -> Callable[..., Context]:
+) -> Callable[..., CheckContext]:
     """What preflight looks at: a 40 GiB job on one empty 80 GiB card, in an empty folder and environment."""
 
-    def make(job: Job | None = None, *, gpus: Sequence[GpuReading] | None = None, **changes: Any) -> Context:
+    def make(job: Job | None = None, *, gpus: Sequence[GpuReading] | None = None, **changes: Any) -> CheckContext:
         job = job or Job(name="check", model=ModelSpec(config={"model_type": "llama"}))
         snapshot = make_snapshot([make_gpu()] if gpus is None else gpus)
         budget = make_budget(job)
         facts: dict[str, Any] = {
             "job": job,
-            "machine": Machine(rooms=rooms_of(snapshot, {}), snapshot=snapshot, capabilities=lambda: {0: (9, 0)}),
+            "machine": Machine(
+                devices=device_capacities(snapshot, {}), snapshot=snapshot, capabilities=lambda: {0: (9, 0)}
+            ),
             "environ": {"HOME": str(tmp_path)},
-            "folder": tmp_path,
-            "quick": lambda: budget,
-            "budget": lambda: budget,
-            "python": JobPython(path=Path("/opt/env/bin/python"), origin="--python"),
+            "working_folder": tmp_path,
+            "quick_budget": lambda: budget,
+            "deepest_budget": lambda: budget,
+            "interpreter": JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python"),
             "packages": lambda: InstalledPackages(
                 python="3.11.7", executable="python", versions={}, modules=(), wishes=()
             ),
-            "torch": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
-            "access": lambda: Access(answer="open", words="the hub gives it", token_from=None),
+            "torch_build": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
+            "hub_access": lambda: HubAccess(answer="open", message="the hub gives it", token_from=None),
         }
-        return Context(**(facts | changes))
+        return CheckContext(**(facts | changes))
 
     return make
 

@@ -13,8 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.host.terminate import refusal
-from vramtop.monitor.sources.early_sampler import HeadStart
+from vramtop.monitor.host.terminate import refusal_reason
+from vramtop.monitor.sources.early_sampler import EarlySampler
 from vramtop.monitor.sources.sampler import Sampler
 
 from ..screens.base import BoardApp, FeedStatus, ShowsBoard
@@ -80,7 +80,7 @@ class VramtopApp(BoardApp):
     ]
 
     def __init__(
-        self, source: SnapshotSource | HeadStart, watchlist: Watchlist, options: AppOptions | None = None
+        self, source: SnapshotSource | EarlySampler, watchlist: Watchlist, options: AppOptions | None = None
     ) -> None:
         self._options = options = options or AppOptions()
         super().__init__(colours=options.colours, ascii_only=options.ascii_only)
@@ -97,10 +97,10 @@ class VramtopApp(BoardApp):
         self._failure: str | None = None
         self._recorder: Recorder | None = None
         self._is_opening = False
-        self._early_sampler = source if isinstance(source, HeadStart) else None
+        self._early_sampler = source if isinstance(source, EarlySampler) else None
         self._sampler = (
             source.sampler
-            if isinstance(source, HeadStart)
+            if isinstance(source, EarlySampler)
             else Sampler(source, options.interval, self._build_board, self._report_failure)
         )
 
@@ -123,7 +123,7 @@ class VramtopApp(BoardApp):
         """Why no process can be terminated from here, in one sentence; None: they can be."""
         if self._options.read_only:
             return "vramtop was started with --read-only: it ends no process."
-        return refusal(self.board.snapshot.source) if self.board else "No process has been read yet."
+        return refusal_reason(self.board.snapshot.source) if self.board else "No process has been read yet."
 
     @property
     def selected_process(self) -> ProcessRow | None:
@@ -185,7 +185,7 @@ class VramtopApp(BoardApp):
 
     def rebuild_board(self) -> None:
         """Build the board again from the latest snapshot, because the set of known jobs has changed."""
-        board = self.watchlist.again()
+        board = self.watchlist.rebuild_board()
         if board is not None:
             self.board = board
             screen = self.screen
@@ -260,9 +260,9 @@ class VramtopApp(BoardApp):
         else:
             self._options.startup_notices.append(sentence)
 
-    def _take_over(self, early_sampler: HeadStart) -> None:
+    def _take_over(self, early_sampler: EarlySampler) -> None:
         """Receive the snapshots of a sampler that was started before the app, and its latest result."""
-        latest = early_sampler.take_over(self._build_board, self._report_failure)
+        latest = early_sampler.subscribe(self._build_board, self._report_failure)
         if isinstance(latest, VramtopError):
             self._failure = latest.message
         elif latest is not None:
@@ -279,7 +279,7 @@ class VramtopApp(BoardApp):
         """Build a board on the sampler's thread: estimates and comparisons are kept off the UI thread."""
         board = self.watchlist.update(snapshot)
         if recorder := self._recorder:
-            recorder.add(replace(snapshot, watched=self.watchlist.watched(), pending=self.watchlist.pending()))
+            recorder.add(replace(snapshot, watched=self.watchlist.runs(), pending=self.watchlist.pending()))
         self.post_message(BoardUpdated(board))
 
     def _report_failure(self, error: VramtopError) -> None:

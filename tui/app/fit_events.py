@@ -52,9 +52,9 @@ class FitEvents:
         sentences = []
         for row in pending:
             label = row.job.label
-            if row.turned_at is None or self._last_change.get(label) == row.turned_at:
+            if row.fits_changed_at is None or self._last_change.get(label) == row.fits_changed_at:
                 continue
-            self._last_change[label] = row.turned_at
+            self._last_change[label] = row.fits_changed_at
             sentences.append(f"{label} fits now" if row.fits else f"{label} fits no longer")
             if row.fits and self.command:
                 self._start(row)
@@ -62,7 +62,7 @@ class FitEvents:
 
     def _start(self, row: PendingRow) -> None:
         placement = row.fit.placement if row.fit else ()
-        uuids = [room.uuid or "" for room in row.fit.placed] if row.fit else []
+        uuids = [room.uuid or "" for room in row.fit.rank_devices] if row.fit else []
         environ = {
             **os.environ,
             "VRAMTOP_JOB": row.job.label,

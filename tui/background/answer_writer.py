@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.attach.saved_answers import Answers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 
 from .latest_only_task import CallLater, TaskThread
 
@@ -18,7 +18,7 @@ class AnswerWriter:
         on_problem: receives a sentence if the file cannot be written, on the UI thread.
     """
 
-    def __init__(self, answers: Answers, call_later: CallLater, on_problem: Callable[[str], object]) -> None:
+    def __init__(self, answers: SavedAnswers, call_later: CallLater, on_problem: Callable[[str], object]) -> None:
         self._answers = answers
         self._call_later = call_later
         self._on_problem = on_problem
@@ -38,20 +38,20 @@ class AnswerWriter:
         """Remove the answer for a key, from the file too."""
         self._values.pop(key, None)
         if (run := self._run) is not None:
-            self._write(lambda: self._answers.forget(run, [key]))
+            self._write(lambda: self._answers.delete(run, [key]))
 
     def save(self) -> None:
         """Write the answers collected since the last ``save``."""
         run, values = self._run, self._values
         if run is not None and values:
             self._values = {}
-            self._write(lambda: self._answers.remember(run, values))
+            self._write(lambda: self._answers.save(run, values))
 
     def remove_all(self) -> None:
         """Remove all answers ever saved for this run."""
         self._values = {}
         if (run := self._run) is not None:
-            self._write(lambda: self._answers.forget(run))
+            self._write(lambda: self._answers.delete(run))
 
     def _write(self, change: Callable[[], str | None]) -> None:
         def task() -> None:

@@ -11,14 +11,14 @@ from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import Room, rooms_of
-from vramtop.monitor.preflight.context.check import Check, Outcome
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import job_python
-from vramtop.monitor.preflight.facts.launch import job_environ
+from vramtop.monitor.board.fit_check import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.context.check import Check, CheckResult
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
+from vramtop.monitor.preflight.facts.launch_environment import job_environment
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import prepare, refuse_nonsense
-from vramtop.monitor.preflight.run import CHECKS, run
+from vramtop.monitor.preflight.prepare import prepare, validate_job
+from vramtop.monitor.preflight.run_checks import CHECKS, run_checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class PreflightRequest:
     """A job, and the machine it is to run on."""
 
     job: Job
-    rooms: tuple[Room, ...] = ()
+    devices: tuple[DeviceCapacity, ...] = ()
     """Empty GPUs of another machine, of the model that the job's target names; none: it is to run on this machine."""
     board: Board | None = None
     """The latest board: running jobs may still take some of the free memory."""
@@ -44,9 +44,9 @@ class PreflightProgress:
 
     checks: tuple[Check, ...]
     """All checks, in display order."""
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, CheckResult]
     """Outcomes by name of the check."""
-    context: Context | None = None
+    context: CheckContext | None = None
     """The facts that the checks look at; None: the machine is still being read."""
     problem: str | None = None
     """Why nothing can be checked."""
@@ -59,12 +59,12 @@ class PreflightProgress:
         return self.problem is not None or len(self.outcomes) == len(self.checks)
 
     @property
-    def worst_first(self) -> tuple[Outcome, ...]:
+    def worst_first(self) -> tuple[CheckResult, ...]:
         """The outcomes: failures first, skipped checks last."""
         return tuple(sorted((self.outcomes[c.name] for c in self.checks if c.name in self.outcomes), key=_urgency))
 
 
-def read_context(request: PreflightRequest) -> Context:
+def read_context(request: PreflightRequest) -> CheckContext:
     """Read the facts that the checks look at; this calls the driver, which may be slow.
 
     Raises:
@@ -74,21 +74,21 @@ def read_context(request: PreflightRequest) -> Context:
     context = prepare(
         job,
         _machine(request),
-        job_python(request.python, launch, job_environ(os.environ, launch)),
+        find_job_interpreter(request.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
         folder=Path.cwd(),
         launch=launch,
         worker_python=request.python,
     )
-    refuse_nonsense(context)
+    validate_job(context)
     known = request.budget
     if known is None or known.method == "formula" or known.job != job:
         return context
-    return replace(context, budget=lambda: known)
+    return replace(context, deepest_budget=lambda: known)
 
 
 def run_preflight(
-    read: Callable[[], Context], report: Callable[[PreflightProgress], None], checks: Sequence[Check] | None = None
+    read: Callable[[], CheckContext], report: Callable[[PreflightProgress], None], checks: Sequence[Check] | None = None
 ) -> None:
     """Run the checks, and report the progress before the first and after each one.
 
@@ -105,14 +105,14 @@ def run_preflight(
         progress = new
         report(new)
 
-    def add(outcome: Outcome) -> None:
+    def add(outcome: CheckResult) -> None:
         update(replace(progress, outcomes={**progress.outcomes, outcome.name: outcome}))
 
     update(progress)
     try:
         context = read()
         update(replace(progress, context=context, started_at=time.monotonic()))
-        run(context, checks, told=add)
+        run_checks(context, checks, told=add)
     except CancelledError:
         raise
     except VramtopError as error:
@@ -121,15 +121,15 @@ def run_preflight(
 
 def _machine(request: PreflightRequest) -> Machine:
     target = request.job.target.gpu
-    if request.rooms:
-        return described_machine(request.rooms, find_gpu(target) if target else None)
+    if request.devices:
+        return described_machine(request.devices, find_gpu(target) if target else None)
     machine, board = this_machine(), request.board
     if machine.snapshot is None or board is None or board.snapshot.source.kind != "nvml":
         return machine
-    return replace(machine, rooms=rooms_of(machine.snapshot, board.committed))
+    return replace(machine, devices=device_capacities(machine.snapshot, board.committed))
 
 
-def _urgency(outcome: Outcome) -> int:
+def _urgency(outcome: CheckResult) -> int:
     if outcome.status == "warning" and outcome.unknown and outcome.decisive:
         return 1
     return {"failure": 0, "warning": 2, "pass": 3, "skipped": 4}[outcome.status]

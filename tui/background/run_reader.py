@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Protocol
 
-from vramtop.monitor.attach.attach import Attachment
-from vramtop.monitor.attach.saved_answers import Answers, recalled
+from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from .latest_only_task import CallLater, LatestOnlyTask
@@ -34,7 +34,7 @@ class RunReader:
     def __init__(
         self,
         attach: AttachFunction,
-        answers: Answers,
+        answers: SavedAnswers,
         known: MutableMapping[ProcessKey, Attachment],
         call_later: CallLater,
         *,
@@ -60,7 +60,7 @@ class RunReader:
 
         def read() -> Attachment:
             attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
-            return recalled(attachment, self._answers) if recall else attachment
+            return with_saved_answers(attachment, self._answers) if recall else attachment
 
         self._task.submit(read)
 

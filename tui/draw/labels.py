@@ -77,11 +77,11 @@ def signed_gib(size_bytes: int | None) -> str:
 
 def high_water_label(comparison: Comparison) -> str:
     """The most that a process has held, and who says so: ``most 60.6 (seen every 1.0 s)``."""
-    high = comparison.high_water
+    high = comparison.peak_usage
     if high is None:
         return "most n/a"
-    blind = "" if high.every_seconds is None else f" every {high.every_seconds:.1f} s"
-    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.how]
+    blind = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
+    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.source]
     return f"most {format_gib(high.size_bytes)} ({how})"
 
 

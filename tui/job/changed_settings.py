@@ -9,9 +9,9 @@ from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec
 from vramtop.estimator.job.job_file import job_differences, job_to_mapping
 from vramtop.estimator.job.job_file_edit import toml_value
 
-from .load_job import LoadedJob, job_flags
+from .job_flags import TRUST_KEY, flags_by_key
+from .load_job import LoadedJob
 
-_SWITCH = "model.trust_remote_code"
 _ACCUMULATION = "training.gradient_accumulation"
 
 
@@ -73,13 +73,13 @@ def _said(changes: Mapping[str, Any], before: Job) -> dict[str, Any]:
 
 
 def _flags(changes: Mapping[str, Any]) -> Iterator[str]:
-    named = {key: flag for flag, key in job_flags().items()}
+    named = flags_by_key()
     for key, value in changes.items():
         if value is None and "." not in key:
             continue  # a table that is gone has no flag; what it was opened from says what to take out
         if key == "target.gpu":
             yield f"--gpu-type {shlex.quote(str(value))}"
-        elif key == _SWITCH and value is True:
+        elif key == TRUST_KEY and value is True:
             yield named[key]
         elif key in named and value is not None:
             yield f"{named[key]} {shlex.quote(_text(value))}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from vramtop.estimator.budget.budget import Budget, LargeTensor
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.monitor.board.fit import Fit, GpuVerdict, Room
+from vramtop.monitor.board.fit_check import DeviceCapacity, DeviceVerdict, FitResult
 
 from ..draw.bars import BarSegment, component_segments, draw_bar, mark_range
 from ..draw.palette import COMPONENTS, VERDICTS
@@ -65,7 +65,7 @@ def budget_lines(budget: Budget, terminal: TextOutput, *, scale_bytes: int | Non
             yield from terminal.wrapped(f"{title}: {sentence}", further="  ")
 
 
-def fit_lines(found: Fit, budget: Budget, terminal: TextOutput) -> Iterator[str]:
+def fit_lines(found: FitResult, budget: Budget, terminal: TextOutput) -> Iterator[str]:
     """A verdict: in words, a bar per GPU, and the host."""
     mark = VERDICTS[found.verdict]
     yield terminal.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + terminal.text(f"  {found.sentence}")
@@ -76,18 +76,18 @@ def fit_lines(found: Fit, budget: Budget, terminal: TextOutput) -> Iterator[str]
         yield terminal.text(f"  host: {found.host.sentence}")
 
 
-def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: TextOutput) -> Iterator[str]:
-    room, mark = gpu.room, VERDICTS[gpu.verdict]
-    chosen = "*" if room in found.placed else " "
-    short = f", short of {format_gib(gpu.short_bytes)} GiB" if gpu.short_bytes else ""
-    if room.closed:
-        yield terminal.text(f"{chosen}{_room_words(room)} {room.closed}")
+def _gpu_lines(gpu: DeviceVerdict, budget: Budget, found: FitResult, terminal: TextOutput) -> Iterator[str]:
+    room, mark = gpu.device, VERDICTS[gpu.verdict]
+    chosen = "*" if room in found.rank_devices else " "
+    short = f", short of {format_gib(gpu.shortfall_bytes)} GiB" if gpu.shortfall_bytes else ""
+    if room.unusable_reason:
+        yield terminal.text(f"{chosen}{_room_words(room)} {room.unusable_reason}")
         return
     size = f"{format_gib(room.available_bytes)} GiB available of {format_gib(room.total_bytes)}"
     verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
     yield terminal.text(f"{chosen}{_room_words(room)}: {size}: ") + verdict + short
-    if room.unread:
-        yield from terminal.wrapped(room.unread, indent="  ", further="  ")
+    if room.unread_reason:
+        yield from terminal.wrapped(room.unread_reason, indent="  ", further="  ")
     if room.total_bytes is None or room.free_bytes is None:
         return
     held = BarSegment(room.total_bytes - room.free_bytes, "#", "#788497")
@@ -106,7 +106,7 @@ def _gpu_lines(gpu: GpuVerdict, budget: Budget, found: Fit, terminal: TextOutput
     yield "  " + terminal.bar(cells)
 
 
-def _room_words(room: Room) -> str:
+def _room_words(room: DeviceCapacity) -> str:
     return room.label if room.mig else f"{room.label} {room.name or 'unknown card'}"
 
 

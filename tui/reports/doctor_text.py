@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.doctor.access import AccessFacts
-from vramtop.monitor.doctor.driver import DriverFacts, GpuFacts
-from vramtop.monitor.doctor.files import FileFacts
-from vramtop.monitor.doctor.findings import Finding, Severity
-from vramtop.monitor.doctor.page import Page, PythonFacts
+from vramtop.monitor.doctor.data_folder import DataFolderFacts
+from vramtop.monitor.doctor.driver_process import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.issues import Issue, Severity
+from vramtop.monitor.doctor.permissions import PermissionFacts
+from vramtop.monitor.doctor.report import DoctorReport, InterpreterFacts
 from vramtop.monitor.doctor.system import SystemFacts
 
 from ..draw.palette import CHECKS, Mark
@@ -25,7 +25,7 @@ _WITHOUT = ("name", "uuid")
 """Abilities that go without saying."""
 
 
-def doctor_lines(page: Page, shown: TerminalFacts, found: Sequence[Finding], terminal: TextOutput) -> list[str]:
+def doctor_lines(page: DoctorReport, shown: TerminalFacts, found: Sequence[Issue], terminal: TextOutput) -> list[str]:
     """What is wrong, and then everything.
 
     Args:
@@ -47,7 +47,7 @@ def doctor_lines(page: Page, shown: TerminalFacts, found: Sequence[Finding], ter
     return lines
 
 
-def _entries(page: Page, shown: TerminalFacts) -> Iterator[tuple[str, str]]:
+def _entries(page: DoctorReport, shown: TerminalFacts) -> Iterator[tuple[str, str]]:
     yield from _system(page.system)
     yield from _driver(page.driver)
     for gpu in page.driver.gpus:
@@ -114,7 +114,7 @@ def _gpu(gpu: GpuFacts) -> Iterator[tuple[str, str]]:
         yield "", f"slowest call {gpu.slowest_call}, {(gpu.slowest_seconds or 0) * 1000:.1f} ms"
 
 
-def _access(access: AccessFacts) -> Iterator[tuple[str, str]]:
+def _access(access: PermissionFacts) -> Iterator[tuple[str, str]]:
     devices = [f"{device.path} {device.mode}{'' if device.usable else ' (refused)'}" for device in access.devices]
     yield "devices", _joined(devices) or "no device file of the driver's"
     hides = f"hidepid={access.hidepid}" if access.hidepid else None
@@ -133,7 +133,7 @@ def _terminal(shown: TerminalFacts) -> Iterator[tuple[str, str]]:
     yield "terminal", _joined([*parts, "ASCII only" if shown.ascii_only else None])
 
 
-def _python(python: PythonFacts) -> str:
+def _python(python: InterpreterFacts) -> str:
     if not python.answered:
         found = "has not answered in time"
     elif python.torch is None:
@@ -144,7 +144,7 @@ def _python(python: PythonFacts) -> str:
     return f"{python.path} ({python.named_by}): {found}"
 
 
-def _files(files: FileFacts) -> str:
+def _files(files: DataFolderFacts) -> str:
     state = ("" if files.writable else " (cannot be written)") if files.there else " (not there yet)"
     each = [f"{file.name} {file.size_bytes} B {file.mode} {file.state}" for file in files.files]
     aside = f"{files.set_aside} set aside" if files.set_aside else None

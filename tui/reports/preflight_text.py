@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from textwrap import wrap
 
-from vramtop.monitor.preflight.context.check import Outcome, Status
+from vramtop.monitor.preflight.context.check import CheckResult, CheckStatus
 
 from ..draw.palette import CHECK_UNKNOWN, CHECKS, Mark
 from ..draw.text_output import TextOutput
 
-_COUNTED: dict[Status, tuple[str, str]] = {
+_COUNTED: dict[CheckStatus, tuple[str, str]] = {
     "failure": ("failure", "failures"),
     "warning": ("warning", "warnings"),
     "pass": ("passed", "passed"),
@@ -20,7 +20,7 @@ MARK_WIDTH = max(len(mark.word) for mark in (*CHECKS.values(), CHECK_UNKNOWN)) +
 """Of sign and word together."""
 
 
-def preflight_lines(label: str, outcomes: Sequence[Outcome], terminal: TextOutput) -> Iterator[str]:
+def preflight_lines(label: str, outcomes: Sequence[CheckResult], terminal: TextOutput) -> Iterator[str]:
     """Headline, a row for each check with what to do below it, and a last line with the sum."""
     yield terminal.paint(f"{label}: preflight", None, bold=True)
     yield ""
@@ -36,7 +36,7 @@ def preflight_lines(label: str, outcomes: Sequence[Outcome], terminal: TextOutpu
     yield terminal.text(summary_line(outcomes))
 
 
-def outcome_lines(outcome: Outcome, width: int, drawable: Callable[[str], str]) -> tuple[list[str], list[str]]:
+def outcome_lines(outcome: CheckResult, width: int, drawable: Callable[[str], str]) -> tuple[list[str], list[str]]:
     """What was found, and what to do, each in lines of this width.
 
     Args:
@@ -50,12 +50,12 @@ def outcome_lines(outcome: Outcome, width: int, drawable: Callable[[str], str]) 
     return found, wrap(drawable(f"to do: {outcome.advice}"), width, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def outcome_mark(outcome: Outcome) -> Mark:
+def outcome_mark(outcome: CheckResult) -> Mark:
     """How an outcome is shown."""
     return CHECK_UNKNOWN if outcome.unknown else CHECKS[outcome.status]
 
 
-def summary_line(outcomes: Sequence[Outcome]) -> str:
+def summary_line(outcomes: Sequence[CheckResult]) -> str:
     """How many of each, and what that comes to."""
     if any(outcome.status == "failure" for outcome in outcomes):
         end = "the job will not run like this"
@@ -66,7 +66,7 @@ def summary_line(outcomes: Sequence[Outcome]) -> str:
     return f"{count_outcomes(outcomes)}: {end}"
 
 
-def count_outcomes(outcomes: Sequence[Outcome], of: Container[Status] = tuple(_COUNTED)) -> str:
+def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] = tuple(_COUNTED)) -> str:
     """How many of each: ``1 failure, 2 warnings, 7 passed``; empty where there is none."""
     counts = Counter(outcome.status for outcome in outcomes if outcome.status in of)
     return ", ".join(

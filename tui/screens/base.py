@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.attach.attach import Attachment
+    from vramtop.monitor.attach.read_run import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import ProcessKey
@@ -108,8 +108,12 @@ class BoardApp(TerminalApp):
             on_chosen(jobs[0])
             return
         names = [shorten(printable(job.label), self.size.width - 8) for job in jobs]
-        menu = ChoiceMenu(names, place)
-        self.push_screen(menu, lambda index: None if index is None else on_chosen(jobs[index]))
+
+        def choose(index: int | None) -> None:
+            if index is not None:
+                on_chosen(jobs[index])
+
+        self.push_screen(ChoiceMenu(names, place), choose)
 
 
 def is_ascii_only(widget: Widget) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from vramtop.monitor.doctor.findings import Finding
+from vramtop.monitor.doctor.issues import Issue
 from vramtop.monitor.doctor.system import SystemFacts
 
 from ..draw.capabilities import ColourDepth, colour_depth, is_dumb_terminal
@@ -56,15 +56,15 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Te
     )
 
 
-def terminal_findings(facts: TerminalFacts) -> Iterator[Finding]:
+def terminal_findings(facts: TerminalFacts) -> Iterator[Issue]:
     """What keeps the dashboard from opening or from looking as it is meant."""
     if facts.dumb:
         sentence = f"TERM={facts.term or ''}: the dashboard does not open in such a terminal; vramtop --once prints"
-        yield Finding(severity="note", sentence=sentence)
+        yield Issue(severity="note", sentence=sentence)
     if facts.ascii_only:
         sentence = "only ASCII is drawn: the locale or the encoding is not UTF-8, or --ascii was given"
-        yield Finding(severity="note", sentence=sentence)
+        yield Issue(severity="note", sentence=sentence)
     small = (facts.columns or _LEAST_COLUMNS) < _LEAST_COLUMNS or (facts.lines or _LEAST_LINES) < _LEAST_LINES
     if small:
         sentence = f"the terminal has {facts.columns}x{facts.lines} cells; the dashboard is made for 80x24 and more"
-        yield Finding(severity="note", sentence=sentence)
+        yield Issue(severity="note", sentence=sentence)

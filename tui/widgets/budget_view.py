@@ -7,7 +7,7 @@ from textual.content import Content
 from vramtop.estimator.budget.budget import Budget, Method
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.effective_batch import effective_batch
-from vramtop.monitor.board.fit import Fit, GpuVerdict, Room
+from vramtop.monitor.board.fit_check import DeviceCapacity, DeviceVerdict, FitResult
 
 from ..draw.bars import BarSegment, Cell, component_segments, draw_bar, mark_range
 from ..draw.gpu_bars import SLACK, bar_content
@@ -31,7 +31,7 @@ def is_better_estimate(new: Budget, old: Budget | None) -> bool:
     return old is None or old.job != new.job or new.method != "formula" or old.method == "formula"
 
 
-def verdict_line(fit: Fit) -> Content:
+def verdict_line(fit: FitResult) -> Content:
     """The verdict: its sign and word in colour, and the sentence."""
     return Content.assemble(badge(VERDICTS[fit.verdict], fit.verdict), f" {fit.sentence}")
 
@@ -95,7 +95,7 @@ def remark_lines(budget: Budget) -> list[Content]:
     return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 
-def gpu_lines(fit: Fit, budget: Budget, *, width: int, placed_only: bool = False) -> list[Content]:
+def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool = False) -> list[Content]:
     """A bar per GPU on the card's scale: held, committed, this job where it would go, free.
 
     Args:
@@ -104,14 +104,14 @@ def gpu_lines(fit: Fit, budget: Budget, *, width: int, placed_only: bool = False
         width: cells of a line.
         placed_only: those that get no rank are told in one line, where they are several.
     """
-    placed = [gpu for gpu in fit.gpus if gpu.room in fit.placed]
+    placed = [gpu for gpu in fit.gpus if gpu.device in fit.rank_devices]
     others = [gpu for gpu in fit.gpus if gpu not in placed]
     if not placed_only or len(others) < 2 or not placed:
         return [_gpu_line(gpu, budget, width=width, placed=gpu in placed) for gpu in fit.gpus]
-    roomiest = max(others, key=lambda gpu: gpu.room.available_bytes or 0)
-    most = format_gib(roomiest.room.available_bytes or 0)
-    what = "others" if any(gpu.room.mig for gpu in others) else "other GPUs"
-    rest = f"   {len(others)} {what}, at most {most} GiB free ({roomiest.room.label})"
+    roomiest = max(others, key=lambda gpu: gpu.device.available_bytes or 0)
+    most = format_gib(roomiest.device.available_bytes or 0)
+    what = "others" if any(gpu.device.mig for gpu in others) else "other GPUs"
+    rest = f"   {len(others)} {what}, at most {most} GiB free ({roomiest.device.label})"
     return [*(_gpu_line(gpu, budget, width=width, placed=True) for gpu in placed), Content.styled(rest, "dim")]
 
 
@@ -139,8 +139,8 @@ def short_gpu_name(name: str | None) -> str:
     return (name or "GPU").replace("NVIDIA ", "").replace("GeForce ", "")
 
 
-def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
-    room = gpu.room
+def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
+    room = gpu.device
     label = f"{'▶' if placed else ' '}{room.index:>2} {_card_words(room)}"[: _LABEL - 1]
     room_for_bar = max(8, width - _LABEL - _TAIL - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
@@ -149,7 +149,7 @@ def _gpu_line(gpu: GpuVerdict, budget: Budget, *, width: int, placed: bool) -> C
     )
 
 
-def _card_words(room: Room) -> str:
+def _card_words(room: DeviceCapacity) -> str:
     """``H100 80GB HBM3``, ``MIG 1g.10gb gi 3``, where there is no place for more ``1c.3g.40gb gi 3/1``."""
     if room.mig is None:
         return short_gpu_name(room.name)
@@ -158,8 +158,8 @@ def _card_words(room: Room) -> str:
     return f"MIG {words}" if len(words) <= _LABEL - 9 else words
 
 
-def _gpu_bar(gpu: GpuVerdict, budget: Budget, width: int, *, placed: bool) -> list[Cell]:
-    room = gpu.room
+def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) -> list[Cell]:
+    room = gpu.device
     if room.total_bytes is None or room.free_bytes is None:
         return [Cell("?") for _ in range(width)]
     held = room.total_bytes - room.free_bytes
@@ -176,12 +176,14 @@ def _gpu_bar(gpu: GpuVerdict, budget: Budget, width: int, *, placed: bool) -> li
     return mark_range(cells, low_bytes=low, high_bytes=high, scale_bytes=room.total_bytes)
 
 
-def _gpu_tail(gpu: GpuVerdict) -> Content:
+def _gpu_tail(gpu: DeviceVerdict) -> Content:
     mark = VERDICTS[gpu.verdict]
     words = {
         "fits": f"{format_gib(gpu.margin_bytes)} left",
         "tight": f"{format_gib(gpu.margin_bytes)} left, tight",
-        "does_not_fit": "closed to programs" if gpu.room.closed else f"short {format_gib(gpu.short_bytes)}",
+        "does_not_fit": "closed to programs"
+        if gpu.device.unusable_reason
+        else f"short {format_gib(gpu.shortfall_bytes)}",
         "unknown": "cannot tell",
     }
     return Content.assemble((f"{mark.letter} ", f"bold {mark.colour}"), words[gpu.verdict])

@@ -1,4 +1,4 @@
-"""Settings of torch's CUDA caching allocator, as PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF states them.
+"""Settings of torch's CUDA caching allocator, read from the text of PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF.
 
 Source: c10/core/AllocatorConfig and c10/cuda/CUDAAllocatorConfig of torch 2.4 to 2.13. Standard library only.
 """
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIB = 1 << 20
-BELOW_ONE = 1 - 2**-53
+MAX_COLLECTION_THRESHOLD = 1 - 2**-53
 INTERVALS = 16
-"""Sizes from 1 MiB to 64 GiB, one interval for each power of two; smaller and larger ones belong to the outermost."""
-WITHOUT_EFFECT = {  # on how much device memory is allocated or reserved
+"""Intervals of sizes, one per power of two from 1 MiB; smaller and larger sizes belong to the first and the last."""
+OPTIONS_WITHOUT_EFFECT = {  # on allocated or reserved device memory
     "release_lock_on_cudamalloc",
     "release_lock_on_hipmalloc",
     "pinned_use_cuda_host_register",
@@ -28,41 +28,43 @@ WITHOUT_EFFECT = {  # on how much device memory is allocated or reserved
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the allocator may be told. The defaults are torch's own."""
+class AllocatorSettings:
+    """Options of the allocator. The defaults are torch's own."""
 
     expandable_segments: bool = False
     max_split_bytes: int | None = None
-    """Blocks of this size or more are never split, nor given to smaller requests. None: no such limit."""
+    """Blocks of this size or more are never split, nor given to smaller requests. None: no limit."""
     non_split_rounding_bytes: int | None = None
-    """How much larger than the request a block beyond `max_split_bytes` may be. None: `large_segment_bytes`."""
+    """Most bytes by which a block beyond `max_split_bytes` may exceed the request. None: `large_segment_bytes`."""
     large_segment_bytes: int = 20 * MIB
-    """Segment for requests of 1 to 10 MiB, and the growth step of an expandable segment of the large pool."""
+    """Segment for requests of 1 to 10 MiB, and the step by which expandable segments of the large pool grow."""
     roundup_divisions: tuple[int, ...] = ()
-    """Steps between powers of two that sizes are rounded up to, for each of `INTERVALS`; empty: 512-byte steps."""
+    """Steps between powers of two to which sizes are rounded up, per interval of sizes; empty: 512-byte steps."""
     collection_threshold: float = 0.0
-    """Share of the memory allowed to the process above which idle segments are released; 0: never.
-    Torch looks at it only where `memory_fraction` is below 1."""
+    """Share of the process's allowed memory above which idle segments are released; 0: never. Torch ignores it unless
+    `memory_fraction` is below 1."""
     memory_fraction: float = 1.0
     """Limit of the process as a share of the device (`torch.cuda.set_per_process_memory_fraction`)."""
     notes: tuple[str, ...] = ()
-    """Sentences about options that could not be followed."""
+    """Sentences about options that are not followed."""
     followed: tuple[str, ...] = field(default=(), compare=False)
-    """The options that were followed and change something, as they were written."""
+    """Options that are followed and change something, as written."""
 
     @classmethod
-    def from_conf(cls, text: str | None) -> Settings:
-        """Settings of an environment variable's text, such as `expandable_segments:True,max_split_size_mb:128`.
+    def from_conf(cls, text: str | None) -> AllocatorSettings:
+        """Return the settings of a text such as `expandable_segments:True,max_split_size_mb:128`.
 
-        Never raises: what is unknown, not modelled or refused by torch is left at its default and told in `notes`.
+        Never raises: an option that is unknown, not modelled or refused by torch keeps its default and gets a note.
         """
         fields: dict[str, Any] = {}
         notes: list[str] = []
         followed: list[str] = []
         options = _options(text or "")
-        options.sort(key=lambda option: option[0] != "large_segment_size_mb")  # others' lowest values depend on it
+        options.sort(
+            key=lambda option: option[0] != "large_segment_size_mb"
+        )  # the minimum of other options depends on it
         for name, value in options:
-            if name in WITHOUT_EFFECT:
+            if name in OPTIONS_WITHOUT_EFFECT:
                 continue
             reader = _READERS.get(name)
             if reader is None:
@@ -82,7 +84,7 @@ class Settings:
         return replace(settings, notes=tuple(notes), followed=tuple(followed))
 
     def divisions(self, size: int) -> int:
-        """Steps between powers of two for a request of `size` bytes; 0 or 1: no rounding of this kind."""
+        """Return the steps between powers of two for a request of `size` bytes; 0 or 1: no such rounding."""
         if not self.roundup_divisions:
             return 0
         return self.roundup_divisions[_interval(size // MIB)]
@@ -93,7 +95,7 @@ def _interval(mib: int) -> int:
 
 
 def _options(text: str) -> list[tuple[str, str]]:
-    """Names and values; a comma inside brackets does not end an option."""
+    """Return names and values; a comma inside brackets does not end an option."""
     parts = [""]
     depth = 0
     for char in "".join(text.split()):
@@ -108,27 +110,27 @@ def _options(text: str) -> list[tuple[str, str]]:
 
 def _boolean(value: str) -> bool:
     if value not in {"True", "False"}:
-        message = "torch takes True or False, written so"
+        message = "torch takes True or False, written like this"
         raise ValueError(message)
     return value == "True"
 
 
-def _mebibytes(value: str, lowest: int) -> int:
-    if not value.isdecimal() or int(value) < lowest:
-        message = f"torch takes a whole number of MB from {lowest}"
+def _mebibytes(value: str, minimum: int) -> int:
+    if not value.isdecimal() or int(value) < minimum:
+        message = f"torch takes a whole number of MB from {minimum}"
         raise ValueError(message)
     return int(value) * MIB
 
 
-def _share(value: str, highest: float) -> float:
+def _fraction(value: str, maximum: float) -> float:
     try:
-        share = float(value)
+        fraction = float(value)
     except ValueError:
-        share = -1.0
-    if not 0 < share <= highest:
+        fraction = -1.0
+    if not 0 < fraction <= maximum:
         message = "torch takes a share between 0 and 1"
         raise ValueError(message)
-    return share
+    return fraction
 
 
 def _power_of_two(value: str, *, zero: bool = False) -> int:
@@ -140,7 +142,7 @@ def _power_of_two(value: str, *, zero: bool = False) -> int:
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """`4` for all sizes, or `[256:1,512:2,>:4]`: from 256 MiB, from 512 MiB, and all beyond the last."""
+    """Read `4` (all sizes) or `[256:1,512:2,>:4]` (from 256 MiB, from 512 MiB, and beyond the last)."""
     if not value.startswith("["):
         return (_power_of_two(value),) * INTERVALS
     if not value.endswith("]"):
@@ -157,31 +159,31 @@ def _divisions(value: str) -> tuple[int, ...]:
             continue
         at = _interval(_power_of_two(start))
         if last is None:
-            table[:at] = [division] * at  # the first one named holds for all smaller sizes too
+            table[:at] = [division] * at  # the first one holds for all smaller sizes too
         table[at] = division
         last = at
     return tuple(table)
 
 
-def _native(value: str) -> None:
+def _check_native(value: str) -> None:
     if value != "native":
-        message = "only torch's native allocator is modelled, and the figures are its own"
+        message = "only torch's native allocator is modelled, and the figures are for it"
         raise ValueError(message)
 
 
-def _segment_mib(fields: dict[str, Any]) -> int:
-    return int(fields.get("large_segment_bytes", Settings.large_segment_bytes)) // MIB
+def _large_segment_mib(fields: dict[str, Any]) -> int:
+    return int(fields.get("large_segment_bytes", AllocatorSettings.large_segment_bytes)) // MIB
 
 
 _READERS: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "expandable_segments": lambda v, f: f.update(expandable_segments=_boolean(v)),
-    "max_split_size_mb": lambda v, f: f.update(max_split_bytes=_mebibytes(v, _segment_mib(f))),
-    "max_non_split_rounding_mb": lambda v, f: f.update(non_split_rounding_bytes=_mebibytes(v, _segment_mib(f))),
+    "max_split_size_mb": lambda v, f: f.update(max_split_bytes=_mebibytes(v, _large_segment_mib(f))),
+    "max_non_split_rounding_mb": lambda v, f: f.update(non_split_rounding_bytes=_mebibytes(v, _large_segment_mib(f))),
     "large_segment_size_mb": lambda v, f: f.update(large_segment_bytes=_mebibytes(v, 11)),
     "roundup_power2_divisions": lambda v, f: f.update(roundup_divisions=_divisions(v)),
-    "garbage_collection_threshold": lambda v, f: f.update(collection_threshold=_share(v, BELOW_ONE)),
-    "per_process_memory_fraction": lambda v, f: f.update(memory_fraction=_share(v, 1.0)),
-    "backend": lambda v, _: _native(v),
+    "garbage_collection_threshold": lambda v, f: f.update(collection_threshold=_fraction(v, MAX_COLLECTION_THRESHOLD)),
+    "per_process_memory_fraction": lambda v, f: f.update(memory_fraction=_fraction(v, 1.0)),
+    "backend": lambda v, _: _check_native(v),
 }
 _UNMODELLED = {
     "throw_on_cudamalloc_oom": "throw_on_cudamalloc_oom is not modelled: the flush before giving up is still assumed",

@@ -1,63 +1,57 @@
-"""What a history of allocations comes to: phases and their peaks by component, a timeline, the largest tensors."""
+"""Summary of an allocation history: phases and their peaks by component, a timeline, the largest tensors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .tracker import COMPONENTS, spans
+from .history import COMPONENTS, phase_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .tracker import History, Record
+    from .history import AllocationHistory, PhaseSpan, StorageRecord
 
     _Level = tuple[int, int, tuple[int, ...]]
-    """After an event: its index, what is allocated, and that by component."""
+    """Index of an event, the bytes allocated after it, and those bytes by component."""
 
-PEAK_TENSORS = 20
-TIMELINE_POINTS = 500
+MAX_PEAK_TENSORS = 20
+MAX_TIMELINE_POINTS = 500
+MEASURED_STEP = 2
+"""The first step also creates the optimizer's states; from the second on, steps repeat."""
 
 
-def summarize(history: History) -> dict[str, Any]:
-    """Phases, timeline and largest tensors of the second step.
+def summarize(history: AllocationHistory) -> dict[str, Any]:
+    """Return phases, timeline and largest tensors of the second step.
 
     Every figure is in bytes; the components of a phase sum to its ``allocated``.
     """
-    records = history.records
-    last = [span for span in history.spans if span.step == 2]
-    start = last[0].start
-    phases: dict[str, dict[str, Any]] = {}
-    held = dict.fromkeys(COMPONENTS, 0)
-    for event in history.events[: _loading_end(history)]:
-        _apply(held, records, event)
-    phases["loading"] = {"allocated": sum(held.values()), "components": dict(held)}
-    for event in history.events[_loading_end(history) : start]:
-        _apply(held, records, event)
-    levels: list[_Level] = []
-    peak = (-1, start)
-    for name, first, end in _spans(history):
-        best = phases.setdefault(name, {"allocated": -1})
-        for index in range(first - 1, end):  # the level at which the phase begins counts too
-            if index >= first:
-                _apply(held, records, history.events[index])
-                levels.append((index, sum(held.values()), tuple(held.values())))
-            allocated = sum(held.values())
-            if allocated > best["allocated"]:
-                best.update(allocated=allocated, components=dict(held))
-            if allocated > peak[0]:
-                peak = (allocated, index)
+    all_spans = phase_spans(history)
+    spans = [span for span in all_spans if span.step == MEASURED_STEP]
+    loading_end = next(span.start for span in all_spans if span.step > 0)
+    allocated = dict.fromkeys(COMPONENTS, 0)
+    for event in history.events[:loading_end]:
+        _apply_event(allocated, history.records, event)
+    phases: dict[str, dict[str, Any]] = {
+        "loading": {"allocated": sum(allocated.values()), "components": dict(allocated)}
+    }
+    for event in history.events[loading_end : spans[0].start]:
+        _apply_event(allocated, history.records, event)
+    levels, peak_event = _measure_phases(history, spans, allocated, phases)
     points = _thinned(levels)
     return {
         "phases": phases,
-        "peak_tensors": _largest(history, peak[1]),
-        "timeline": [(index, allocated) for index, allocated, _ in points],
+        "peak_tensors": _largest_tensors(history, peak_event),
+        "timeline": [(index, total) for index, total, _ in points],
         "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(COMPONENTS)},
-        "timeline_phases": [[name, first] for name, first, _ in _spans(history)],
+        "timeline_phases": [[span.phase, span.start] for span in spans],
     }
 
 
-def allocator_events(history: History) -> Iterator[tuple[int, tuple[int, int | None, int]]]:
-    """Index and event, as the allocator's model takes them: ``(record, bytes, stream)`` and ``(record, None, 0)``."""
+def allocator_events(history: AllocationHistory) -> Iterator[tuple[int, tuple[int, int | None, int]]]:
+    """Yield the index of each event and the event for the allocator model.
+
+    An event is ``(record, bytes, stream)`` or, for a release, ``(record, None, 0)``; host memory is left out.
+    """
     for index, event in enumerate(history.events):
         record = history.records[abs(event) - 1]
         if not record.host:
@@ -67,29 +61,42 @@ def allocator_events(history: History) -> Iterator[tuple[int, tuple[int, int | N
                 yield index, (record.number, None, 0)
 
 
-def _spans(history: History) -> list[tuple[str, int, int]]:
-    return [(span.phase, span.start, end) for span, end in spans(history) if span.step == 2]
+def _measure_phases(
+    history: AllocationHistory, spans: list[PhaseSpan], allocated: dict[str, int], phases: dict[str, dict[str, Any]]
+) -> tuple[list[_Level], int]:
+    """Add each phase's peak to `phases`; return the level after every event, and the event of the highest peak."""
+    levels: list[_Level] = []
+    peak = (-1, spans[0].start)
+    for span in spans:
+        highest = phases.setdefault(span.phase, {"allocated": -1})
+        for index in range(span.start - 1, span.end):  # the level at the start of the phase counts too
+            if index >= span.start:
+                _apply_event(allocated, history.records, history.events[index])
+                levels.append((index, sum(allocated.values()), tuple(allocated.values())))
+            total = sum(allocated.values())
+            if total > highest["allocated"]:
+                highest.update(allocated=total, components=dict(allocated))
+            if total > peak[0]:
+                peak = (total, index)
+    return levels, peak[1]
 
 
-def _loading_end(history: History) -> int:
-    return next(span.start for span in history.spans if span.step > 0)
-
-
-def _apply(held: dict[str, int], records: list[Record], event: int) -> None:
+def _apply_event(allocated: dict[str, int], records: list[StorageRecord], event: int) -> None:
     record = records[abs(event) - 1]
     if not record.host:
-        held[record.component or "temporary"] += record.size if event > 0 else -record.size
+        allocated[record.component or "temporary"] += record.size if event > 0 else -record.size
 
 
-def _largest(history: History, index: int) -> list[dict[str, Any]]:
-    alive: set[int] = set()
+def _largest_tensors(history: AllocationHistory, index: int) -> list[dict[str, Any]]:
+    """Return the largest tensors that are allocated after an event."""
+    live: set[int] = set()
     for event in history.events[: index + 1]:
         if event > 0:
-            alive.add(event - 1)
+            live.add(event - 1)
         else:
-            alive.discard(-event - 1)
-    found = [history.records[number] for number in alive if not history.records[number].host]
-    found.sort(key=lambda record: (-record.size, record.number))
+            live.discard(-event - 1)
+    records = [history.records[number] for number in live if not history.records[number].host]
+    records.sort(key=lambda record: (-record.size, record.number))
     return [
         {
             "module": record.module,
@@ -98,11 +105,11 @@ def _largest(history: History, index: int) -> list[dict[str, Any]]:
             "bytes": record.size,
             "component": record.component or "temporary",
         }
-        for record in found[:PEAK_TENSORS]
+        for record in records[:MAX_PEAK_TENSORS]
     ]
 
 
 def _thinned(levels: list[_Level]) -> list[_Level]:
-    """The highest of each stretch."""
-    stretch = max(1, -(-len(levels) // TIMELINE_POINTS))
+    """Return the highest level of each of at most ``MAX_TIMELINE_POINTS`` stretches of equal length."""
+    stretch = max(1, -(-len(levels) // MAX_TIMELINE_POINTS))
     return [max(levels[i : i + stretch], key=lambda level: level[1]) for i in range(0, len(levels), stretch)]

@@ -1,4 +1,4 @@
-"""Replays recorded allocations through a model of the allocator, and keeps how memory went for plotting.
+"""Replay of recorded allocations through the allocator model, with a timeline for plotting.
 
 Standard library only.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Point(NamedTuple):
-    """What was held after the event with this index (0 is the first)."""
+    """Memory after the event with this index (0 is the first)."""
 
     event: int
     allocated_bytes: int
@@ -25,30 +25,32 @@ class Point(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """How memory went over a sequence of events."""
+    """Memory over a sequence of events."""
 
     points: list[Point]
-    """In order; a selection in which every stretch keeps its lowest and highest allocation, and both peaks are kept."""
+    """In order; a selection that contains both peaks, and the lowest and highest allocation of every stretch."""
     events: int
-    """How many were replayed: fewer than there were, where memory ran out."""
+    """Events replayed; fewer than all of them where memory ran out."""
     peak_allocated: Point | None
     """The first event with the most allocated; None: there were no events."""
     peak_reserved: Point | None
     retries: int
-    """Flushes of the cache that were needed: the reserved peak is then capped by the card, not by the job."""
+    """Flushes of the cache that were needed; then the GPU's memory, not the job, limits the reserved peak."""
     out_of_memory: str | None
-    """The sentence of the allocator's error, at the event with index `events`."""
+    """Message of the allocator's error at the event with index `events`."""
 
 
 def replay(
-    events: Iterable[Event], allocator: CachingAllocator, points: int = 2000, *, keep: Iterable[int] = ()
+    events: Iterable[Event], allocator: CachingAllocator, max_points: int = 2000, *, keep: Iterable[int] = ()
 ) -> Timeline:
-    """Feed `events` to `allocator`, which may hold memory already, and return at most `points` points (10 or more).
+    """Feed `events` to `allocator`, which may hold memory already, and return the timeline.
 
-    Points at the events of `keep` are returned besides.
-
-    `(key, size in bytes, stream)` allocates, `(key, None, 0)` releases what `key` names.
-    An allocation that fails ends the replay and is told in the result.
+    Args:
+        events: `(key, size in bytes, stream)` allocates, `(key, None, 0)` releases the allocation with this key. An
+            allocation that fails ends the replay; the result reports it.
+        allocator: the model.
+        max_points: points in the result, 10 or more.
+        keep: indices of events whose points are returned besides.
 
     Raises:
         ValueError: a key is allocated twice without a release.
@@ -70,7 +72,7 @@ def replay(
         allocated.append(allocator.allocated)
         reserved.append(allocator.reserved)
     peaks = [_first_highest(allocated), _first_highest(reserved)]
-    kept = _selection(allocated, points - len(peaks)) | {at for at in peaks if at is not None}
+    kept = _selected_events(allocated, max_points - len(peaks)) | {at for at in peaks if at is not None}
     kept.update(at for at in keep if 0 <= at < len(allocated))
     return Timeline(
         points=[Point(at, allocated[at], reserved[at]) for at in sorted(kept)],
@@ -90,12 +92,12 @@ def _point(at: int | None, allocated: Sequence[int], reserved: Sequence[int]) ->
     return None if at is None else Point(at, allocated[at], reserved[at])
 
 
-def _selection(allocated: Sequence[int], points: int) -> set[int]:
-    """Events to keep: all, or of each of many stretches of equal length the lowest and the highest; and both ends."""
+def _selected_events(allocated: Sequence[int], max_points: int) -> set[int]:
+    """Return all events, or both ends and the lowest and highest event of stretches of equal length."""
     total = len(allocated)
-    if total <= points:
+    if total <= max_points:
         return set(range(total))
-    stretches = (points - 2) // 2
+    stretches = (max_points - 2) // 2
     kept = {0, total - 1}
     for number in range(stretches):
         stretch = range(total * number // stretches, total * (number + 1) // stretches)

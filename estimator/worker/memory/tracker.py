@@ -1,14 +1,13 @@
-"""Every storage that torch makes and drops, in order, each with what it belongs to.
+"""Tracker of all storages that torch allocates and frees, each with its component.
 
-A dispatch mode sees each new storage, a finalizer sees it go, and a patched ``resize_`` sees what FSDP frees and
-takes again. A record gets its component when that becomes known, at the latest at the end of its phase.
+A dispatch mode sees each new storage, a finalizer its release, and a patched ``resize_`` the storages that FSDP empties
+and fills in place. A record gets its component as soon as that is known, at the latest when its phase ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,128 +15,91 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .history import AllocationHistory, Phase, StorageRecord
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
 PRECEDENCE = {
-    name: rank
-    for rank, name in enumerate(
+    component: rank
+    for rank, component in enumerate(
         ("weights", "gradients", "optimizer", "logits", "communication", "temporary", "activations")
     )
 }
-"""What a storage is that could be several things; the first wins."""
-BLOCK = 512
-"""CUDA's allocator hands out whole blocks of so many bytes."""
+"""Order in which components claim a storage; the lowest rank wins."""
+BLOCK_BYTES = 512
+"""CUDA's allocator rounds sizes up to whole blocks."""
 CAST, SUM = torch.ops.aten._to_copy.default, torch.ops.aten.add.Tensor
 
 
-@dataclass(eq=False)
-class Record:
-    """One stay of a storage in memory."""
-
-    number: int
-    size: int
-    """Bytes, in whole blocks."""
-    shape: tuple[int, ...]
-    dtype: str
-    module: str
-    """The path of the module in whose forward or backward pass it came to be; empty outside of any."""
-    stream: int
-    """0 is the one that computes; others in the order in which they were first used."""
-    component: str | None = None
-    host: bool = False
-    """On a card's machine it would lie in host memory."""
-
-
-@dataclass
-class Span:
-    """One phase of one step."""
-
-    step: int
-    phase: str
-    start: int
-    """Index of its first event."""
-
-
-@dataclass
-class History:
-    """What was seen, in order."""
-
-    records: list[Record] = field(default_factory=list)
-    events: list[int] = field(default_factory=list)
-    """``n + 1``: record n comes; ``-(n + 1)``: it goes."""
-    spans: list[Span] = field(default_factory=list)
-
-
-class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
-    """Sees the storages of everything that runs inside of it.
+class StorageTracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-checked
+    """Records the storages of everything that runs inside of it.
 
     Args:
-        vocab: sizes that a last dimension has in logits only.
-        sums_in_place: autograd adds a gradient's contributions up in the first one's memory, as it does where no mode
-            looks on (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
+        vocabulary_sizes: sizes of a last dimension that only logits have.
+        sums_in_place: add contributions to a gradient in the first one's memory, as autograd does where no dispatch
+            mode is active (``can_accumulate_inplace`` in ``torch/csrc/autograd/input_buffer.cpp``).
     """
 
-    def __init__(self, vocab: Iterable[int] = (), *, sums_in_place: bool = True) -> None:
+    def __init__(self, vocabulary_sizes: Iterable[int] = (), *, sums_in_place: bool = True) -> None:
         super().__init__()
-        self.history = History()
+        self.history = AllocationHistory()
         self._sums_in_place = sums_in_place
-        self._own_uses = _uses(torch.empty(1, device="meta"))
+        self._min_references = _references(torch.empty(1, device="meta"))
         self._streams = {torch.cpu.current_stream(): 0}
-        self._vocab = frozenset(vocab)
-        self._live: dict[int, Record] = {}
-        self._watched: set[int] = set()
-        self._scope: str | None = None
-        self._blind = False
+        self._vocabulary_sizes = frozenset(vocabulary_sizes)
+        self._live: dict[int, StorageRecord] = {}
+        self._finalized: set[int] = set()
+        self._component: str | None = None
+        self._paused = False
         self._modules: list[str] = []
         self._backward_module = ""
         self._phase = ""
-        self._born: list[Record] = []
-        """In this forward pass, or this recomputation, and not yet told what they are."""
+        self._unlabelled: list[StorageRecord] = []
+        """Records of this forward pass, or of this recomputation, that may turn out to be activations."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind is not FakeTensor for kind in types):
-            return NotImplemented  # a DTensor's operation comes back as those of its local tensors
-        if func is SUM and self._phase == "backward" and self._adds_up(*args, **(kwargs or {})):
+            return NotImplemented  # a DTensor's operation comes back as operations of its local tensors
+        if func is SUM and self._phase == "backward" and self._can_sum_in_place(*args, **(kwargs or {})):
             return args[0].add_(args[1])
         result = func(*args, **(kwargs or {}))
-        if self._blind:
+        if self._paused:
             return result
         component = "temporary" if func is CAST and self._is_weight(args[0]) else None
         if isinstance(result, torch.Tensor):
-            self._see(result, component)
+            self._track(result, component)
         elif result is not None:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
-                    self._see(leaf, component)
+                    self._track(leaf, component)
         return result
 
-    def begin(self, step: int, phase: str) -> None:
-        """Start a phase; the one before ends."""
-        self._settle()
+    def begin_phase(self, step: int, phase: str) -> None:
+        """Start a phase; the phase before it ends."""
+        self._label_activations()
         self._phase = phase
         self._backward_module = ""
-        self.history.spans.append(Span(step, phase, len(self.history.events)))
+        self.history.phases.append(Phase(step, phase, len(self.history.events)))
 
-    def own(self, tensors: Iterable[Any], component: str, names: Iterable[str] = ()) -> None:
-        """Say what these tensors are, whether they were seen before or not."""
-        given = iter(names)
+    def label(self, tensors: Iterable[Any], component: str, names: Iterable[str] = ()) -> None:
+        """Give tensors their component and names, whether they are tracked already or not."""
+        remaining = iter(names)
         for tensor in tensors:
-            name = next(given, "")
+            name = next(remaining, "")
             local = getattr(tensor, "_local_tensor", tensor)
             if local is None:
                 continue
-            self._see(local, component)
+            self._track(local, component)
             record = self._live.get(local.untyped_storage()._cdata)
             if record is not None:
                 if record.component == component and name and record.module:  # several tensors in one storage
-                    name = _common(record.module, name)
-                _label(record, component)
+                    name = _common_module(record.module, name)
+                _claim(record, component)
                 record.module = name or record.module
 
-    def at_home(self, tensors: Iterable[Any]) -> None:
-        """These tensors lie in host memory."""
+    def mark_on_host(self, tensors: Iterable[Any]) -> None:
+        """Record that these tensors are in host memory in a real run."""
         for tensor in tensors:
             local = getattr(tensor, "_local_tensor", tensor)
             record = self._live.get(local.untyped_storage()._cdata)
@@ -145,26 +107,26 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
                 record.host = True
 
     @contextlib.contextmanager
-    def inside(self, component: str) -> Iterator[None]:
-        """What comes to be in here belongs to that component."""
-        before, self._scope = self._scope, component
+    def labelling(self, component: str) -> Iterator[None]:
+        """Give storages that are allocated inside this component."""
+        before, self._component = self._component, component
         try:
             yield
         finally:
-            self._scope = before
+            self._component = before
 
     @contextlib.contextmanager
-    def blind(self) -> Iterator[None]:
-        """What comes to be in here exists nowhere."""
-        before, self._blind = self._blind, True
+    def paused(self) -> Iterator[None]:
+        """Do not record storages that are allocated inside."""
+        before, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._blind = before
+            self._paused = before
 
     @contextlib.contextmanager
-    def naming(self, model: Any) -> Iterator[None]:
-        """Know the path of the module that runs, forward or backward."""
+    def naming_modules(self, model: Any) -> Iterator[None]:
+        """Record the module whose forward or backward pass allocates a storage."""
         names = {module: name for name, module in model.named_modules()}
         leaves = {module for module in names if not any(True for _ in module.children())}
 
@@ -176,7 +138,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
             if module in names and self._modules:
                 self._modules.pop()
             if module in leaves and isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(lambda _gradient: self._run_backward_of(names[module]))
+                output.register_hook(lambda _gradient: self._enter_backward(names[module]))
 
         hooks = (
             torch.nn.modules.module.register_module_forward_pre_hook(enter),
@@ -189,8 +151,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
                 hook.remove()
 
     @contextlib.contextmanager
-    def watching_resize(self) -> Iterator[None]:
-        """See storages that are emptied and filled again in place, as FSDP does."""
+    def tracking_resize(self) -> Iterator[None]:
+        """Record storages that are emptied and filled again in place, as FSDP does."""
         original = torch.UntypedStorage.resize_
 
         def resize(storage: Any, size: int) -> Any:
@@ -198,9 +160,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
             result = original(storage, size)
             if size != before:
                 if key in self._live:
-                    self._close(key)
+                    self._free(key)
                 if size:
-                    self._open(storage, (size,), "uint8", None)
+                    self._allocate(storage, (size,), "uint8", None)
             return result
 
         torch.UntypedStorage.resize_ = resize
@@ -209,8 +171,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
         finally:
             torch.UntypedStorage.resize_ = original
 
-    def _adds_up(self, first: Any, second: Any, alpha: float = 1) -> bool:
-        """Autograd adds these two, and nothing else uses the first."""
+    def _can_sum_in_place(self, first: Any, second: Any, alpha: float = 1) -> bool:
+        """Return True if autograd adds these two and nothing else uses the first one's storage."""
         return bool(
             self._sums_in_place
             and alpha == 1
@@ -219,87 +181,83 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc] # torch is not type-chec
             and first.shape == second.shape
             and first.dtype == second.dtype
             and first.untyped_storage().nbytes() == first.numel() * first.element_size()
-            and _uses(first) == self._own_uses
+            and _references(first) == self._min_references
         )
 
-    def _run_backward_of(self, name: str) -> None:
-        self._backward_module = name
+    def _enter_backward(self, module: str) -> None:
+        self._backward_module = module
 
     def _is_weight(self, tensor: Any) -> bool:
         record = self._live.get(tensor.untyped_storage()._cdata)
         return record is not None and record.component == "weights"
 
-    def _see(self, tensor: Any, component: str | None) -> None:
+    def _track(self, tensor: Any, component: str | None) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata in self._live or not storage.nbytes():
             return
         shape = tuple(tensor.shape)
-        if component is None and len(shape) > 1 and shape[-1] in self._vocab:
+        if component is None and len(shape) > 1 and shape[-1] in self._vocabulary_sizes:
             component = "logits"
-        self._open(storage, shape, str(tensor.dtype).replace("torch.", ""), component)
+        self._allocate(storage, shape, str(tensor.dtype).replace("torch.", ""), component)
 
-    def _open(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
+    def _allocate(self, storage: Any, shape: tuple[int, ...], dtype: str, component: str | None) -> None:
         key, history = storage._cdata, self.history
-        record = Record(
+        record = StorageRecord(
             number=len(history.records),
-            size=-(-storage.nbytes() // BLOCK) * BLOCK,
+            size=-(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES,
             shape=shape,
             dtype=dtype,
             module=self._modules[-1] if self._modules else self._backward_module,
             stream=self._streams.setdefault(torch.cpu.current_stream(), len(self._streams)),
-            component=self._scope if component is None else component,
+            component=self._component if component is None else component,
         )
         history.records.append(record)
         history.events.append(record.number + 1)
         self._live[key] = record
-        if key not in self._watched:
-            self._watched.add(key)
-            weakref.finalize(storage, self._gone, key).atexit = False
+        if key not in self._finalized:
+            self._finalized.add(key)
+            weakref.finalize(storage, self._finalize, key).atexit = False
         # in a backward pass, gradients are enabled only while a checkpointed forward pass is repeated
         if self._phase == "forward" or (self._phase == "backward" and torch.is_grad_enabled()):
-            self._born.append(record)
-        elif self._born:
-            self._settle()
+            self._unlabelled.append(record)
+        elif self._unlabelled:
+            self._label_activations()
 
-    def _gone(self, key: int) -> None:
-        self._watched.discard(key)
+    def _finalize(self, key: int) -> None:
+        self._finalized.discard(key)
         if key in self._live:
-            self._close(key)
+            self._free(key)
 
-    def _close(self, key: int) -> None:
+    def _free(self, key: int) -> None:
         record = self._live.pop(key)
         self.history.events.append(-(record.number + 1))
 
-    def _settle(self) -> None:
-        """What a forward pass leaves behind was saved for the backward pass."""
-        if self._born:
-            alive = {record.number for record in self._live.values()}
-            for record in self._born:
-                if record.number in alive:
-                    _label(record, "activations")
-            self._born = []
+    def _label_activations(self) -> None:
+        """Label what a forward pass leaves allocated: it was saved for the backward pass."""
+        if self._unlabelled:
+            live = {record.number for record in self._live.values()}
+            for record in self._unlabelled:
+                if record.number in live:
+                    _claim(record, "activations")
+            self._unlabelled = []
 
 
-def _uses(tensor: Any) -> int:
+def _references(tensor: Any) -> int:
+    """Return the number of references to a tensor's storage."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
-def spans(history: History) -> list[tuple[Span, int]]:
-    """Each phase of each step, and the index of the event after its last."""
-    ends = [span.start for span in history.spans[1:]] + [len(history.events)]
-    return list(zip(history.spans, ends))  # noqa: B905 - not in Python 3.9
-
-
-def _label(record: Record, component: str) -> None:
+def _claim(record: StorageRecord, component: str) -> None:
+    """Give a record this component unless it has one that takes precedence."""
     if record.component is None or PRECEDENCE[component] < PRECEDENCE[record.component]:
         record.component = component
 
 
-def _common(one: str, other: str) -> str:
-    """The module that both names lie in."""
-    shared = []
+def _common_module(one: str, other: str) -> str:
+    """Return the path of the innermost module that contains both."""
+    common = []
     for left, right in zip(one.split("."), other.split(".")):  # noqa: B905 - not in Python 3.9
         if left != right:
             break
-        shared.append(left)
-    return ".".join(shared)
+        common.append(left)
+    return ".".join(common)

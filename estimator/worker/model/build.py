@@ -1,12 +1,12 @@
-"""The model itself, built from its config without weights: with a task's head, a dtype, an attention, adapters."""
+"""The model, built from its config without weights: task head, dtype, attention implementation, adapters."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from ..request.protocol import RefusedError
-from ..request.user_code import Code, make_model, reported
+from ..request.errors import RefusedError
+from ..request.user_code import UserCode, build_user_model, refusing_errors
 from .tasks import auto_class
 
 if TYPE_CHECKING:
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
     from ..request.request import Lora, Request
 
-IGNORED_FIELDS = {
+IGNORED_CONFIG_FIELDS = {
     "model_type",
     "architectures",
     "auto_map",  # names code that came with the model
     "transformers_version",
-    "quantization_config",  # the count is of the parameters before any quantization
+    "quantization_config",  # parameters are counted before quantization
     "_attn_implementation",
     "attn_implementation",
     "_name_or_path",
-    "dtype",  # the job says in what precision it trains
+    "dtype",  # the job's precision decides
     "torch_dtype",
 }
 
 
 def build_model(
-    fields: dict[str, Any], task: str, *, attention: str = "eager", dtype: Any = None, code: Code | None = None
+    fields: dict[str, Any], task: str, *, attention: str = "eager", dtype: Any = None, code: UserCode | None = None
 ) -> Any:
-    """A model of that config and task, on the current default device or under the current fake mode.
+    """Build a model on the current default device or under the current fake mode.
 
     Args:
         fields: of the Hugging Face config.
-        task: the head, as job files name it.
-        attention: the implementation, as transformers names it.
-        dtype: of the weights; fp32 when left out.
-        code: what the user allows to be run beside the installed libraries; his own model is taken as it comes.
+        task: the head, named as in job files.
+        attention: the attention implementation, named as in transformers.
+        dtype: of the weights; fp32 by default.
+        code: code that the user allows to run beside the installed libraries; a model of the user's is not changed.
 
     Raises:
         RefusedError: transformers does not know the model type or has no such head for it, or the user's code fails.
@@ -47,21 +47,21 @@ def build_model(
 
     with _default_dtype(dtype or torch.float32):
         if code is not None and code.model:
-            return make_model(code.model, code.folder)
+            return build_user_model(code.model, code.folder)
         if code is not None and code.remote and fields.get("auto_map"):
-            return _from_own_code(code, task, attention)
+            return _from_remote_code(code, task, attention)
         return _from_transformers(fields, task, attention)
 
 
 def prepare_for_training(model: Any, request: Request) -> Any:
-    """The model as a training script hands it on: adapters applied, checkpointing on, caches of inference off."""
+    """Return the model as a training script prepares it: adapters, checkpointing, no inference cache."""
     config: Any = getattr(model, "config", None)
     if config is not None:
         config.use_cache = False
     if request.task == "seq2seq-lm" and getattr(config, "decoder_start_token_id", 0) is None:
-        config.decoder_start_token_id = 0  # transformers 5 keeps it with the settings of generation
+        config.decoder_start_token_id = 0  # transformers 5 keeps it in the generation config
     if request.lora is not None:
-        model = with_adapters(model, request.lora)
+        model = add_lora_adapters(model, request.lora)
     if request.training.activation_checkpointing == "full":
         if not hasattr(model, "gradient_checkpointing_enable"):
             raise RefusedError(f"{type(model).__name__} has no gradient_checkpointing_enable, as transformers' have")
@@ -72,26 +72,11 @@ def prepare_for_training(model: Any, request: Request) -> Any:
     return model
 
 
-def has_tied_head(model: Any) -> bool:
-    """The output layer's weight is the token embedding itself."""
-    if not hasattr(model, "get_output_embeddings"):
-        return False
-    head, tokens = model.get_output_embeddings(), _input_embeddings(model)
-    return head is not None and tokens is not None and getattr(head, "weight", None) is getattr(tokens, "weight", None)
-
-
-def vocabulary(model: Any) -> int:
-    """Words of the output's vocabulary; 0 where the model does not say."""
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return getattr(text, "vocab_size", None) or 0
-
-
-def with_adapters(model: Any, lora: Lora) -> Any:
-    """The model as peft adapts it.
+def add_lora_adapters(model: Any, lora: Lora) -> Any:
+    """Return the model with peft's LoRA adapters.
 
     Raises:
-        RefusedError: peft is not there, or finds nothing to adapt.
+        RefusedError: peft is not installed, or finds nothing to adapt.
     """
     import torch
 
@@ -100,7 +85,7 @@ def with_adapters(model: Any, lora: Lora) -> Any:
     except ImportError:
         raise RefusedError("adapters need the library peft, which this interpreter does not have") from None
     move = torch.nn.Module.to
-    # fake parameters cannot be moved; adapters are made in fp32, which peft's casts there and back end in too
+    # fake parameters cannot be moved; adapters are created in fp32, where peft's two casts would end as well
     torch.nn.Module.to = lambda module, *_args, **_kwargs: module
     try:
         return get_peft_model(model, LoraConfig(r=lora.rank, target_modules=lora.targets))
@@ -110,7 +95,29 @@ def with_adapters(model: Any, lora: Lora) -> Any:
         torch.nn.Module.to = move
 
 
+def has_tied_head(model: Any) -> bool:
+    """Return True if the output layer's weight is the token embedding's parameter."""
+    if not hasattr(model, "get_output_embeddings"):
+        return False
+    head, tokens = model.get_output_embeddings(), _input_embeddings(model)
+    return head is not None and tokens is not None and getattr(head, "weight", None) is getattr(tokens, "weight", None)
+
+
+def vocabulary_size(model: Any) -> int:
+    """Return the size of the output vocabulary; 0: the config has none."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return getattr(text, "vocab_size", None) or 0
+
+
+def transformer_blocks(model: Any) -> dict[str, Any]:
+    """Return the model's repeated blocks by path; empty: the model does not name their classes."""
+    class_names = set(getattr(model, "_no_split_modules", None) or ())
+    return {name: module for name, module in model.named_modules() if type(module).__name__ in class_names}
+
+
 def _from_transformers(fields: dict[str, Any], task: str, attention: str) -> Any:
+    """Build a model of a type that the installed transformers has."""
     import transformers
 
     name = fields.get("model_type")
@@ -122,36 +129,36 @@ def _from_transformers(fields: dict[str, Any], task: str, attention: str) -> Any
         )
     if name not in known:
         raise RefusedError(f"transformers {transformers.__version__} does not know the model type {name!r}")
-    kwargs = {key: value for key, value in fields.items() if key not in IGNORED_FIELDS}
+    kwargs = {key: value for key, value in fields.items() if key not in IGNORED_CONFIG_FIELDS}
     config = transformers.AutoConfig.for_model(name, **kwargs)
     head = auto_class(task)
     if type(config) not in head._model_mapping:
         raise RefusedError(f"transformers {transformers.__version__} has no {task} head for the model type {name!r}")
-    kind = head._model_mapping[type(config)]
-    if attention == "sdpa" and not getattr(kind, "_supports_sdpa", True):
-        attention = "eager"  # what transformers takes where nobody asks for one
+    model_class = head._model_mapping[type(config)]
+    if attention == "sdpa" and not getattr(model_class, "_supports_sdpa", True):
+        attention = "eager"  # as transformers does where no implementation is requested
     model = head.from_config(config, attn_implementation=attention, trust_remote_code=False)
     if fields.get("tie_word_embeddings") is False and has_tied_head(model):
         import torch
 
-        # transformers 5 ties T5's head whatever the config says, but keeps apart what a checkpoint holds apart
+        # transformers 5 ties T5's head whatever the config says, but unties what a checkpoint holds apart
         output = model.get_output_embeddings()
         output.weight = torch.nn.Parameter(torch.empty_like(output.weight))
     return model
 
 
-def _from_own_code(code: Code, task: str, attention: str) -> Any:
-    """A model whose folder holds its code, which transformers imports by the config's ``auto_map``."""
+def _from_remote_code(code: UserCode, task: str, attention: str) -> Any:
+    """Build a model from the code in its folder, which transformers imports by the config's ``auto_map``."""
     import transformers
 
     head = auto_class(task)
-    with reported(f"the code in {code.folder}", code.folder):
+    with refusing_errors(f"the code in {code.folder}", code.folder):
         config = transformers.AutoConfig.from_pretrained(code.folder, trust_remote_code=True)
         if head.__name__ not in (getattr(config, "auto_map", None) or {}) and type(config) not in head._model_mapping:
             raise RefusedError(f"{code.folder}: its auto_map has no {head.__name__} (task {task})")
         for name in ("dtype", "torch_dtype"):
             if getattr(config, name, None) is not None:
-                setattr(config, name, None)  # the job says in what precision it trains
+                setattr(config, name, None)  # the job's precision decides
         if hasattr(config, "quantization_config"):
             del config.quantization_config
         try:
@@ -165,13 +172,13 @@ def _from_own_code(code: Code, task: str, attention: str) -> Any:
 def _input_embeddings(model: Any) -> Any:
     try:
         return model.get_input_embeddings()
-    except NotImplementedError:  # some of transformers' models of other modalities say so
+    except NotImplementedError:  # raised by transformers' models of some other modalities
         return None
 
 
 @contextlib.contextmanager
 def _default_dtype(dtype: Any) -> Iterator[None]:
-    """Parameters are made in that type: what ``from_config(dtype=...)`` does, in every version of transformers."""
+    """Create parameters in this dtype: ``from_config(dtype=...)`` does so, under different names across versions."""
     import torch
 
     before = torch.get_default_dtype()

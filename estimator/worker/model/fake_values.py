@@ -1,4 +1,4 @@
-"""Where transformers looks at values, which fake tensors do not have, it is told what real ones would say."""
+"""Replacements for code of transformers that reads values, which fake tensors do not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def no_padding_mask() -> Iterator[None]:
-    """As on real tensors without padding: transformers sees that no mask is needed, which fake ones cannot say."""
+    """Make transformers take a batch for one without padding, so that it builds no mask."""
     try:
         from transformers import masking_utils
     except ImportError:  # before 4.53
@@ -22,27 +22,27 @@ def no_padding_mask() -> Iterator[None]:
     changes = {
         "is_tracing": lambda *_: False,
         "find_packed_sequence_indices": lambda *_: None,
-        "fast_all": lambda *_: True,  # of a mask that some models make themselves
+        "fast_all": lambda *_: True,  # for models that make their masks themselves
     }
-    with _replaced(masking_utils, changes):
+    with _patched(masking_utils, changes):
         yield
 
 
 @contextlib.contextmanager
-def grouped_products() -> Iterator[None]:
-    """The product of all experts in one, by transformers' own operation where torch's takes no fake tensors."""
+def grouped_matrix_products() -> Iterator[None]:
+    """Multiply all experts at once with transformers' own operation in fp32, where torch's takes no fake tensors."""
     try:
         from transformers.integrations import moe
     except ImportError:  # before 5
         yield
         return
-    with _replaced(moe, {"_can_use_grouped_mm": lambda _input, weight, _offs: weight.dtype == torch.bfloat16}):
+    with _patched(moe, {"_can_use_grouped_mm": lambda _input, weight, _offs: weight.dtype == torch.bfloat16}):
         yield
 
 
 @contextlib.contextmanager
-def no_initial_values() -> Iterator[None]:
-    """Truncated normal values, of vision models and ModernBERT, are drawn until they lie inside: by their values."""
+def no_truncated_normal() -> Iterator[None]:
+    """Skip truncated normal initialisation (vision models, ModernBERT), which redraws values until they lie inside."""
     try:
         from transformers import initialization
 
@@ -58,7 +58,7 @@ def no_initial_values() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(module: Any, changes: dict[str, Any]) -> Iterator[None]:
+def _patched(module: Any, changes: dict[str, Any]) -> Iterator[None]:
     before = {name: getattr(module, name) for name in changes if hasattr(module, name)}
     for name in before:
         setattr(module, name, changes[name])

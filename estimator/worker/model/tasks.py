@@ -1,13 +1,13 @@
-"""The auto class of transformers that a task of a job file stands for."""
+"""Auto classes of transformers for the tasks of job files."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..request.protocol import RefusedError
+from ..request.errors import RefusedError
 
-_WHOLE = {"feature-extraction": "AutoModel", "backbone": "AutoBackbone"}
-_WORDS = {
+_HEADLESS_CLASSES = {"feature-extraction": "AutoModel", "backbone": "AutoBackbone"}
+_SPELLINGS = {
     "lm": "LM",
     "ctc": "CTC",
     "rnnt": "RNNT",
@@ -19,15 +19,17 @@ _WORDS = {
 
 
 def auto_class_name(task: str) -> str:
-    """``causal-lm`` is ``AutoModelForCausalLM``."""
-    return _WHOLE.get(task) or "AutoModelFor" + "".join(_WORDS.get(word, word.capitalize()) for word in task.split("-"))
+    """Return the auto class's name: ``AutoModelForCausalLM`` for ``causal-lm``."""
+    return _HEADLESS_CLASSES.get(task) or "AutoModelFor" + "".join(
+        _SPELLINGS.get(word, word.capitalize()) for word in task.split("-")
+    )
 
 
 def auto_class(task: str) -> Any:
-    """The class itself.
+    """Return the auto class of a task.
 
     Raises:
-        RefusedError: this transformers has none of that name.
+        RefusedError: this version of transformers does not have it.
     """
     import transformers
 

@@ -1,7 +1,7 @@
-"""Tensor-parallel styles that transformers' plans name and torch has none of.
+"""Tensor-parallel styles of transformers' plans that torch does not have.
 
-A module runs on this rank's part of its parameters as ordinary tensors, as transformers 5.23 runs it
-(``distributed/tensor_parallel.py``): inputs whole, what comes out a part of it or summed over the ranks.
+A module runs on this rank's shard of its parameters as ordinary tensors, as transformers 5.23 runs it
+(``distributed/tensor_parallel.py``): its input is whole, its output a shard, or summed over the ranks.
 """
 
 from __future__ import annotations
@@ -17,123 +17,123 @@ from torch.distributed.tensor.parallel import ParallelStyle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SEQUENCE = 1
+SEQUENCE_DIMENSION = 1
 """The dimension of hidden states that sequence parallelism splits."""
 
 
 class LocalStyle(ParallelStyle):  # type: ignore[misc] # torch is not type-checked
-    """The module's forward pass runs on this rank's part of its parameters (``local_params``)."""
+    """Runs the module's forward pass on this rank's shard of its parameters (``local_params``)."""
 
     def _apply(self, module: Any, mesh: Any) -> Any:
-        self.split(module, mesh)
+        self.split_parameters(module, mesh)
         forward = module.forward
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = self.enter(args, kwargs, mesh)
+            args, kwargs = self.transform_inputs(args, kwargs, mesh)
             with local_parameters(module):
                 output = forward(*args, **kwargs)
-            return None if output is None else self.leave(output, mesh)
+            return None if output is None else self.transform_output(output, mesh)
 
         module.forward = run
         return module
 
-    def split(self, module: Any, mesh: Any) -> None:
-        """Split the module's own parameters; here they are split by entries of their own."""
+    def split_parameters(self, module: Any, mesh: Any) -> None:
+        """Split the module's own parameters; by default, the plan names each of them itself."""
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any], _mesh: Any) -> tuple[Any, Any]:
-        """What the forward pass gets."""
+    def transform_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], _mesh: Any) -> tuple[Any, Any]:
+        """Return the arguments of the forward pass."""
         return args, kwargs
 
-    def leave(self, output: Any, _mesh: Any) -> Any:
-        """What the forward pass gives."""
+    def transform_output(self, output: Any, _mesh: Any) -> Any:
+        """Return the module's output."""
         return output
 
 
 class PackedColumns(LocalStyle):
-    """A linear layer whose output holds two parts of equal size, each split by columns (``packed_colwise``)."""
+    """A linear layer whose output is two parts of equal size, each split by columns (``packed_colwise``)."""
 
-    def split(self, module: Any, mesh: Any) -> None:
-        """Split what the module holds itself."""
+    def split_parameters(self, module: Any, mesh: Any) -> None:
+        """Split the module's own parameters."""
         for name, parameter in list(module.named_parameters(recurse=False)):
             split_parameter(module, name, max(parameter.ndim - 2, 0), mesh)
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
-        """What the forward pass gets."""
-        return (SumGradients.apply(args[0], mesh.get_group()), *args[1:]), kwargs
+    def transform_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
+        """Return the arguments of the forward pass."""
+        return (AllReduceGradients.apply(args[0], mesh.get_group()), *args[1:]), kwargs
 
 
 class PackedRows(LocalStyle):
-    """A linear layer whose input holds two parts, each split (``packed_rowwise``)."""
+    """A linear layer whose input is two parts, each split (``packed_rowwise``)."""
 
-    def split(self, module: Any, mesh: Any) -> None:
-        """Split what the module holds itself."""
+    def split_parameters(self, module: Any, mesh: Any) -> None:
+        """Split the module's own parameters."""
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter.ndim > 1:
                 split_parameter(module, name, parameter.ndim - 1, mesh)
 
-    def leave(self, output: Any, mesh: Any) -> Any:
-        """What the forward pass gives."""
-        return SumOutputs.apply(output, mesh.get_group())
+    def transform_output(self, output: Any, mesh: Any) -> Any:
+        """Return the module's output."""
+        return AllReduceOutputs.apply(output, mesh.get_group())
 
 
-class Experts(LocalStyle):
-    """Every rank runs its part of every expert; the parts of the output are summed (``moe_tp_experts``)."""
+class TensorParallelExperts(LocalStyle):
+    """Every rank runs its shard of every expert; the outputs are summed over the ranks (``moe_tp_experts``)."""
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
-        """What the forward pass gets."""
-        given = [_whole(value) for value in args]
-        # hidden states and the weights of the routes: every rank computes a part of their gradients
+    def transform_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
+        """Return the arguments of the forward pass."""
+        given = [_without_dtensor(value) for value in args]
+        # hidden states and routing weights: every rank computes a part of their gradients
         summed = [
-            SumGradients.apply(value, mesh.get_group()) if position != 1 and _is_float(value) else value
+            AllReduceGradients.apply(value, mesh.get_group()) if position != 1 and _is_float(value) else value
             for position, value in enumerate(given)
         ]
         return tuple(summed), kwargs
 
-    def leave(self, output: Any, mesh: Any) -> Any:
-        """What the forward pass gives."""
-        return SumOutputs.apply(output, mesh.get_group())
+    def transform_output(self, output: Any, mesh: Any) -> Any:
+        """Return the module's output."""
+        return AllReduceOutputs.apply(output, mesh.get_group())
 
 
 class IdentityExpert(LocalStyle):
-    """An expert that passes its input on, divided beforehand by what the sum over the ranks multiplies it by."""
+    """An expert that returns its input, divided by the number of ranks because their outputs are summed."""
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
-        """What the forward pass gets."""
+    def transform_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any) -> tuple[Any, Any]:
+        """Return the arguments of the forward pass."""
         return (args[0] / mesh.size(), *args[1:]), kwargs
 
 
-class SummedOutput(LocalStyle):
-    """The ranks' outputs are summed (``all_reduce``, ``gather``)."""
+class AllReducedOutput(LocalStyle):
+    """A module whose output is summed over the ranks (``all_reduce``, ``gather``)."""
 
-    def leave(self, output: Any, mesh: Any) -> Any:
-        """What the forward pass gives."""
+    def transform_output(self, output: Any, mesh: Any) -> Any:
+        """Return the module's output."""
         partial = output if isinstance(output, DTensor) else DTensor.from_local(output, mesh, [Partial()])
         return partial.redistribute(placements=[Replicate()]).to_local()
 
 
-class LatentKeys(LocalStyle):
-    """DeepSeek's down-projection: of its output the rotated part alone goes straight into each rank's heads.
+class LatentKeyValueProjection(LocalStyle):
+    """DeepSeek's down-projection of keys and values: each rank's heads read the rotary part of its output directly.
 
     Args:
-        rotated: elements of that part (``qk_rope_head_dim``).
+        rotary_size: elements of that part (``qk_rope_head_dim``).
     """
 
-    def __init__(self, rotated: int) -> None:
+    def __init__(self, rotary_size: int) -> None:
         super().__init__()
-        self.rotated = rotated
+        self.rotary_size = rotary_size
 
-    def leave(self, output: Any, mesh: Any) -> Any:
-        """What the forward pass gives."""
-        latent, rotated = output.split([output.shape[-1] - self.rotated, self.rotated], dim=-1)
-        return torch.cat([latent, SumGradients.apply(rotated, mesh.get_group())], dim=-1)
+    def transform_output(self, output: Any, mesh: Any) -> Any:
+        """Return the module's output."""
+        latent, rotary = output.split([output.shape[-1] - self.rotary_size, self.rotary_size], dim=-1)
+        return torch.cat([latent, AllReduceGradients.apply(rotary, mesh.get_group())], dim=-1)
 
 
-class WholeSequence(ParallelStyle):  # type: ignore[misc] # torch is not type-checked
-    """Sequence parallelism around a module: its input is gathered, and its output split where it comes out whole.
+class GatheredSequence(ParallelStyle):  # type: ignore[misc] # torch is not type-checked
+    """Sequence parallelism around a module: all-gathers its input, and splits its output if that is whole.
 
     Args:
-        split_output: the module gives the whole sequence (a mixture of experts), of which this rank keeps its part.
-        as_dtensor: the gathered input goes in as a DTensor, so that its gradients are reduced once for all its uses.
+        split_output: the module returns the whole sequence (a mixture of experts), of which this rank keeps its shard.
+        as_dtensor: pass the gathered input as a DTensor, so that its gradients are reduced once for all its uses.
     """
 
     def __init__(self, *, split_output: bool, as_dtensor: bool) -> None:
@@ -149,17 +149,17 @@ class WholeSequence(ParallelStyle):  # type: ignore[misc] # torch is not type-ch
 
         module.register_forward_pre_hook(enter, with_kwargs=True)
         if self.split_output:
-            module.register_forward_hook(lambda _module, _args, output: _split_first(output, mesh))
+            module.register_forward_hook(lambda _module, _args, output: _split_output_sequence(output, mesh))
         return module
 
     def gather(self, part: Any, mesh: Any) -> Any:
-        """All of the sequence from this rank's part of it."""
-        whole = DTensor.from_local(part, mesh, [Shard(SEQUENCE)]).redistribute(placements=[Replicate()])
+        """Return the whole sequence, gathered from the ranks' shards."""
+        whole = DTensor.from_local(part, mesh, [Shard(SEQUENCE_DIMENSION)]).redistribute(placements=[Replicate()])
         return whole if self.as_dtensor else whole.to_local(grad_placements=[Partial()])
 
 
-class SplitInput(ParallelStyle):  # type: ignore[misc] # torch is not type-checked
-    """What goes into the module is split along the sequence: how the embedding's output enters the first block."""
+class SplitInputSequence(ParallelStyle):  # type: ignore[misc] # torch is not type-checked
+    """A module whose input is split along the sequence: the first block, which reads the embedding's output."""
 
     def _apply(self, module: Any, mesh: Any) -> Any:
         def enter(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -171,49 +171,49 @@ class SplitInput(ParallelStyle):  # type: ignore[misc] # torch is not type-check
         return module
 
 
-class GatherOutput(ParallelStyle):  # type: ignore[misc] # torch is not type-checked
-    """What comes out of the module is gathered along the sequence: the last norm, before a head that is not split."""
+class GatheredOutput(ParallelStyle):  # type: ignore[misc] # torch is not type-checked
+    """A module whose output is gathered along the sequence: the last norm, before a head that is not split."""
 
     def _apply(self, module: Any, mesh: Any) -> Any:
-        whole = WholeSequence(split_output=False, as_dtensor=False)
-        module.register_forward_hook(lambda _module, _args, output: whole.gather(output, mesh))
+        sequence = GatheredSequence(split_output=False, as_dtensor=False)
+        module.register_forward_hook(lambda _module, _args, output: sequence.gather(output, mesh))
         return module
 
 
-class SumGradients(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
-    """Passed on as it is; its gradients are summed over the ranks."""
+class AllReduceGradients(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """The identity, whose gradients are summed over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, group: Any) -> Any:
-        """As autograd calls it."""
+        """Called by autograd."""
         ctx.group = group
         return tensor
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """As autograd calls it."""
+        """Called by autograd."""
         gradient = gradient.contiguous()
         dist.all_reduce(gradient, group=ctx.group)
         return gradient, None
 
 
-class SumOutputs(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
-    """Summed over the ranks, in place; gradients are passed on as they are."""
+class AllReduceOutputs(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """A sum over the ranks, in place; gradients are not changed."""
 
     @staticmethod
     def forward(_ctx: Any, tensor: Any, group: Any) -> Any:
-        """As autograd calls it."""
+        """Called by autograd."""
         dist.all_reduce(tensor, group=group)
         return tensor
 
     @staticmethod
     def backward(_ctx: Any, gradient: Any) -> Any:
-        """As autograd calls it."""
+        """Called by autograd."""
         return gradient, None
 
 
 def split_parameter(module: Any, name: str, dimension: int, mesh: Any) -> None:
-    """Leave this rank's part of one parameter, split along one dimension."""
+    """Replace one parameter by this rank's shard, split along one dimension."""
     parameter = module._parameters.get(name)
     if parameter is not None and not isinstance(parameter, DTensor):
         part = distribute_tensor(parameter.detach(), mesh, [Shard(dimension)], src_data_rank=None)
@@ -221,14 +221,14 @@ def split_parameter(module: Any, name: str, dimension: int, mesh: Any) -> None:
 
 
 def split_sequence(tensor: Any, mesh: Any) -> Any:
-    """This rank's part of hidden states that every rank has whole."""
+    """Return this rank's shard of hidden states that every rank holds whole."""
     whole = tensor if isinstance(tensor, DTensor) else DTensor.from_local(tensor, mesh, [Replicate()])
-    return whole.redistribute(placements=[Shard(SEQUENCE)]).to_local()
+    return whole.redistribute(placements=[Shard(SEQUENCE_DIMENSION)]).to_local()
 
 
 @contextlib.contextmanager
 def local_parameters(module: Any) -> Iterator[None]:
-    """The module's own parameters are this rank's parts, as ordinary tensors."""
+    """Replace the module's own DTensors by this rank's shards, as ordinary tensors."""
     split = {name: value for name, value in module._parameters.items() if isinstance(value, DTensor)}
     module._parameters.update({name: value.to_local() for name, value in split.items()})
     try:
@@ -237,13 +237,13 @@ def local_parameters(module: Any) -> Iterator[None]:
         module._parameters.update(split)
 
 
-def _split_first(output: Any, mesh: Any) -> Any:
+def _split_output_sequence(output: Any, mesh: Any) -> Any:
     if isinstance(output, tuple):
         return (split_sequence(output[0], mesh), *output[1:])
     return split_sequence(output, mesh)
 
 
-def _whole(value: Any) -> Any:
+def _without_dtensor(value: Any) -> Any:
     return value.to_local() if isinstance(value, DTensor) else value
 
 

@@ -1,5 +1,5 @@
-"""The worker's protocol, the request it reads, the user's own code, and what tracing does not support.
+"""Requests to the worker: the protocol, the fields of a request, the errors, and code that the user names.
 
-Lives here: what each worker program needs before it imports torch.
+Lives here: modules that need no torch at import.
 Callers: all rooms of the worker.
 """

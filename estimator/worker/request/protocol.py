@@ -1,4 +1,4 @@
-"""How a worker program talks: one JSON request a line on stdin, one JSON answer a line on stdout.
+"""Protocol of the worker: one JSON request per line on stdin, one JSON answer per line on stdout.
 
 A request names its operation in ``op`` and carries an ``id``, which its answer repeats. A request that fails is
 answered with ``{"id": ..., "error": "one sentence"}``.
@@ -15,24 +15,22 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-PARENT_SECONDS = 0.5
-"""So often a worker looks whether anybody waits for it still."""
+from .errors import RefusedError
+
+PARENT_CHECK_SECONDS = 0.5
+"""Interval at which the worker checks that the process which started it still runs."""
 
 Operation = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class RefusedError(Exception):
-    """The installed libraries cannot do what was asked for; the message is a sentence."""
-
-
-def serve(operations: dict[str, Operation]) -> None:
-    """Answer requests until stdin ends. Nothing is downloaded, and no card is touched."""
-    answers = _own_stdout()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # the job's: a wrong one must not end the worker
+def serve_requests(operations: dict[str, Operation]) -> None:
+    """Answer requests until stdin ends. Nothing is downloaded, and no GPU is touched."""
+    answers = _reserve_stdout()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):  # the job's: an invalid one would end the worker
         os.environ.pop(name, None)
     os.environ.update(
-        CUDA_VISIBLE_DEVICES="",  # counting must not take memory of the cards that are being watched
+        CUDA_VISIBLE_DEVICES="",  # a CUDA context would take memory of the GPUs that are being watched
         HF_HUB_OFFLINE="1",
         TRANSFORMERS_OFFLINE="1",
         TRANSFORMERS_VERBOSITY="error",
@@ -40,12 +38,12 @@ def serve(operations: dict[str, Operation]) -> None:
     )
     for line in sys.stdin:
         if line.strip():
-            answers.write(json.dumps(answer(operations, line)) + "\n")
+            answers.write(json.dumps(answer_request(operations, line)) + "\n")
             answers.flush()
 
 
-def answer(operations: dict[str, Operation], line: str) -> dict[str, Any]:
-    """The answer to one request line; a failure becomes its ``error``."""
+def answer_request(operations: dict[str, Operation], line: str) -> dict[str, Any]:
+    """Return the answer to one request line; a failure becomes its ``error``."""
     number = None
     try:
         request = json.loads(line)
@@ -58,12 +56,12 @@ def answer(operations: dict[str, Operation], line: str) -> dict[str, Any]:
 
 
 def ping(_request: dict[str, Any]) -> dict[str, Any]:
-    """Which versions would answer."""
-    return {"versions": versions()}
+    """Operation ``ping``: import torch and transformers and return ``{"versions": {...}}``."""
+    return {"versions": library_versions()}
 
 
-def versions() -> dict[str, str]:
-    """Of Python and the libraries that count."""
+def library_versions() -> dict[str, str]:
+    """Return the versions of Python, torch and transformers."""
     import torch
     import transformers
 
@@ -74,15 +72,15 @@ def versions() -> dict[str, str]:
     }
 
 
-def _end_with(parent: int) -> None:
-    """End this process soon after the one that started it has ended: it would finish its work for nobody."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit soon after the parent process has ended, even in the middle of a request: no one reads the answer."""
     while os.getppid() == parent:
-        time.sleep(PARENT_SECONDS)
+        time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)
 
 
-def _own_stdout() -> TextIO:
-    """A private copy of stdout for answers; what libraries print goes to stderr from here on."""
+def _reserve_stdout() -> TextIO:
+    """Return a private copy of stdout for answers; from here on, what libraries print goes to stderr."""
     private = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -1,16 +1,16 @@
-"""A trace's request: the tables of a job file, with the same names, meaning and defaults."""
+"""Fields of a trace request: the tables of a job file, with the same names, meaning and defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from .user_code import Code
+from .user_code import UserCode
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a step is taken."""
+    """The job file's table ``training``."""
 
     framework: str = "transformers"
     micro_batch: int = 1
@@ -27,13 +27,13 @@ class Training:
 
     @property
     def mixed(self) -> bool:
-        """Under autocast, with fp32 weights."""
+        """True under autocast, with fp32 weights."""
         return self.precision.endswith("-mixed")
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters."""
+    """The job file's table ``lora``."""
 
     rank: int = 16
     targets: list[str] | str = field(default_factory=lambda: ["q_proj", "v_proj"])
@@ -42,7 +42,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Over what the job is spread."""
+    """The job file's table ``parallel``."""
 
     strategy: str = "none"
     data_shard: int = 1
@@ -61,13 +61,13 @@ class Parallel:
     tensor_plan: str | None = None
 
     @property
-    def world(self) -> int:
+    def world_size(self) -> int:
         """Ranks of the dimensions that a trace applies."""
         return self.data_shard * self.data_replicate * self.tensor
 
     @property
     def sharded(self) -> bool:
-        """FSDP2 splits the weights."""
+        """True if FSDP2 shards the weights."""
         return self.strategy == "fsdp2" and self.data_shard > 1
 
 
@@ -81,16 +81,16 @@ class Request:
     training: Training = field(default_factory=Training)
     lora: Lora | None = None
     parallel: Parallel = field(default_factory=Parallel)
-    as_is: bool = False
-    """What torch does on the CPU is left as it is; else it is corrected to what CUDA would do."""
+    cpu_kernels: bool = False
+    """Leave allocations as torch makes them on the CPU; by default CUDA's kernels are imitated."""
     allocator: dict[str, Any] | None = None
-    """Settings and capacity for the replay through the allocator's model."""
-    code: Code | None = None
-    """Code that the user asked to be run; None: only the installed libraries' own."""
+    """Settings and capacity for the replay through the allocator model."""
+    code: UserCode | None = None
+    """Code that the user allows to run; None: only the installed libraries."""
 
 
 def read_request(message: dict[str, Any]) -> Request:
-    """A worker's message as a request.
+    """Return a worker's message as a request.
 
     Raises:
         TypeError: it has a field that job files do not have.
@@ -103,13 +103,13 @@ def read_request(message: dict[str, Any]) -> Request:
         training=Training(**message.get("training") or {}),
         lora=None if lora is None else Lora(**lora),
         parallel=Parallel(**message.get("parallel") or {}),
-        as_is=bool(message.get("as_is")),
+        cpu_kernels=bool(message.get("cpu_kernels")),
         allocator=message.get("allocator"),
-        code=read_code(message),
+        code=read_user_code(message),
     )
 
 
-def read_code(message: dict[str, Any]) -> Code | None:
-    """The code that a message allows to be run."""
+def read_user_code(message: dict[str, Any]) -> UserCode | None:
+    """Return the code that a message allows to run, or None."""
     code = message.get("code")
-    return Code(**code) if code else None
+    return UserCode(**code) if code else None

@@ -1,4 +1,4 @@
-"""Code that the user names, as ``module:attribute``: a model, or a tensor-parallel plan; imported from his folder."""
+"""Code that the user names as ``module:attribute``, imported from a folder: a model or a tensor-parallel plan."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .protocol import RefusedError
+from .errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
-class Code:
-    """What may be run, because the user asked for it."""
+class UserCode:
+    """Code that may run because the user asked for it."""
 
     folder: str
-    """Where modules are imported from, as a script lying there would import them."""
+    """Modules are imported from here, as a script in this folder would import them."""
     model: str | None = None
-    """``module:attribute``: returns the model, or is it."""
+    """``module:attribute``: an ``nn.Module``, or a callable that returns one."""
     remote: bool = False
     """The folder is a model's own, and its ``auto_map`` names code there (``trust_remote_code``)."""
 
 
-def find(name: str, folder: str) -> Any:
-    """What ``module:attribute`` names.
+def import_attribute(name: str, folder: str) -> Any:
+    """Import ``module:attribute`` from a folder and return the attribute.
 
     Raises:
         RefusedError: it cannot be imported, or has no such attribute.
@@ -37,7 +37,7 @@ def find(name: str, folder: str) -> Any:
     module_name, _, path = name.partition(":")
     if module_name.partition(".")[0] == (__package__ or "").partition(".")[0]:
         raise RefusedError(f"{name}: a module called {module_name} cannot be imported here; give it another name")
-    with reported(name, folder):
+    with refusing_errors(name, folder):
         if folder not in sys.path:
             sys.path.insert(0, folder)
         found = import_module(module_name)
@@ -46,17 +46,17 @@ def find(name: str, folder: str) -> Any:
     return found
 
 
-def make_model(name: str, folder: str) -> Any:
-    """The ``nn.Module`` that ``module:attribute`` names or returns.
+def build_user_model(name: str, folder: str) -> Any:
+    """Return the ``nn.Module`` that ``module:attribute`` is or returns.
 
     Raises:
         RefusedError: it gives something else, or fails.
     """
     import torch
 
-    found = find(name, folder)
+    found = import_attribute(name, folder)
     if callable(found) and not isinstance(found, torch.nn.Module):
-        with reported(name, folder):
+        with refusing_errors(name, folder):
             found = found()
     if not isinstance(found, torch.nn.Module):
         raise RefusedError(f"{name} gives a {type(found).__name__}, not a torch.nn.Module")
@@ -64,23 +64,24 @@ def make_model(name: str, folder: str) -> Any:
 
 
 @contextlib.contextmanager
-def reported(name: str, folder: str) -> Iterator[None]:
-    """A failure of the user's code becomes one sentence with its type and its line.
+def refusing_errors(name: str, folder: str) -> Iterator[None]:
+    """Turn any exception of the user's code into a ``RefusedError`` with its type and its line.
 
     Raises:
-        RefusedError: there was one.
+        RefusedError: the code raised something.
     """
     try:
         yield
     except RefusedError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - anybody's code can raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code can raise anything
         text = " ".join(str(error).split())[:200]
-        raise RefusedError(f"{name} fails: {type(error).__name__}: {text}{_place(error, folder)}") from None
+        line = _line_in_folder(error, folder)
+        raise RefusedError(f"{name} fails: {type(error).__name__}: {text}{line}") from None
 
 
-def _place(error: BaseException, folder: str) -> str:
-    """The last line of the folder's code that the error came through."""
+def _line_in_folder(error: BaseException, folder: str) -> str:
+    """Return `` (file, line n)`` of the last frame in the folder's code, or an empty string."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({Path(error.filename).name}, line {error.lineno})"
     root = Path(folder).resolve()

@@ -1,5 +1,5 @@
 """The traced training step: forward, backward and optimizer, with CUDA's kernels and autocast imitated on CPU tensors.
 
-Lives here: what transformers' Trainer does in one step.
-Callers: the trace program.
+Lives here: the steps of transformers' Trainer, and which jobs a trace supports.
+Callers: the operation ``trace``.
 """

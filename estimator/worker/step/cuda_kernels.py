@@ -1,15 +1,19 @@
-"""Attention, dropout, softmax and embeddings as CUDA's kernels do them, for tensors that only claim to lie on a CPU.
+"""Memory of CUDA's kernels for attention, dropout, softmax and embeddings, imitated on fake CPU tensors.
 
-Fake tensors on "cuda" would need no stand-ins, but autograd's engine asks for a device that is really there. What each
-kernel saves for its backward pass and needs during it comes from ATen's ``native/Dropout.cpp``, ``native/SoftMax.cpp``,
-``native/cuda/Embedding.cu``, ``EmbeddingBackwardKernel.cu`` and, under ``native/transformers/cuda``, its
-``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``, ``flash_attn/flash_api.cpp`` and
-``mem_eff_attention/kernel_backward.h``; the tests compare what is saved and returned with torch's own kernels for
-tensors without data (run with torch 2.12.1 for CUDA 13 and 2.13.0), which do not tell what a kernel needs meanwhile.
-Of whole forward passes, known to differ still: the statistics of ``layer_norm`` of 16-bit inputs (fp32 on a card, four
-bytes more per token) and ``torch.nn.RMSNorm`` (one kernel on a card, from torch 2.9 on).
-The choice is that of a card from sm_80 on. With cuDNN from 9.15.1, torch 2.11 and newer prefer its kernel on Hopper and
-Blackwell: it saves the same, and what it needs meanwhile is not published and taken to be the same.
+Fake tensors on "cuda" would need no imitation, but autograd's engine asks for a real device. The tensors that each
+kernel saves for its backward pass and allocates during it come from ATen's ``native/Dropout.cpp``,
+``native/SoftMax.cpp``, ``native/cuda/Embedding.cu``, ``EmbeddingBackwardKernel.cu`` and, under
+``native/transformers/cuda``, ``sdp_utils.cpp``, ``attention.cu``, ``attention_backward.cu``,
+``flash_attn/flash_api.cpp`` and ``mem_eff_attention/kernel_backward.h``. The tests compare saved and returned tensors
+with torch's own kernels on tensors without data (torch 2.12.1 for CUDA 13, and 2.13.0); those do not show a kernel's
+temporary memory.
+
+Known differences in whole forward passes: the statistics of ``layer_norm`` of 16-bit inputs (fp32 on CUDA, four bytes
+more per token) and ``torch.nn.RMSNorm`` (one kernel on CUDA, from torch 2.9 on).
+
+The attention kernel is the one that CUDA chooses from sm_80 on. With cuDNN 9.15.1 or newer, torch 2.11 and newer prefer
+cuDNN's kernel on Hopper and Blackwell: it saves the same tensors; its temporary memory is not published and assumed to
+be the same.
 Legend: b batch, h heads, s sequence, d head dimension.
 """
 
@@ -24,20 +28,22 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FLASH_HEAD_DIM = 256
-"""The largest that flash attention takes."""
-LOW = (torch.float16, torch.bfloat16)
+MAX_FLASH_HEAD_DIM = 256
+"""Largest head dimension of flash attention."""
+LOW_PRECISION = (torch.float16, torch.bfloat16)
 BIAS_ALIGNMENT = 16
-"""Elements to which the memory-efficient kernel wants a mask's last dimension padded."""
-FEW_TOKENS, PIECE = 3072, 10
-"""Up to so many tokens, an embedding's gradient needs no partial sums; else one for so many tokens of a row."""
+"""Elements: the memory-efficient kernel needs a mask whose last dimension is padded to a multiple of it."""
+MAX_TOKENS_WITHOUT_PARTIAL_SUMS = 3072
+"""Up to this many tokens, an embedding's gradient is computed without partial sums."""
+TOKENS_PER_PARTIAL_SUM = 10
+"""Tokens of the same row that share a partial sum."""
 FLASH_NAME = "vramtop_fused_attention"
-"""Under this name transformers finds flash attention 2 and 3 here; under theirs it would ask for their packages."""
+"""Name under which flash attention is registered; under its own, transformers would ask for its package."""
 
 
 @contextlib.contextmanager
 def cuda_kernels() -> Iterator[None]:
-    """Attention, dropout, softmax and embeddings allocate as on a card while this is open."""
+    """Make attention, dropout, softmax and embeddings allocate as CUDA's kernels do."""
     functional = torch.nn.functional
     before = functional.scaled_dot_product_attention, functional.dropout
     functional.scaled_dot_product_attention = scaled_dot_product_attention
@@ -47,8 +53,8 @@ def cuda_kernels() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             composite = "CompositeImplicitAutograd"
-            library.impl("softmax.int", _softmax(torch.ops.aten._softmax.default), composite)
-            library.impl("log_softmax.int", _softmax(torch.ops.aten._log_softmax.default), composite)
+            library.impl("softmax.int", _fp32_softmax(torch.ops.aten._softmax.default), composite)
+            library.impl("log_softmax.int", _fp32_softmax(torch.ops.aten._log_softmax.default), composite)
             library.impl("embedding_dense_backward", _embedding_backward, "AutogradCPU")
         yield
     finally:
@@ -56,8 +62,8 @@ def cuda_kernels() -> Iterator[None]:
         functional.scaled_dot_product_attention, functional.dropout = before
 
 
-def _softmax(kernel: Any) -> Any:
-    """Widens fp16 while it computes, where a CPU makes a copy of its input first."""
+def _fp32_softmax(kernel: Any) -> Any:
+    """Return a softmax that widens fp16 in its kernel, where a CPU copies its input first."""
 
     def run(tensor: Any, dim: int, dtype: Any = None) -> Any:
         if tensor.dtype == torch.float16 and dtype == torch.float32:
@@ -68,20 +74,20 @@ def _softmax(kernel: Any) -> Any:
 
 
 def _embedding_backward(gradient: Any, ids: Any, rows: int, *settings: Any) -> Any:
-    """Sums up in fp32 what belongs to the same row, in pieces, for the largest number of which there is room."""
+    """Sum the gradients of each row in fp32, with memory for the largest possible number of partial sums."""
     with torch._C._AutoDispatchBelowAutograd():
         gradient = gradient.contiguous()
         result = torch.ops.aten.embedding_dense_backward.default(gradient, ids, rows, *settings)
         tokens = ids.numel()
-        if tokens > FEW_TOKENS:
-            pieces = tokens // PIECE + min(tokens, rows)
+        if tokens > MAX_TOKENS_WITHOUT_PARTIAL_SUMS:
+            sums = tokens // TOKENS_PER_PARTIAL_SUM + min(tokens, rows)
             _order = [torch.empty_like(ids) for _ in range(2)]
-            _partial = gradient.new_empty((pieces, gradient.shape[-1]), dtype=torch.float32)
+            _partial = gradient.new_empty((sums, gradient.shape[-1]), dtype=torch.float32)
         return result
 
 
 def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """With a mask of one byte per element, where a CPU keeps one of the tensor's type."""
+    """Dropout with a mask of one byte per element, where a CPU keeps one of the tensor's dtype."""
     if not training or p == 0 or inplace:
         return torch.dropout_(tensor, p, training) if inplace else tensor
     return torch.native_dropout(tensor, p, True)[0]
@@ -97,28 +103,28 @@ def scaled_dot_product_attention(  # noqa: PLR0917 - torch's own signature
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Attention by the kernel that CUDA would choose. Shapes (b, h, s, d)."""
+    """Attention with the memory of the kernel that CUDA would choose. Shapes (b, h, s, d)."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     same_heads = query.shape[1] == key.shape[1]
-    same_size = query.shape[-1] == value.shape[-1] <= FLASH_HEAD_DIM
-    if query.dtype in LOW and attn_mask is None and same_size and (same_heads or enable_gqa):
-        return _flash(query, key, value)
+    same_size = query.shape[-1] == value.shape[-1] <= MAX_FLASH_HEAD_DIM
+    if query.dtype in LOW_PRECISION and attn_mask is None and same_size and (same_heads or enable_gqa):
+        return _flash_attention(query, key, value)
     aligned = 16 // query.element_size()
     if same_heads and query.shape[-1] % aligned == value.shape[-1] % aligned == 0:
-        return _MemoryEfficient.apply(query, key, value, _bias(attn_mask, query.dtype))[0]
-    # up to torch 2.13 neither of the fused kernels shares keys among queries in fp32: scores are written to memory
+        return _MemoryEfficientAttention.apply(query, key, value, _additive_mask(attn_mask, query.dtype))[0]
+    # up to torch 2.13 no fused kernel supports grouped-query attention in fp32: the scores are written to memory
     return torch.ops.aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
 
 
 def register_flash_attention() -> None:
-    """Make transformers know flash attention without its package.
+    """Register flash attention with transformers, which does not need its package then.
 
     Raises:
-        ImportError: this transformers takes no attention from outside.
+        ImportError: this version of transformers has no registry of attention implementations.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import flash_attention_mask
@@ -130,22 +136,22 @@ def register_flash_attention() -> None:
 def _flash_for_transformers(
     _module: Any, query: Any, key: Any, value: Any, _mask: Any = None, **_settings: Any
 ) -> tuple[Any, None]:
-    if query.dtype not in LOW:
+    if query.dtype not in LOW_PRECISION:
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.bfloat16
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return _flash(query, key, value).transpose(1, 2), None
+    return _flash_attention(query, key, value).transpose(1, 2), None
 
 
-def _flash(query: Any, key: Any, value: Any) -> Any:
-    """Flash attention, whose heads have a multiple of eight elements."""
+def _flash_attention(query: Any, key: Any, value: Any) -> Any:
+    """Flash attention over heads padded to a multiple of eight elements."""
     d = query.shape[-1]
     if d % 8:
         query, key, value = (torch.nn.functional.pad(tensor, (0, -d % 8)) for tensor in (query, key, value))
-    return _Flash.apply(query, key, value)[0][..., :d]
+    return _FlashAttention.apply(query, key, value)[0][..., :d]
 
 
-def _bias(mask: Any, dtype: Any) -> Any:
-    """A mask as the memory-efficient kernel reads it: additive, with padded rows."""
+def _additive_mask(mask: Any, dtype: Any) -> Any:
+    """Return a mask as the memory-efficient kernel reads it: additive, with padded rows."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:
@@ -154,8 +160,8 @@ def _bias(mask: Any, dtype: Any) -> Any:
     return torch.nn.functional.pad(mask, (0, short))[..., : mask.shape[-1]] if short else mask
 
 
-class _Flash(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
-    """Saves q, k, v, output, an fp32 log-sum-exp and the state of the random numbers; returns what it makes."""
+class _FlashAttention(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """Flash attention: saves q, k, v, output, an fp32 log-sum-exp and the random state; returns the latter three."""
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
@@ -183,8 +189,8 @@ class _Flash(torch.autograd.Function):  # type: ignore[misc] # torch is not type
         return result
 
 
-class _MemoryEfficient(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
-    """Saves q, k, v, the mask, output and an fp32 log-sum-exp; returns what it makes."""
+class _MemoryEfficientAttention(torch.autograd.Function):  # type: ignore[misc] # torch is not type-checked
+    """Memory-efficient attention: saves q, k, v, mask, output and an fp32 log-sum-exp; returns the latter two."""
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
@@ -201,11 +207,11 @@ class _MemoryEfficient(torch.autograd.Function):  # type: ignore[misc] # torch i
         query, key, value, bias, output, _sums = ctx.saved_tensors
         b, h, s, d = query.shape
         dense = gradient.transpose(1, 2).contiguous()
-        result = [tensor.new_empty(_swapped(tensor)).transpose(1, 2) for tensor in (query, key, value)]
+        result = [tensor.new_empty(_shape_heads_after_tokens(tensor)).transpose(1, 2) for tensor in (query, key, value)]
         of_bias = torch.empty_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
-        if query.dtype in LOW:
+        if query.dtype in LOW_PRECISION:
             delta = query.new_empty((b, h, s), dtype=torch.float32)
-        else:  # the kernel for fp32 leaves this sum to others
+        else:  # the fp32 kernel takes this sum as an input
             delta = (dense.float() * output.transpose(1, 2).float()).sum(-1).transpose(-2, -1).contiguous()
         block = 64 if d <= 64 else 128
         total = query.new_empty((b, h, -(-s // block) * block, -(-d // block) * block), dtype=torch.float32)
@@ -214,10 +220,10 @@ class _MemoryEfficient(torch.autograd.Function):  # type: ignore[misc] # torch i
 
 
 def _random_state(query: Any) -> Any:
-    """Seed and offset: two small tensors on the card, with dropout or without."""
+    """Return seed and offset: two small tensors on the GPU, with or without dropout."""
     return query.new_empty(2, dtype=torch.int64), query.new_empty((), dtype=torch.int64)
 
 
-def _swapped(tensor: Any) -> tuple[int, ...]:
+def _shape_heads_after_tokens(tensor: Any) -> tuple[int, ...]:
     b, h, s, d = tensor.shape
     return b, s, h, d

@@ -9,30 +9,30 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from ..context.check import Check, Outcome
-from ..context.context import Context
-from ..context.gpu_seats import rooms_to_take, seats_of, visible
+from ..context.check import Check, CheckResult
+from ..context.check_context import CheckContext
+from ..context.target_gpus import assign_gpus, assigned_gpu_indices, target_devices
 
 _TARGET = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _MINOR_COMPATIBLE = 11
 """From this CUDA on, a driver runs programs of all minor versions of its major one."""
 
 
-class Driver(Check):
+class DriverCheck(Check):
     """The NVIDIA driver, and the GPUs it lists."""
 
     name = "NVIDIA driver"
     waits_for = "the driver"
     decisive = True
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """Without one, nothing runs here."""
         machine = context.machine
-        if machine.elsewhere:
+        if machine.is_described:
             return self.skips("the job is for another machine than this one")
         if machine.snapshot is None:
             advice = "start the job where a driver answers; --gpu-type NAME asks about another machine"
-            return self.fails(machine.unseen or "no GPU can be seen here", advice)
+            return self.fails(machine.unavailable_reason or "no GPU can be seen here", advice)
         gpus, source = machine.snapshot.gpus, machine.snapshot.source
         if not gpus:
             return self.fails("the NVIDIA driver lists no GPU", "look for the card with lspci and dmesg")
@@ -46,26 +46,28 @@ class Driver(Check):
         return self.passes(found)
 
 
-class CudaRuntime(Check):
+class CudaRuntimeCheck(Check):
     """The CUDA that the job's torch was built with, against what the driver runs."""
 
     name = "CUDA runtime"
     waits_for = "the job's Python to import torch"
-    seconds = 90
+    timeout_seconds = 90
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """A torch without CUDA, or with one that is too new for the driver, is a failure."""
-        build, python = context.torch(), context.python
+        build, python = context.torch_build(), context.interpreter
         if build.version is None:
-            if not python.sure:
-                return self.cannot_tell(f"{python.path} ({python.origin}) has no torch", "name the job's with --python")
+            if not python.is_certain:
+                return self.inconclusive(
+                    f"{python.path} ({python.origin}) has no torch", "name the job's with --python"
+                )
             return self.fails(f"torch cannot be imported by {python.path}: {build.problem}", "install torch there")
         if build.hip is not None:
             return self.fails(f"torch {build.version} is built for ROCm {build.hip}", "install torch for CUDA")
         if build.cuda is None:
             found = f"torch {build.version} in {python.path} is built without CUDA"
-            if not python.sure:
-                return self.cannot_tell(f"{found} ({python.origin})", "name the job's Python with --python")
+            if not python.is_certain:
+                return self.inconclusive(f"{found} ({python.origin})", "name the job's Python with --python")
             return self.fails(found, "install torch for CUDA (pytorch.org, Get Started)")
         newest = context.machine.snapshot.source.cuda_version if context.machine.snapshot else None
         built = f"torch {build.version} is built with CUDA {build.cuda}"
@@ -73,7 +75,7 @@ class CudaRuntime(Check):
             return self.passes(f"{built}; the driver that will run it is not known")
         return self._against(built, build.cuda, newest)
 
-    def _against(self, built: str, cuda: str, newest: str) -> Outcome:
+    def _against(self, built: str, cuda: str, newest: str) -> CheckResult:
         major, minor = _numbers(cuda)
         driver_major, driver_minor = _numbers(newest)
         if (major, minor) <= (driver_major, driver_minor):
@@ -84,28 +86,28 @@ class CudaRuntime(Check):
         return self.fails(f"{built}, and the driver runs only up to {newest}", advice)
 
 
-class ComputeCapability(Check):
+class ComputeCapabilityCheck(Check):
     """The cards' compute capability, against what the job's torch has kernels for."""
 
     name = "Compute capability"
     waits_for = "the driver, and the job's Python to import torch"
-    seconds = 90
+    timeout_seconds = 90
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """A card that no kernel fits is a failure."""
-        rooms = rooms_to_take(context)
+        rooms = target_devices(context)
         if not rooms:
             return self.skips("there is no GPU to look at")
         known = context.machine.capabilities()
         cards = {room.index: known[room.index] for room in rooms if room.index in known}
-        if not cards and context.machine.elsewhere:
+        if not cards and context.machine.is_described:
             return self.skips("a card of that size, of which no more is known")
         if not cards:
-            return self.cannot_tell("the compute capability of the cards is not known")
-        build = context.torch()
+            return self.inconclusive("the compute capability of the cards is not known")
+        build = context.torch_build()
         if build.architectures is None:
             return self.skips("torch names no architectures that it is built for: see the CUDA runtime")
-        how = {index: runs_on(card, build.architectures) for index, card in cards.items()}
+        how = {index: kernel_support(card, build.architectures) for index, card in cards.items()}
         built = f"torch {build.version} has kernels for {' '.join(build.architectures)}"
         without = [index for index, way in how.items() if way is None]
         shown = ", ".join(sorted({_dotted(card) for card in cards.values()}))
@@ -117,18 +119,18 @@ class ComputeCapability(Check):
         return self.passes(f"{built}; the cards have {shown}")
 
 
-class VisibleDevices(Check):
+class VisibleDevicesCheck(Check):
     """A GPU of its own for each rank on this machine, after CUDA_VISIBLE_DEVICES."""
 
     name = "Visible devices"
     waits_for = "the driver"
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """Too few is a failure."""
-        snapshot, seats = context.machine.snapshot, seats_of(context)
+        snapshot, seats = context.machine.snapshot, assign_gpus(context)
         if snapshot is None:
             return self.skips("no GPUs of this machine to look at")
-        said, taken = context.environ.get("CUDA_VISIBLE_DEVICES"), visible(context)
+        said, taken = context.environ.get("CUDA_VISIBLE_DEVICES"), assigned_gpu_indices(context)
         words = "CUDA_VISIBLE_DEVICES is not set" if said is None else f"CUDA_VISIBLE_DEVICES={said}"
         slices = (said or "").startswith("MIG-")  # several of them may be of one GPU
         if not taken and not slices:
@@ -137,14 +139,14 @@ class VisibleDevices(Check):
         if len(taken) < len(seats) and not slices:
             return self._too_few(context, f"{words}: {len(seats)} ranks, and only {where} for them", len(snapshot.gpus))
         found = f"{words}: {len(seats)} {'rank' if len(seats) == 1 else 'ranks'} on {where} of {len(snapshot.gpus)}"
-        wanted = list(dict.fromkeys(room.index for room in context.machine.rooms))
+        wanted = list(dict.fromkeys(room.index for room in context.machine.devices))
         if context.machine.chosen and not set(taken) <= set(wanted):
             named = ",".join(map(str, wanted))
             return self.warns(f"{found}, and not on GPU {named}, as --gpu says", f"set CUDA_VISIBLE_DEVICES={named}")
         doubt = next((seat.note for seat in seats if seat.note), None)
         return self.warns(f"{found}; {doubt}", "set CUDA_DEVICE_ORDER=PCI_BUS_ID") if doubt else self.passes(found)
 
-    def _too_few(self, context: Context, found: str, here: int) -> Outcome:
+    def _too_few(self, context: CheckContext, found: str, here: int) -> CheckResult:
         ranks = context.local_ranks or context.job.parallel.world_size
         if ranks <= here:
             return self.fails(found, "name as many GPUs in CUDA_VISIBLE_DEVICES as there are ranks")
@@ -153,7 +155,7 @@ class VisibleDevices(Check):
         return self.fails(found, "start fewer ranks on this machine")
 
 
-def runs_on(card: tuple[int, int], architectures: Sequence[str]) -> Literal["binary", "ptx"] | None:
+def kernel_support(card: tuple[int, int], architectures: Sequence[str]) -> Literal["binary", "ptx"] | None:
     """How a card of this compute capability runs what was compiled for these; None: not at all."""
     best: Literal["binary", "ptx"] | None = None
     for architecture in architectures:

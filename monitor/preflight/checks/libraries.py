@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.trace.installed_packages import InstalledPackages
 
-from ..context.check import Check, Outcome
-from ..context.context import Context
+from ..context.check import Check, CheckResult
+from ..context.check_context import CheckContext
 
 _FRAMEWORKS = {
     "transformers": ("torch", "transformers", "accelerate"),
@@ -31,73 +31,74 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class RequiredLibrary:
     """A library that the job needs."""
 
-    names: tuple[str, ...]
+    alternatives: tuple[str, ...]
     """Distributions; one of them is enough. The first is the usual one."""
-    why: str
+    reason: str
 
 
-def needs(job: Job) -> Iterator[Need]:
+def required_libraries(job: Job) -> Iterator[RequiredLibrary]:
     """What a job needs, and why."""
     training, strategy = job.training, job.parallel.strategy
     if job.served_by_vllm:
-        yield Need(names=("torch",), why="engine = vllm")
-        yield Need(names=("vllm",), why="engine = vllm")
+        yield RequiredLibrary(alternatives=("torch",), reason="engine = vllm")
+        yield RequiredLibrary(alternatives=("vllm",), reason="engine = vllm")
         return
     for name in _FRAMEWORKS[training.framework]:
         if name != "accelerate" or training.mode == "train":
-            yield Need(names=(name,), why=f"framework = {training.framework}")
+            yield RequiredLibrary(alternatives=(name,), reason=f"framework = {training.framework}")
     trainer = training.framework == "transformers"
     if job.lora and trainer:
-        yield Need(names=("peft",), why="LoRA adapters")
+        yield RequiredLibrary(alternatives=("peft",), reason="LoRA adapters")
     if job.lora and job.lora.quantization != "none":
-        yield Need(names=("bitsandbytes",), why=f"quantization = {job.lora.quantization}")
+        yield RequiredLibrary(alternatives=("bitsandbytes",), reason=f"quantization = {job.lora.quantization}")
     if training.mode == "train" and (
         _is_of_bitsandbytes(training.optimizer) or (training.optimizer == "lion" and trainer)
     ):
-        yield Need(names=("bitsandbytes",), why=f"optimizer = {training.optimizer}")
+        yield RequiredLibrary(alternatives=("bitsandbytes",), reason=f"optimizer = {training.optimizer}")
     if job.model.attention == "flash_attention_2":
-        yield Need(names=("flash-attn", "kernels"), why="attention = flash_attention_2")
+        yield RequiredLibrary(alternatives=("flash-attn", "kernels"), reason="attention = flash_attention_2")
     if job.model.attention == "flash_attention_3":
-        yield Need(names=("flash-attn-3", "kernels"), why="attention = flash_attention_3")
+        yield RequiredLibrary(alternatives=("flash-attn-3", "kernels"), reason="attention = flash_attention_3")
     if strategy.startswith("zero") and training.framework != "megatron":
-        yield Need(names=("deepspeed",), why=f"strategy = {strategy}")
+        yield RequiredLibrary(alternatives=("deepspeed",), reason=f"strategy = {strategy}")
     if strategy == "megatron-fsdp" and training.framework != "megatron":
-        yield Need(names=("megatron-fsdp", "megatron-core"), why=f"strategy = {strategy}")
+        yield RequiredLibrary(alternatives=("megatron-fsdp", "megatron-core"), reason=f"strategy = {strategy}")
     if training.loss == "fused-linear" and trainer:
-        yield Need(names=("liger-kernel",), why="loss = fused-linear")
+        yield RequiredLibrary(alternatives=("liger-kernel",), reason="loss = fused-linear")
 
 
 DISTRIBUTIONS = (
     *("torch", "transformers", "accelerate", "peft", "bitsandbytes", "flash-attn", "flash-attn-3", "kernels"),
     *("deepspeed", "megatron-fsdp", "megatron-core", "liger-kernel", "torchtitan", "torchtune", "litgpt", "vllm"),
 )
-"""All that ``needs`` may name."""
+"""All that ``required_libraries`` may name."""
 
 
-class Libraries(Check):
+class LibrariesCheck(Check):
     """Each library is installed, in a version that its users take."""
 
     name = "Libraries"
     waits_for = "the job's Python to say what it has"
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """One that is missing or too old is a failure; one that the job states otherwise, a warning."""
-        found, wanted, python = context.packages(), list(needs(context.job)), context.python
-        missing = [need for need in wanted if not any(name in found.versions for name in need.names)]
-        if missing and not python.sure:
-            lacks = ", ".join(dict.fromkeys(need.names[0] for need in missing))
-            return self.cannot_tell(f"{python.path} ({python.origin}) has no {lacks}", "name the job's with --python")
-        here = [name for need in wanted for name in need.names if name in found.versions]
+        found, wanted, python = context.packages(), list(required_libraries(context.job)), context.interpreter
+        missing = [need for need in wanted if not any(name in found.versions for name in need.alternatives)]
+        if missing and not python.is_certain:
+            lacks = ", ".join(dict.fromkeys(need.alternatives[0] for need in missing))
+            return self.inconclusive(f"{python.path} ({python.origin}) has no {lacks}", "name the job's with --python")
+        here = [name for need in wanted for name in need.alternatives if name in found.versions]
         shown = ", ".join(dict.fromkeys(f"{name} {found.versions[name]}" for name in here))
         if missing:
             lacks = "; ".join(
-                f"{' or '.join(names)} is missing ({', '.join(need.why for need in missing if need.names == names)})"
-                for names in dict.fromkeys(need.names for need in missing)
+                f"{' or '.join(names)} is missing "
+                f"({', '.join(need.reason for need in missing if need.alternatives == names)})"
+                for names in dict.fromkeys(need.alternatives for need in missing)
             )
-            names = " ".join(dict.fromkeys(need.names[0] for need in missing))
+            names = " ".join(dict.fromkeys(need.alternatives[0] for need in missing))
             there = f"; there: {shown}" if shown else ""
             return self.fails(f"{lacks}{there}", f"{python.path} -m pip install {names}")
         wrong = list(_wrong(found, here))
@@ -123,7 +124,7 @@ def _wrong(found: InstalledPackages, here: list[str]) -> Iterator[str]:
         bounds = _bounds(found, name)
         if name in _LOWEST and _numbers(transformers) >= (5,):
             bounds = f"{bounds},>={_LOWEST[name]}".lstrip(",")
-        if not satisfies(version, bounds):
+        if not satisfies_bounds(version, bounds):
             yield f"transformers {transformers} takes {name} {bounds}, not {version}"
 
 
@@ -136,7 +137,7 @@ def _bounds(found: InstalledPackages, name: str) -> str:
     return ""
 
 
-def satisfies(version: str, bounds: str) -> bool:
+def satisfies_bounds(version: str, bounds: str) -> bool:
     """Whether a version lies within bounds such as ``>=1.1.0,<2``; pre-releases count as what they precede."""
     have = _numbers(version)
     return all(_holds(have, sign, _numbers(bound)) for sign, bound in _BOUND.findall(bounds))

@@ -13,88 +13,90 @@ from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job import Job, Parallel
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR
 
-from ...board.fit import Room, fit
+from ...board.fit_check import DeviceCapacity, check_fit
 from ...host.host_memory import host_verdict
-from ..context.check import Check, Outcome
-from ..context.context import Context
-from ..context.gpu_seats import rooms_to_take
+from ..context.check import Check, CheckResult
+from ..context.check_context import CheckContext
+from ..context.target_gpus import target_devices
 
 _BITS = {"nf4": 4, "nf4-double": 4, "int8": 8, "fp8": 8, "int4": 4}
 _CONSTANTS_BYTES = 0.1
 """Per quantized weight, for its block's constants and for what is not quantized."""
 
 
-class LowerBound(Check):
+class LowerBoundCheck(Check):
     """The base weights alone, and what every CUDA process takes."""
 
     name = "VRAM lower bound"
     waits_for = "the quick estimate"
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """Failing it means running out of memory; passing it promises nothing."""
-        need, words = lower_bound(context.quick())
-        if not context.machine.rooms:
+        need, words = rank_lower_bound(context.quick_budget())
+        if not context.machine.devices:
             return self.skips(f"{words}; there is no GPU to hold it against")
-        rooms = [room for room in rooms_to_take(context) if room.available_bytes is not None]
+        rooms = [room for room in target_devices(context) if room.available_bytes is not None]
         if not rooms:
-            return self.cannot_tell(f"{words}; how much is free is not known")
+            return self.inconclusive(f"{words}; how much is free is not known")
         rooms.sort(key=lambda room: -(room.available_bytes or 0))
         parallel = context.job.parallel
         # pipeline stages differ, and the fullest takes no less than their mean
         last = 0 if parallel.pipeline > 1 else min(context.local_ranks or parallel.world_size, len(rooms)) - 1
         room = rooms[last]
-        found = f"{words}; {room.label} {room.closed or f'has {format_gib(room.available_bytes)}'}"
+        found = f"{words}; {room.label} {room.unusable_reason or f'has {format_gib(room.available_bytes)}'}"
         if need > (room.available_bytes or 0):
             return self.fails(f"{found}: it will run out of memory", "quantize, shard over more GPUs, or free memory")
         return self.passes(f"{found} (passing this alone promises nothing)")
 
 
-class FitVerdict(Check):
+class FitVerdictCheck(Check):
     """The whole budget against what the GPUs can give."""
 
     name = "VRAM verdict"
     waits_for = "the deepest estimate to be had"
     decisive = True
-    seconds = 120
+    timeout_seconds = 120
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """As ``vramtop fit`` says it, on the GPUs that the job will take."""
-        if not context.machine.rooms:
-            needed = f"needs {format_gib(context.quick().peak.device_bytes)} GiB on each GPU (closed form)"
+        if not context.machine.devices:
+            needed = f"needs {format_gib(context.quick_budget().peak.device_bytes)} GiB on each GPU (closed form)"
             advice = "name a machine with --gpu-type or --gpu-memory"
-            return self.cannot_tell(f"{needed}; there is no GPU to hold it against", advice)
+            return self.inconclusive(f"{needed}; there is no GPU to hold it against", advice)
         budget, how = _deepest(context)
-        if context.several_machines and not context.machine.elsewhere:
+        if context.several_machines and not context.machine.is_described:
             budget, how = _of_one_machine(budget, context.local_ranks or 1), f"{how}; on this machine alone"
-        found = fit(budget, rooms_to_take(context))
+        found = check_fit(budget, target_devices(context))
         words = f"{found.sentence} ({how})"
         if found.verdict == "fits":
             return self.passes(words)
-        advice = _advice(budget, context.machine.rooms)
+        advice = _advice(budget, context.machine.devices)
         if found.verdict == "tight":
             return self.warns(words, advice)
-        return self.fails(words, advice) if found.verdict == "does_not_fit" else self.cannot_tell(words)
+        return self.fails(words, advice) if found.verdict == "does_not_fit" else self.inconclusive(words)
 
 
-def _advice(budget: Budget, rooms: Sequence[Room]) -> str:
+def _advice(budget: Budget, rooms: Sequence[DeviceCapacity]) -> str:
     """Other GPUs of the machine, or a smaller job."""
-    best = fit(budget, rooms)
+    best = check_fit(budget, rooms)
     if best.verdict == "fits" and rooms[0].uuid is not None:
         mig = any(room.mig for room in rooms)
-        names = best.devices if mig else map(str, best.placement)  # by index CUDA would take another one of its devices
+        names = (
+            best.cuda_devices if mig else map(str, best.placement)
+        )  # by index CUDA would take another one of its devices
         return f"it fits on others: CUDA_VISIBLE_DEVICES={','.join(names)}"
     return "vramtop fit says what would make it smaller"
 
 
-class HostMemory(Check):
+class HostMemoryCheck(Check):
     """The machine's RAM, while the job's processes load and while they train."""
 
     name = "Host memory"
     waits_for = "the quick estimate"
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """What does not fit the host is killed there, whatever is free on the GPUs."""
-        need, room = context.quick().host, context.machine.host
+        need, room = context.quick_budget().host, context.machine.host
         if room is None:
             return self.skips("how much the machine has is not known (--host-memory)")
         if need is None:
@@ -109,12 +111,12 @@ class HostMemory(Check):
 _METHODS = {"formula": "closed form", "exact": "closed form on the built model", "traced": "traced"}
 
 
-def _deepest(context: Context) -> tuple[Budget, str]:
+def _deepest(context: CheckContext) -> tuple[Budget, str]:
     """The deepest budget, and how it was found."""
     try:
-        budget = context.budget()
+        budget = context.deepest_budget()
     except CancelledError:
-        return context.quick(), "closed form: anything deeper took too long"
+        return context.quick_budget(), "closed form: anything deeper took too long"
     return budget, _METHODS[budget.method]
 
 
@@ -124,7 +126,7 @@ def _of_one_machine(budget: Budget, ranks: int) -> Budget:
     return replace(budget, job=msgspec.structs.replace(budget.job, parallel=parallel), stages=())
 
 
-def lower_bound(budget: Budget) -> tuple[int, str]:
+def rank_lower_bound(budget: Budget) -> tuple[int, str]:
     """What a rank takes at the very least, and what that is, in words.
 
     Parameters times the bytes of a base weight (two in 16 bits, four in fp32, bits / 8 + 0.1 where it is quantized),

@@ -13,11 +13,11 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import names_user_code
 from vramtop.estimator.model.find_config import find_built_in, hub_cache
 
-from ..context.check import Check, Outcome
-from ..context.context import Context
-from ..facts.access import is_offline
-from ..facts.disk import free_bytes, nearest_folder
-from ..facts.weights import ModelFolder, look_into
+from ..context.check import Check, CheckResult
+from ..context.check_context import CheckContext
+from ..facts.disk_space import free_bytes, nearest_existing_folder
+from ..facts.hub_access import offline_variable
+from ..facts.model_files import ModelFolder, inspect_model_folder
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _OWN_FORMATS = ("torchtitan", "megatron")
@@ -26,7 +26,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPlace:
+class ModelLocation:
     """Where a job's model is to come from."""
 
     folder: Path | None
@@ -35,63 +35,64 @@ class ModelPlace:
     """None: a folder of the user's own."""
 
 
-def model_place(job: Job, environ: Mapping[str, str]) -> ModelPlace | None:
+def find_model_location(job: Job, environ: Mapping[str, str]) -> ModelLocation | None:
     """Where the weights come from; None: the job names none (its config is written out, or it is code)."""
     name = job.model.id
     if name is None or job.model.config is not None or names_user_code(name):
         return None
     path = expand_user(name)
     if is_folder(path) or name.startswith((".", "/", "~")) or name.endswith(".json"):
-        return ModelPlace(folder=path.parent if name.endswith(".json") else path, hub_id=None)
+        return ModelLocation(folder=path.parent if name.endswith(".json") else path, hub_id=None)
     cached = _snapshot(name, environ)
     built_in = find_built_in(name) if cached is None and "/" not in name else None
     hub_id = built_in.id if built_in else name
-    return ModelPlace(folder=cached or _snapshot(hub_id, environ), hub_id=hub_id)
+    return ModelLocation(folder=cached or _snapshot(hub_id, environ), hub_id=hub_id)
 
 
-class ModelFiles(Check):
+class ModelFilesCheck(Check):
     """All files of the model: in its folder, or in the Hugging Face cache."""
 
     name = "Model files"
     waits_for = "the file system"
     decisive = True
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """Missing from a folder is a failure; from the cache, only where nothing may be fetched."""
-        place = model_place(context.job, context.environ)
+        place = find_model_location(context.job, context.environ)
         if place is None:
             return self.skips("the job names no model that would be loaded from files")
         if context.job.training.framework in _OWN_FORMATS:
             return self.skips(f"{context.job.training.framework} loads no Hugging Face weights by itself")
-        found = None if place.folder is None else look_into(place.folder, single=_singles(context.job))
+        found = None if place.folder is None else inspect_model_folder(place.folder, single=_singles(context.job))
         if place.hub_id is None:
             return self._in_folder(place, found)
         if found is not None and found.complete:
             return self._whole(found, f"in the cache ({place.folder})")
         return self._from_cache(context, place.hub_id, found)
 
-    def _in_folder(self, place: ModelPlace, found: ModelFolder | None) -> Outcome:
+    def _in_folder(self, place: ModelLocation, found: ModelFolder | None) -> CheckResult:
         if found is None or place.folder is None or not is_folder(place.folder):
             return self.fails(f"{place.folder}: no such folder", "correct model.id")
         if found.complete:
             return self._whole(found, f"in {place.folder}")
         return self.fails(f"{place.folder}: {_lacks(found)}", "copy or download the model again")
 
-    def _from_cache(self, context: Context, hub_id: str, found: ModelFolder | None) -> Outcome:
+    def _from_cache(self, context: CheckContext, hub_id: str, found: ModelFolder | None) -> CheckResult:
         lacks = f"{hub_id} is not in the cache" if found is None else f"{hub_id} in the cache: {_lacks(found)}"
         fetch = f"hf download {hub_id}"
-        forbids = is_offline(context.environ)
+        forbids = offline_variable(context.environ)
         if forbids:
             return self.fails(f"{lacks}, and {forbids} is set", f"fetch it where there is a network: {fetch}")
         need, cache = _to_fetch(context, found), hub_cache(context.environ)
         free = free_bytes(cache)
         if need and need > free:
-            room = f"{lacks}; about {format_gib(need)} GiB are to be fetched, and {nearest_folder(cache)} has room for"
-            return self.fails(f"{room} {format_gib(free)}", "make room, or set HF_HOME to a larger disk")
+            where = nearest_existing_folder(cache)
+            space = f"{lacks}; about {format_gib(need)} GiB are to be fetched, and {where} has room for"
+            return self.fails(f"{space} {format_gib(free)}", "make room, or set HF_HOME to a larger disk")
         size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
         return self.warns(f"{lacks}: the job will fetch it{size} when it starts", f"fetch it before: {fetch}")
 
-    def _whole(self, found: ModelFolder, where: str) -> Outcome:
+    def _whole(self, found: ModelFolder, where: str) -> CheckResult:
         files = "1 file" if found.shards == 1 else f"{found.shards} shards"
         words = f"{files} of weights, {format_gib(found.weight_bytes)} GiB, {where}"
         if not found.tokenizer:
@@ -99,22 +100,22 @@ class ModelFiles(Check):
         return self.passes(words)
 
 
-class ModelAccess(Check):
+class ModelAccessCheck(Check):
     """Whether the hub gives what is missing, with the token that is here."""
 
     name = "Model access"
     waits_for = "the hub"
     decisive = True
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         """The hub is asked only where something is missing."""
-        place = model_place(context.job, context.environ)
+        place = find_model_location(context.job, context.environ)
         if place is None or place.hub_id is None or context.job.training.framework in _OWN_FORMATS:
             return self.skips("nothing is to be fetched from the hub")
         if is_complete(place, context.job):
             return self.skips("all files are here, so that the hub is not asked")
-        access = context.access()
-        found = f"{place.hub_id}: {access.words}"
+        access = context.hub_access()
+        found = f"{place.hub_id}: {access.message}"
         match access.answer:
             case "open":
                 return self.passes(found)
@@ -129,12 +130,12 @@ class ModelAccess(Check):
             case "offline":
                 return self.skips(found)
             case _:
-                return self.cannot_tell(found, "try where there is a network, or fetch the model beforehand")
+                return self.inconclusive(found, "try where there is a network, or fetch the model beforehand")
 
 
-def is_complete(place: ModelPlace, job: Job) -> bool:
+def is_complete(place: ModelLocation, job: Job) -> bool:
     """Nothing of the model has to be fetched."""
-    return place.folder is not None and look_into(place.folder, single=_singles(job)).complete
+    return place.folder is not None and inspect_model_folder(place.folder, single=_singles(job)).complete
 
 
 def _singles(job: Job) -> tuple[str, ...]:
@@ -174,13 +175,13 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _to_fetch(context: Context, found: ModelFolder | None) -> int | None:
+def _to_fetch(context: CheckContext, found: ModelFolder | None) -> int | None:
     """About how many bytes are missing: as the index says, else two for each parameter; None: not known."""
     if found is not None and found.total_bytes is not None:
         return max(0, found.total_bytes - found.weight_bytes)
     if found is not None and found.shards:
         return None
     try:
-        return 2 * context.quick().model.parameters
+        return 2 * context.quick_budget().model.parameters
     except VramtopError:
         return None

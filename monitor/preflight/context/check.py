@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
-    from .context import Context
+    from .check_context import CheckContext
 
-Status = Literal["pass", "warning", "failure", "skipped"]
+CheckStatus = Literal["pass", "warning", "failure", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CheckResult:
     """What one check says."""
 
     name: str
     """Of the check."""
-    status: Status
+    status: CheckStatus
     """``failure``: the job will not run so; ``skipped``: the check has nothing to look at here."""
     found: str
     """What is the case, in one or two sentences without a full stop at the end."""
@@ -42,7 +42,7 @@ class Check(ABC):
     """Looks at one thing. Settings of a subclass are its constructor's, for tests and for other machines."""
 
     name: ClassVar[str]
-    seconds: ClassVar[float] = 30
+    timeout_seconds: ClassVar[float] = 30
     """It is given up after so long."""
     waits_for: ClassVar[str] = "this machine"
     """What it may have to wait for, as a person reads it while it runs."""
@@ -50,7 +50,7 @@ class Check(ABC):
     """When it cannot be told, neither can the whole."""
 
     @abstractmethod
-    def look(self, context: "Context") -> Outcome:
+    def run(self, context: "CheckContext") -> CheckResult:
         """What is the case.
 
         Raises:
@@ -58,27 +58,29 @@ class Check(ABC):
             OSError: likewise.
         """
 
-    def passes(self, found: str) -> Outcome:
+    def passes(self, found: str) -> CheckResult:
         """All is well."""
         return self._says("pass", found)
 
-    def warns(self, found: str, advice: str | None = None) -> Outcome:
+    def warns(self, found: str, advice: str | None = None) -> CheckResult:
         """The job may run, but not as it should."""
         return self._says("warning", found, advice)
 
-    def fails(self, found: str, advice: str | None = None) -> Outcome:
+    def fails(self, found: str, advice: str | None = None) -> CheckResult:
         """The job will not run."""
         return self._says("failure", found, advice)
 
-    def skips(self, found: str) -> Outcome:
+    def skips(self, found: str) -> CheckResult:
         """There is nothing to look at."""
         return self._says("skipped", found)
 
-    def cannot_tell(self, found: str, advice: str | None = None) -> Outcome:
+    def inconclusive(self, found: str, advice: str | None = None) -> CheckResult:
         """It may be well or not."""
         return self._says("warning", found, advice, unknown=True)
 
-    def _says(self, status: Status, found: str, advice: str | None = None, *, unknown: bool = False) -> Outcome:
-        return Outcome(
+    def _says(
+        self, status: CheckStatus, found: str, advice: str | None = None, *, unknown: bool = False
+    ) -> CheckResult:
+        return CheckResult(
             name=self.name, status=status, found=found, advice=advice, unknown=unknown, decisive=self.decisive
         )

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.gpu_catalogue import Gpu
 
-from ...board.fit import Room, rooms_of
+from ...board.fit_check import DeviceCapacity, device_capacities
 from ...host.host_memory import HostRam, available_host_memory
 from ...snapshot.snapshot import Snapshot
 from ...sources.nvml.call_threads import shut_down
 from ...sources.nvml.nvml_source import NvmlSource
 from ...storage.reservations import Reservations
 
-DRIVER_SECONDS = 20.0
+DRIVER_TIMEOUT_SECONDS = 20.0
 """So long the driver may take to answer: without persistence mode it starts up first, card by card."""
 Capabilities = Mapping[int, tuple[int, int]]
 """CUDA compute capability by GPU index."""
@@ -25,7 +25,7 @@ Capabilities = Mapping[int, tuple[int, int]]
 class Machine:
     """Where the job is to run."""
 
-    rooms: tuple[Room, ...]
+    devices: tuple[DeviceCapacity, ...]
     """What the GPUs that the user chose, or all, can give."""
     snapshot: Snapshot | None = None
     """Of this machine; None: another one is described, or this one's GPUs cannot be seen."""
@@ -33,26 +33,26 @@ class Machine:
     """The user named the GPUs; else the job takes those that its environment shows it."""
     host: HostRam | None = None
     """Its RAM; None: not known, of a machine that is described."""
-    unseen: str | None = None
+    unavailable_reason: str | None = None
     """Why this machine's GPUs cannot be seen."""
-    card: Gpu | None = None
+    gpu_type: Gpu | None = None
     """The kind of card; None: not one of the catalogue."""
     capabilities: Callable[[], Capabilities] = dict
     """Of the GPUs; those that are not known are left out."""
 
     @property
-    def elsewhere(self) -> bool:
+    def is_described(self) -> bool:
         """Another machine than this one was described."""
-        return self.snapshot is None and self.unseen is None
+        return self.snapshot is None and self.unavailable_reason is None
 
     @property
     def memory_bytes(self) -> int | None:
         """Of the largest card; None: not known."""
-        return max((room.total_bytes for room in self.rooms if room.total_bytes), default=None)
+        return max((room.total_bytes for room in self.devices if room.total_bytes), default=None)
 
 
 def this_machine(
-    only: Callable[[Snapshot], Collection[int] | None] = lambda _: None, *, seconds: float = DRIVER_SECONDS
+    only: Callable[[Snapshot], Collection[int] | None] = lambda _: None, *, seconds: float = DRIVER_TIMEOUT_SECONDS
 ) -> Machine:
     """This machine as NVML shows it now.
 
@@ -66,21 +66,21 @@ def this_machine(
         snapshot = answers.get(timeout=seconds)
     except queue.Empty:
         return Machine(
-            rooms=(),
-            unseen=f"the NVIDIA driver gives no answer within {seconds:g} seconds",
+            devices=(),
+            unavailable_reason=f"the NVIDIA driver gives no answer within {seconds:g} seconds",
             host=available_host_memory(),
         )
     if isinstance(snapshot, CannotTellError):
-        return Machine(rooms=(), unseen=snapshot.message.rstrip("."), host=available_host_memory())
+        return Machine(devices=(), unavailable_reason=snapshot.message.rstrip("."), host=available_host_memory())
     indices = only(snapshot)
-    rooms = rooms_of(snapshot, Reservations().committed(snapshot), indices)
-    card = next((room.card for room in rooms if room.name), None)
+    rooms = device_capacities(snapshot, Reservations().committed(snapshot), indices)
+    card = next((room.gpu_type for room in rooms if room.name), None)
     named = indices is not None
     return Machine(
-        rooms=rooms,
+        devices=rooms,
         snapshot=snapshot,
         chosen=named,
-        card=card,
+        gpu_type=card,
         capabilities=compute_capabilities,
         host=available_host_memory(),
     )
@@ -100,10 +100,10 @@ def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
         answers.put(error)
 
 
-def described_machine(rooms: tuple[Room, ...], card: Gpu | None, host: HostRam | None = None) -> Machine:
+def described_machine(rooms: tuple[DeviceCapacity, ...], card: Gpu | None, host: HostRam | None = None) -> Machine:
     """A machine that is not this one."""
     known = {} if card is None else dict.fromkeys((room.index for room in rooms), card.compute_capability)
-    return Machine(rooms=rooms, card=card, capabilities=lambda: known, host=host)
+    return Machine(devices=rooms, gpu_type=card, capabilities=lambda: known, host=host)
 
 
 def compute_capabilities() -> Capabilities:

@@ -138,7 +138,7 @@ class NvmlSource:
         self._note_the_gone()
         rows += [row for row in self._gone if row.index >= len(self._devices)]
         rows.sort(key=lambda row: row.index)
-        rows, last_words = self._probes.fill(rows)
+        rows, last_words = self._probes.add_counters(rows)
         return Snapshot(
             time=self._now(), source=self._source, gpus=tuple(rows), faults=self._faults(), last_words=last_words
         )

@@ -12,9 +12,9 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
+from vramtop.estimator.model.read_architecture import read_architecture
 
 Estimate = Callable[..., Budget]
 # embeddings and head, and per layer: q and o, k and v, three MLP matrices, two norms; the last norm

@@ -17,9 +17,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.trace import traced_budget as traced
-from vramtop.estimator.trace.traced_budget import TRACE_PROGRAM
 from vramtop.estimator.trace.worker_process import Worker
 
 CLOSE = 0.03
@@ -174,7 +173,7 @@ PART_NAMES = [f"{family}, {setting}" for family, settings in PART.items() for se
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     """One process for all."""
-    with Worker(Path(sys.executable), TRACE_PROGRAM) as running:
+    with Worker(Path(sys.executable)) as running:
         yield running
 
 
@@ -202,7 +201,7 @@ def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
 def main(words: list[str]) -> None:
     """All of the matrix: how far off what is allocated at the peak, worst first, and the distribution."""
     rows = []
-    with Worker(Path(sys.executable), TRACE_PROGRAM) as running:
+    with Worker(Path(sys.executable)) as running:
         traced.Worker = lambda *_: nullcontext(running)  # type: ignore[assignment,misc,attr-defined]
         for name, job in CELLS.items():
             if all(word in name for word in words):

@@ -14,9 +14,9 @@ from vramtop.estimator.formula.activations.saved_activations import saved_activa
 from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
+from vramtop.estimator.model.read_architecture import read_architecture
 
 HIDDEN, MLP, HEADS, LENGTH, RANK, VOCAB = 256, 704, 8, 128, 8, 32000
 HEAD = HIDDEN // HEADS

@@ -10,9 +10,9 @@ import transformers
 from vramtop.estimator.formula.activations.saved_activations import saved_activations
 from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
+from vramtop.estimator.model.read_architecture import read_architecture
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

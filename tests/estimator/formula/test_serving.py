@@ -17,8 +17,8 @@ from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.estimator.model.architecture import read_architecture
 from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"

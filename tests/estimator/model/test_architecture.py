@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.estimator.model.architecture import complete_config, read_architecture, usual_task
+from vramtop.estimator.model.read_architecture import complete_config, read_architecture, usual_task
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

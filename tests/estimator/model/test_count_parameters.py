@@ -10,11 +10,11 @@ import pytest
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.job.job import Task
-from vramtop.estimator.model.architecture import RULED_TASKS, read_architecture
-from vramtop.estimator.model.count_parameters import inventory_from_shape
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.count_parameters import count_parameters
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.parameters import Inventory
+from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
 from vramtop.estimator.trace.worker_process import Worker
 
@@ -113,7 +113,7 @@ def same(shape: Inventory, exact: Inventory) -> bool:
 
 @pytest.mark.parametrize("model", built_in_models(), ids=lambda model: model.label)
 def test_built_in_model_has_the_published_count_with_and_without_torch(model: BuiltInModel, count: Count) -> None:
-    shape = inventory_from_shape(model.config, model.task)
+    shape = count_parameters(read_architecture(model.config, model.task))
 
     assert shape.parameters == model.parameters
     assert shape.count == "exact"
@@ -134,13 +134,13 @@ def test_every_head_of_every_family(family: str, task: Task, count: Count) -> No
         with pytest.raises(CannotTellError, match=f"no {task} head"):
             count(config, task)
         with pytest.raises(InputError, match=rf"{family} model has no {task} head; set model\.task to one of"):
-            inventory_from_shape(config, task)
+            count_parameters(read_architecture(config, task))
     elif task in FAMILIES[family].without_head:
         with pytest.raises(CannotTellError, match=f"no {task} head"):
             count(config, task)
-        assert inventory_from_shape(config, task).count == "approximate"
+        assert count_parameters(read_architecture(config, task)).count == "approximate"
     else:
-        assert same(inventory_from_shape(config, task), count(config, task))
+        assert same(count_parameters(read_architecture(config, task)), count(config, task))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -149,7 +149,7 @@ def test_biases_ties_and_sizes(variant: str, count: Count) -> None:
     config = {"model_type": family, **fields}
     task = FAMILIES[family].tasks[0]
 
-    assert same(inventory_from_shape(config, task), count(config, task))
+    assert same(count_parameters(read_architecture(config, task)), count(config, task))
 
 
 @pytest.mark.parametrize("family", [name for name in SMALL if SMALL[name] is not GPT2 and "dim" not in SMALL[name]])
@@ -160,7 +160,7 @@ def test_fields_that_a_config_leaves_out_mean_what_transformers_takes_them_for(f
         config = {"model_type": family, **SPARSE, **({"pad_token_id": 0} if family == "phi3" else {})}
     task = FAMILIES[family].tasks[0]
 
-    assert same(inventory_from_shape(config, task), count(config, task))
+    assert same(count_parameters(read_architecture(config, task)), count(config, task))
 
 
 @pytest.mark.parametrize(
@@ -175,31 +175,31 @@ def test_fields_that_a_config_leaves_out_mean_what_transformers_takes_them_for(f
 def test_published_counts_without_a_head(name: str, task: Task, parameters: int) -> None:
     model = next(model for model in built_in_models() if model.id == name)
 
-    assert inventory_from_shape(model.config, task).parameters == parameters
+    assert count_parameters(read_architecture(model.config, task)).parameters == parameters
 
 
 def test_unknown_family_is_read_as_a_llama_and_says_so() -> None:
     config = {"model_type": "brandnew", **COMMON}
 
-    inventory = inventory_from_shape(config)
+    inventory = count_parameters(read_architecture(config))
 
     assert inventory.count == "approximate"
-    assert inventory.parameters == inventory_from_shape({"model_type": "llama", **COMMON}).parameters
+    assert inventory.parameters == count_parameters(read_architecture({"model_type": "llama", **COMMON})).parameters
 
 
 def test_language_part_of_a_multimodal_config_is_counted_as_approximate() -> None:
     text = {"model_type": "gemma3_text", **COMMON, "head_dim": 16}
     config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
 
-    inventory = inventory_from_shape(config)
+    inventory = count_parameters(read_architecture(config))
 
     assert inventory.count == "approximate"
-    assert inventory.parameters == inventory_from_shape(text).parameters
+    assert inventory.parameters == count_parameters(read_architecture(text)).parameters
 
 
 def test_roles_split_a_mixture_of_experts() -> None:
     config = {"model_type": "deepseek_v2", **COMMON, **LATENT}
-    inventory = inventory_from_shape(config)
+    inventory = count_parameters(read_architecture(config))
 
     experts = 2 * 8 * 3 * 64 * 32  # layers, experts, projections
     shared_and_dense = 2 * 3 * 64 * (2 * 32) + 1 * 3 * 64 * 160
@@ -218,4 +218,4 @@ def test_layers_of_an_encoder_decoder_are_counted_together() -> None:
     arch = read_architecture(config, "seq2seq-lm")
 
     assert (arch.encoder_layers, arch.decoder_layers, arch.layers) == (3, 2, 5)
-    assert inventory_from_shape(config, "seq2seq-lm").layers == 5
+    assert count_parameters(read_architecture(config, "seq2seq-lm")).layers == 5

@@ -12,7 +12,7 @@ from vramtop.estimator.trace.allocator_report import (
     capacity_on,
     replay_allocations,
 )
-from vramtop.estimator.worker.memory.replay_reserved import pack, reserved, unpack
+from vramtop.estimator.worker.memory.reserved_memory import pack_allocations, replay_reserved, unpack_allocations
 
 ALLOCATIONS = [
     (4, (0, 40 * MIB, 0)),
@@ -27,14 +27,14 @@ ALLOCATIONS = [
 def on(capacity_mib: int, conf: str | None = None) -> ReservedMemory:
     room = capacity_on(None, capacity_mib * MIB, 0)
     assert room is not None
-    return replay_allocations(pack(ALLOCATIONS), [8, 10], conf, room)
+    return replay_allocations(pack_allocations(ALLOCATIONS), [8, 10], conf, room)
 
 
 def test_packed_allocations_come_back() -> None:
-    assert unpack(pack(ALLOCATIONS)) == ALLOCATIONS
+    assert unpack_allocations(pack_allocations(ALLOCATIONS)) == ALLOCATIONS
     for broken in ("", "no base64!", "aGVsbG8="):
         with pytest.raises(ValueError):  # noqa: PT011 - the libraries' own words
-            unpack(broken)
+            unpack_allocations(broken)
 
 
 def test_with_room_nothing_is_freed() -> None:
@@ -96,6 +96,6 @@ def test_torchs_room_is_the_card_without_the_drivers_part_and_what_lies_outside(
 
 
 def test_the_worker_says_the_same() -> None:
-    answer = reserved(ALLOCATIONS, [8], {"capacity_bytes": 90 * MIB})
+    answer = replay_reserved(ALLOCATIONS, [8], {"capacity_bytes": 90 * MIB})
     assert (answer["peak"], answer["retries"]) == (80 * MIB, 1)
     assert [8, 60 * MIB] in answer["timeline"]

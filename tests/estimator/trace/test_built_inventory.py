@@ -17,10 +17,10 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job, Lora, ModelSpec, Training
 from vramtop.estimator.job.quantization import quantized_bytes, tensor_bytes
-from vramtop.estimator.model.architecture import read_architecture
-from vramtop.estimator.model.count_parameters import inventory_from_shape
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.lora import adapter_groups_by_rule
 from vramtop.estimator.model.parameters import Inventory, ParameterGroup
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
 from vramtop.estimator.trace.worker_process import Worker
 
@@ -108,7 +108,7 @@ def test_ties_buffers_types_and_plans(count: Count) -> None:
 def test_buffers_count_as_weights_of_the_exact_budget(count: Count) -> None:
     config = CONFIGS["gpt2"] | {"n_positions": 1024}
     job = Job(model=ModelSpec(config=config), training=Training(precision="bf16"))
-    arch, counted, shape = read_architecture(config), count(config), inventory_from_shape(config)
+    arch, counted, shape = read_architecture(config), count(config), count_parameters(read_architecture(config))
     weights = [closed_form(job, arch, found).phases[0].components.weights for found in (counted, shape)]
     assert weights[0] - weights[1] == counted.buffer_bytes
     assert weights[1] == 2 * shape.parameters
@@ -140,7 +140,7 @@ def tally(groups: tuple[ParameterGroup, ...]) -> Counter[tuple[str, tuple[int, .
 def test_the_rules_for_adapters_are_those_of_peft(count: Count, family: str) -> None:
     """Fused projections, GPT-2's transposed layers, routers, and experts that transformers holds in one tensor."""
     task = TASKS.get(family, "causal-lm")
-    shape, compared = inventory_from_shape(CONFIGS[family], task), 0
+    shape, compared = count_parameters(read_architecture(CONFIGS[family], task)), 0
     for targets in TARGETS:
         lora = Lora(rank=8, targets=targets)
         try:
@@ -184,7 +184,7 @@ def test_what_bitsandbytes_replaces_is_what_transformers_hands_it(count: Count, 
 
     counted = count(CONFIGS[family], task)
     assert sum(group.elements for group in counted.groups if group.quantized) == replaced
-    shape = inventory_from_shape(CONFIGS[family], task)
+    shape = count_parameters(read_architecture(CONFIGS[family], task))
     by_rule = sum(group.elements for group in shape.groups if group.linear and group.role != "head")
     assert by_rule == pytest.approx(replaced, rel=0.05)
 

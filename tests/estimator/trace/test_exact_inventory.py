@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.model.count_parameters import inventory_from_shape
+from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import ResolvedModel
+from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.exact_inventory import exact_inventory, read_answer
 
 CONFIG: dict[str, Any] = {
@@ -47,7 +48,7 @@ def test_exact_inventory_is_kept_and_a_broken_cache_is_only_a_miss(
     assert exact_inventory(MODEL, "causal-lm", python=python, cache=cache) == first
     assert len(log.read_text().splitlines()) == 2
 
-    shape = inventory_from_shape(CONFIG)
+    shape = count_parameters(read_architecture(CONFIG))
     counted = [(group.name, group.shape, group.repeat, group.role) for group in first.groups]
     assert counted == [(group.name, group.shape, group.repeat, group.role) for group in shape.groups]
     assert first.source.startswith("transformers ")

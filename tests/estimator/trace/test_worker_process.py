@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
+from vramtop.estimator.trace.worker_process import WORKER_PROGRAM, Worker
 
 PYTHON = Path(sys.executable)
 
@@ -115,7 +115,7 @@ def test_shipped_program_runs_no_code_that_came_with_a_model(tmp_path: Path) -> 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("file", sorted(INVENTORY_PROGRAM.parent.glob("*.py")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(WORKER_PROGRAM.parent.rglob("*.py")), ids=lambda file: file.name)
 def test_worker_programs_keep_to_python_3_9(file: Path) -> None:
     ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
 

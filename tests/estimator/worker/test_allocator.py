@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vramtop.estimator.worker.memory import allocator as allocator_module
 from vramtop.estimator.worker.memory.allocator import CachingAllocator, OutOfMemoryError
-from vramtop.estimator.worker.memory.allocator_settings import Settings
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -19,7 +19,9 @@ KIB = 1 << 10
 
 def fresh(conf=None, capacity=None, device=None):
     whole = None if device is None else device * MIB
-    return CachingAllocator(Settings.from_conf(conf), None if capacity is None else capacity * MIB, device_bytes=whole)
+    return CachingAllocator(
+        AllocatorSettings.from_conf(conf), None if capacity is None else capacity * MIB, device_bytes=whole
+    )
 
 
 def layout(allocator):
@@ -228,15 +230,14 @@ def test_freeing_keeps_memory_reserved_until_the_cache_is_emptied():
     assert (allocator.reserved, allocator.segments, allocator.active) == (0, 0, 0)
 
 
-def test_peaks_and_their_reset():
+def test_peaks_stay_when_memory_is_given_back():
     allocator = fresh()
     allocator.malloc("a", 30 * MIB)
     allocator.malloc("b", 12 * MIB)
     allocator.free("a")
     allocator.empty_cache()
     assert (allocator.peak_allocated, allocator.peak_reserved) == (42 * MIB, 42 * MIB)
-    allocator.reset_peak()
-    assert (allocator.peak_allocated, allocator.peak_reserved) == (12 * MIB, 12 * MIB)
+    assert (allocator.allocated, allocator.reserved) == (12 * MIB, 12 * MIB)
 
 
 def test_at_the_limit_whole_free_segments_are_released_and_the_request_is_tried_again():
@@ -529,9 +530,9 @@ def test_modules_run_in_a_worker_program_without_vramtop():
     program = (
         f"import sys; sys.path.insert(0, {str(folder.parent)!r})\n"
         f"from {folder.name}.allocator import CachingAllocator\n"
-        f"from {folder.name}.allocator_settings import Settings\n"
+        f"from {folder.name}.allocator_settings import AllocatorSettings\n"
         f"from {folder.name}.timeline import replay\n"
-        "line = replay([('a', 3 << 20, 0), ('a', None, 0)], CachingAllocator(Settings()))\n"
+        "line = replay([('a', 3 << 20, 0), ('a', None, 0)], CachingAllocator(AllocatorSettings()))\n"
         "print(line.peak_reserved.reserved_bytes, any(name.startswith(('torch', 'vramtop')) for name in sys.modules))"
     )
     run = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)

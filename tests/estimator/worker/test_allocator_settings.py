@@ -1,21 +1,21 @@
 import pytest
 
-from vramtop.estimator.worker.memory.allocator_settings import INTERVALS, Settings
+from vramtop.estimator.worker.memory.allocator_settings import INTERVALS, AllocatorSettings
 
 MIB = 1 << 20
 
 
 @pytest.mark.parametrize("text", [None, "", "  ", ","])
 def test_nothing_set_is_torchs_default(text):
-    assert Settings.from_conf(text) == Settings()
+    assert AllocatorSettings.from_conf(text) == AllocatorSettings()
 
 
 def test_every_modelled_option():
-    settings = Settings.from_conf(
+    settings = AllocatorSettings.from_conf(
         "expandable_segments:True, max_split_size_mb:128,max_non_split_rounding_mb:40,"
         "garbage_collection_threshold:0.8,per_process_memory_fraction:0.9,backend:native"
     )
-    assert settings == Settings(
+    assert settings == AllocatorSettings(
         expandable_segments=True,
         max_split_bytes=128 * MIB,
         non_split_rounding_bytes=40 * MIB,
@@ -25,17 +25,17 @@ def test_every_modelled_option():
 
 
 def test_the_last_of_two_holds():
-    settings = Settings.from_conf("expandable_segments:True,expandable_segments:False")
-    assert settings == Settings()
+    settings = AllocatorSettings.from_conf("expandable_segments:True,expandable_segments:False")
+    assert settings == AllocatorSettings()
 
 
 def test_options_without_effect_on_memory_are_passed_over():
     conf = "pinned_use_cuda_host_register:True,pinned_num_register_threads:8,release_lock_on_cudamalloc:True"
-    assert Settings.from_conf(conf) == Settings()
+    assert AllocatorSettings.from_conf(conf) == AllocatorSettings()
 
 
 def divisions(conf, *sizes_mib):
-    settings = Settings.from_conf(conf)
+    settings = AllocatorSettings.from_conf(conf)
     assert settings.notes == ()
     return [settings.divisions(int(size * MIB)) for size in sizes_mib]
 
@@ -53,11 +53,11 @@ def test_divisions_by_interval():
 
 def test_intervals_not_named_are_not_rounded():
     assert divisions("roundup_power2_divisions:[256:4,1024:2]", 128, 256, 512, 1024, 2048) == [4, 4, 0, 2, 0]
-    assert len(Settings.from_conf("roundup_power2_divisions:[256:4]").roundup_divisions) == INTERVALS
+    assert len(AllocatorSettings.from_conf("roundup_power2_divisions:[256:4]").roundup_divisions) == INTERVALS
 
 
 def test_a_larger_large_segment_raises_the_lowest_split_size_wherever_it_stands():
-    settings = Settings.from_conf("max_split_size_mb:30,large_segment_size_mb:32")
+    settings = AllocatorSettings.from_conf("max_split_size_mb:30,large_segment_size_mb:32")
     assert (settings.max_split_bytes, settings.large_segment_bytes) == (None, 32 * MIB)
     assert "from 32" in settings.notes[0]
 
@@ -83,7 +83,7 @@ def test_a_larger_large_segment_raises_the_lowest_split_size_wherever_it_stands(
     ],
 )
 def test_what_is_not_followed_is_told_and_nothing_else_changes(conf, says):
-    settings = Settings.from_conf(conf + ",max_non_split_rounding_mb:64")
+    settings = AllocatorSettings.from_conf(conf + ",max_non_split_rounding_mb:64")
     assert says in settings.notes[0]
     assert len(settings.notes) == 1
     if "[256:4," not in conf + ",":  # an open bracket swallows the rest

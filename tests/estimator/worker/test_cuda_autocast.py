@@ -23,10 +23,10 @@ HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 OTHER_RULES = {"binary_cross_entropy", "_cudnn_rnn", "cudnn_convolution", "cudnn_convolution_transpose"}
 """An error, and kernels that no model calls by their names."""
 LISTS = {
-    "LOWER_PRECISION_FP": rules.LOWERED,
-    "FP32": rules.WIDENED,
-    "FP32_SET_OPT_DTYPE": rules.WIDE_RESULT,
-    "PROMOTE": rules.PROMOTED,
+    "LOWER_PRECISION_FP": rules.TO_LOW_PRECISION,
+    "FP32": rules.TO_FP32,
+    "FP32_SET_OPT_DTYPE": rules.FP32_RESULT,
+    "PROMOTE": rules.TO_WIDEST,
 }
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -147,8 +147,8 @@ def test_lists_are_those_of_the_installed_torch() -> None:
 
 
 def test_every_rule_of_cuda_is_known() -> None:
-    there = {name for name in rules.operations_with(rules.ON_CUDA) if "name" not in name}
-    assert there - OTHER_RULES == {name for names in LISTS.values() for name in names} | set(rules.WIDE_NORMS)
+    there = {name for name in rules.operations_with_kernel(rules.CUDA_KEY) if "name" not in name}
+    assert there - OTHER_RULES == {name for names in LISTS.values() for name in names} | set(rules.FP32_NORMS)
 
 
 def test_cpu_rules_are_back_afterwards() -> None:

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from vramtop.estimator.worker.memory.tracker import Tracker
+from vramtop.estimator.worker.memory.tracker import StorageTracker
 from vramtop.estimator.worker.step import cuda_kernels
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -65,7 +65,7 @@ def test_efficient_attention_saves_and_returns_what_torch_does(
     with FakeTensorMode():
         mask = torch.empty((B, 1, S, 208), dtype=dtype)[..., :S].expand(B, H, S, S) if masked or d == 64 else None
         ours, theirs = inputs(H, d, dtype, dense), inputs(H, d, dtype, dense)
-        output, kept = saved_by(lambda: cuda_kernels._MemoryEfficient.apply(*ours, mask)[0])
+        output, kept = saved_by(lambda: cuda_kernels._MemoryEfficientAttention.apply(*ours, mask)[0])
         expected, expected_kept = saved_by(lambda: EFFICIENT(*theirs, mask, True))
 
         assert look(output) == look(expected[0])
@@ -78,13 +78,13 @@ def test_efficient_attention_saves_and_returns_what_torch_does(
 @pytest.mark.parametrize(
     ("d", "value_d", "heads", "dtype", "masked", "kernel"),
     [
-        (64, 64, H, BF16, False, "_Flash"),
-        (256, 256, 2, FP16, False, "_Flash"),
-        (60, 60, H, BF16, False, "_Flash"),
-        (64, 64, H, FP32, False, "_MemoryEfficient"),
-        (64, 64, H, BF16, True, "_MemoryEfficient"),
-        (320, 320, H, BF16, False, "_MemoryEfficient"),
-        (64, 32, H, BF16, False, "_MemoryEfficient"),
+        (64, 64, H, BF16, False, "_FlashAttention"),
+        (256, 256, 2, FP16, False, "_FlashAttention"),
+        (60, 60, H, BF16, False, "_FlashAttention"),
+        (64, 64, H, FP32, False, "_MemoryEfficientAttention"),
+        (64, 64, H, BF16, True, "_MemoryEfficientAttention"),
+        (320, 320, H, BF16, False, "_MemoryEfficientAttention"),
+        (64, 32, H, BF16, False, "_MemoryEfficientAttention"),
         (64, 64, 2, FP32, False, "math"),
         (60, 60, H, BF16, True, "math"),
     ],
@@ -132,7 +132,7 @@ def test_softmax_of_fp16_makes_no_copy() -> None:
     ("tokens", "rows", "pieces"), [(3072, 9999, 0), (3073, 9999, 307 + 3073), (3073, 100, 307 + 100)]
 )
 def test_embeddings_of_many_tokens_are_summed_up_in_pieces(tokens: int, rows: int, pieces: int) -> None:
-    with FakeTensorMode(), cuda_kernels.cuda_kernels(), Tracker() as tracker:
+    with FakeTensorMode(), cuda_kernels.cuda_kernels(), StorageTracker() as tracker:
         weight = torch.empty(rows, 128, dtype=BF16, requires_grad=True)
         functional.embedding(torch.zeros(1, tokens, dtype=torch.long), weight).sum().backward()
 

@@ -13,12 +13,12 @@ from transformers.models.auto import modeling_auto
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import MethodChoice, estimate
 from vramtop.estimator.job.job import Job, ModelSpec, Task, Training
-from vramtop.estimator.model.architecture import read_architecture, usual_task
-from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, inventory_from_shape
-from vramtop.estimator.model.families import FAMILIES
+from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count_parameters
+from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
+from vramtop.estimator.model.read_architecture import read_architecture, usual_task
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
-from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
+from vramtop.estimator.trace.worker_process import Worker
 from vramtop.estimator.worker.model.tasks import auto_class_name
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -108,7 +108,7 @@ def counter() -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def tracer() -> Iterator[Worker]:
-    with Worker(Path(sys.executable), INVENTORY_PROGRAM.with_name("trace.py")) as running:
+    with Worker(Path(sys.executable)) as running:
         yield running
 
 
@@ -218,7 +218,7 @@ def test_the_usual_task_of_a_family_that_is_not_known(config: dict[str, Any], ta
 
 def as_unknown(model: BuiltInModel) -> float:
     """How far off the count is when the family is not known."""
-    unknown = inventory_from_shape({**model.config, "model_type": "brandnew"}, model.task)
+    unknown = count_parameters(read_architecture({**model.config, "model_type": "brandnew"}, model.task))
     assert unknown.count == "approximate"
     return unknown.parameters / model.parameters - 1
 
@@ -227,13 +227,13 @@ def test_the_known_error_of_unknown_families_is_as_measured() -> None:
     errors: dict[str, list[float]] = {}
     for model in built_in_models():
         try:
-            errors.setdefault(FAMILIES[model.config["model_type"]].layout, []).append(as_unknown(model))
+            errors.setdefault(FAMILIES[model.config["model_type"]].body.__name__, []).append(as_unknown(model))
         except CannotTellError:
             assert model.config["model_type"] in ("gpt2", "t5")  # refused: no MLP size in the config, two stacks
     low, high = UNKNOWN_FAMILY_ERROR
     every = [error for found in errors.values() for error in found]
     assert low <= min(every)
     assert max(every) <= high < max(every) + 0.05
-    gated = [error for error in errors["llama"] if abs(error) < 0.001]
-    assert len(gated) >= len(errors["llama"]) - 3  # Gemma's configs leave out that the head is tied
+    gated = [error for error in errors["llama_body"] if abs(error) < 0.001]
+    assert len(gated) >= len(errors["llama_body"]) - 3  # Gemma's configs leave out that the head is tied
     assert read_architecture({**CONFIGS["bert"], "model_type": "brandnew"}, "masked-lm").task == "causal-lm"

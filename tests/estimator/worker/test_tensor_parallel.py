@@ -15,8 +15,8 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
-from vramtop.estimator.worker.parallel.tensor_parallel import translate
+from vramtop.estimator.trace.worker_process import Worker
+from vramtop.estimator.worker.parallel.plan_styles import module_style
 
 WAYS = 4
 LLAMA: dict[str, Any] = {
@@ -68,7 +68,7 @@ WHOLE_IN = {"deepseek_v3": ("self_attn",)}
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(Path(sys.executable), INVENTORY_PROGRAM.with_name("trace.py")) as running:
+    with Worker(Path(sys.executable)) as running:
         yield running
 
 
@@ -170,13 +170,13 @@ def test_every_style_of_transformers_has_one_here() -> None:
 
     of_experts = {"grouped_gemm", "ep_dispatch_experts"}  # of plans for expert parallelism; the first for parameters
     for name in set(ALL_PARALLEL_STYLES.keys()) - of_experts:
-        style = translate(name, Config())
+        style = module_style(name, Config())
         assert (style is None) == (name in ("replicate", "replicated_with_grad_allreduce")), name
-    assert isinstance(translate("colwise"), ColwiseParallel)
-    assert isinstance(translate("local_rowwise"), RowwiseParallel)
-    assert isinstance(translate("sequence_parallel"), SequenceParallel)
+    assert isinstance(module_style("colwise"), ColwiseParallel)
+    assert isinstance(module_style("local_rowwise"), RowwiseParallel)
+    assert isinstance(module_style("sequence_parallel"), SequenceParallel)
     own = ColwiseParallel()
-    assert translate(own) is own
+    assert module_style(own) is own
 
 
 PLAN = """

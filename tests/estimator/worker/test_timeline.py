@@ -1,5 +1,5 @@
 from vramtop.estimator.worker.memory.allocator import CachingAllocator
-from vramtop.estimator.worker.memory.allocator_settings import Settings
+from vramtop.estimator.worker.memory.allocator_settings import AllocatorSettings
 from vramtop.estimator.worker.memory.timeline import Point, replay
 
 MIB = 1 << 20
@@ -7,7 +7,7 @@ MIB = 1 << 20
 
 def test_points_follow_the_events():
     events = [("a", 3 * MIB, 0), ("b", 12 * MIB, 1), ("a", None, 0)]
-    line = replay(events, CachingAllocator(Settings()))
+    line = replay(events, CachingAllocator(AllocatorSettings()))
     assert line.points == [
         Point(0, 3 * MIB, 20 * MIB),
         Point(1, 15 * MIB, 32 * MIB),
@@ -18,7 +18,7 @@ def test_points_follow_the_events():
 
 
 def test_no_events():
-    line = replay([], CachingAllocator(Settings()))
+    line = replay([], CachingAllocator(AllocatorSettings()))
     assert (line.points, line.events, line.peak_allocated, line.peak_reserved) == ([], 0, None, None)
 
 
@@ -37,8 +37,8 @@ def saw(teeth):
 
 def test_few_points_are_kept_of_many_events_and_both_peaks_among_them():
     events = saw(1000)
-    line = replay(events, CachingAllocator(Settings()), points=50)
-    every = replay(events, CachingAllocator(Settings()), points=len(events) + 2)
+    line = replay(events, CachingAllocator(AllocatorSettings()), max_points=50)
+    every = replay(events, CachingAllocator(AllocatorSettings()), max_points=len(events) + 2)
     assert len(every.points) == every.events == len(events)
     assert 25 <= len(line.points) <= 50
     assert set(line.points) < set(every.points)
@@ -51,8 +51,8 @@ def test_few_points_are_kept_of_many_events_and_both_peaks_among_them():
 
 def test_every_stretch_keeps_its_lowest_and_highest_point():
     events = saw(1000)
-    line = replay(events, CachingAllocator(Settings()), points=104)  # 50 stretches
-    every = replay(events, CachingAllocator(Settings()), points=len(events) + 2).points
+    line = replay(events, CachingAllocator(AllocatorSettings()), max_points=104)  # 50 stretches
+    every = replay(events, CachingAllocator(AllocatorSettings()), max_points=len(events) + 2).points
     kept = {point.event for point in line.points}
     for number in range(50):
         stretch = every[len(every) * number // 50 : len(every) * (number + 1) // 50]
@@ -62,14 +62,14 @@ def test_every_stretch_keeps_its_lowest_and_highest_point():
 
 def test_running_out_of_memory_ends_the_replay_and_is_told():
     events = [("a", 40 * MIB, 0), ("b", 30 * MIB, 0), ("a", None, 0)]
-    line = replay(events, CachingAllocator(Settings(), 64 * MIB))
+    line = replay(events, CachingAllocator(AllocatorSettings(), 64 * MIB))
     assert line.events == 1
     assert "out of memory: 31,457,280 bytes asked for, 25,165,824 free" in line.out_of_memory
     assert (line.peak_reserved, line.retries) == (Point(0, 40 * MIB, 40 * MIB), 1)
 
 
 def test_a_second_replay_goes_on_where_the_first_ended():
-    allocator = CachingAllocator(Settings(), 64 * MIB)
+    allocator = CachingAllocator(AllocatorSettings(), 64 * MIB)
     replay([("a", 40 * MIB, 0), ("a", None, 0)], allocator)
     line = replay([("b", 44 * MIB, 0)], allocator)  # the 40 must go first
     assert line.points == [Point(0, 44 * MIB, 44 * MIB)]

@@ -1,7 +1,7 @@
 """The traced step against real training steps on a CPU, counted by a counter that owes nothing to the trace.
 
 The trace runs as the program that it is, in a process of its own, with fake tensors; the counted steps run here, with
-real ones. There both are the CPU's (``as_is``); what stands in for CUDA's kernels is tested by what it changes.
+real ones. There both are the CPU's (``cpu_kernels``); what stands in for CUDA's kernels is tested by what it changes.
 """
 
 import contextlib
@@ -19,9 +19,8 @@ from accelerate.utils.operations import convert_outputs_to_fp32
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
+from vramtop.estimator.trace.worker_process import Worker
 
-PROGRAM = INVENTORY_PROGRAM.with_name("trace.py")
 DROPLESS = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -70,7 +69,7 @@ Trace = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(Path(sys.executable), PROGRAM) as running:
+    with Worker(Path(sys.executable)) as running:
         yield running
 
 
@@ -188,7 +187,7 @@ CASES = [
 @pytest.mark.parametrize(("family", "training"), CASES, ids=[f"{f}-{'-'.join(map(str, t.values()))}" for f, t in CASES])
 def test_equal_to_real_steps_within_one_per_cent(trace: Trace, family: str, training: dict[str, Any]) -> None:
     task = HEADS.get(family, "causal-lm")
-    answer = trace(CONFIGS[family], training, task=task, as_is=True)
+    answer = trace(CONFIGS[family], training, task=task, cpu_kernels=True)
     counted = count_real_steps(CONFIGS[family], task, training)
     assert {name: answer["phases"][name]["allocated"] for name in PHASES} == pytest.approx(counted, rel=0.01)
 
@@ -386,7 +385,7 @@ def test_shared_keys_in_fp32_have_no_fused_kernel_on_a_card(trace: Trace) -> Non
     """Neither flash attention nor the memory-efficient kernel: the scores of all heads are written, and saved."""
     single_heads = LLAMA | {"num_key_value_heads": 8}
     for config, written in ((LLAMA, True), (single_heads, False)):
-        answers = [trace(config, {"precision": "fp32"}, as_is=as_is) for as_is in (False, True)]
+        answers = [trace(config, {"precision": "fp32"}, cpu_kernels=cpu_kernels) for cpu_kernels in (False, True)]
         scores = 3 * BATCH * 8 * LENGTH * LENGTH * 4
         difference = forward_of(answers[0]) - forward_of(answers[1])
         assert (difference >= scores) == written
@@ -425,7 +424,8 @@ def test_dropout_masks_take_a_byte_per_element(trace: Trace) -> None:
 def test_autocast_widens_powers_as_on_a_card(trace: Trace) -> None:
     """GPT-2's activation cubes its input: on a card in fp32, on a CPU in bf16."""
     card, cpu = (
-        forward_of(trace(CONFIGS["gpt2"], {"precision": "bf16-mixed"}, as_is=as_is)) for as_is in (False, True)
+        forward_of(trace(CONFIGS["gpt2"], {"precision": "bf16-mixed"}, cpu_kernels=cpu_kernels))
+        for cpu_kernels in (False, True)
     )
     assert card - cpu >= 3 * BATCH * LENGTH * 512 * 2
 
@@ -453,7 +453,7 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
         ({"training": {"loss": "fused-linear"}}, "fused-linear loss"),
         ({"training": {"framework": "torchtitan"}}, "torchtitan"),
         ({"training": {"compile": True}}, "torch.compile"),
-        ({"training": {"optimizer_in_backward": True}, "parallel": {"tensor": 2}}, "one card only"),
+        ({"training": {"optimizer_in_backward": True}, "parallel": {"tensor": 2}}, "one GPU only"),
         ({"training": {"activation_checkpointing": "selective"}}, "selective"),
         ({"task": "feature-extraction"}, "no loss"),
     ],

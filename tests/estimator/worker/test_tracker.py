@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vramtop.estimator.worker.memory.tracker import History, Tracker
+from vramtop.estimator.worker.memory.history import AllocationHistory
+from vramtop.estimator.worker.memory.tracker import StorageTracker
 
 SIZE = 128
 BYTES = 4 * SIZE * SIZE
@@ -40,11 +41,11 @@ def profiled_peak(loss_of: Loss) -> int:
     return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
 
 
-def tracked(loss_of: Loss, *, sums_in_place: bool) -> History:
-    with FakeTensorMode(), Tracker(sums_in_place=sums_in_place) as tracker:
-        tracker.begin(1, "forward")
+def tracked(loss_of: Loss, *, sums_in_place: bool) -> AllocationHistory:
+    with FakeTensorMode(), StorageTracker(sums_in_place=sums_in_place) as tracker:
+        tracker.begin_phase(1, "forward")
         loss = loss_of(*(torch.empty(SIZE, SIZE, requires_grad=True) for _ in range(2)))
-        tracker.begin(1, "backward")
+        tracker.begin_phase(1, "backward")
         loss.backward()
     return tracker.history
 

@@ -14,7 +14,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file import load_job, with_changes
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.exact_inventory import exact_inventory
-from vramtop.estimator.trace.worker_process import INVENTORY_PROGRAM, Worker
+from vramtop.estimator.trace.worker_process import Worker
 
 MODELS = """
 import torch
@@ -144,7 +144,7 @@ def test_errors_of_the_users_code_are_one_sentence(folder: Path) -> None:
         "syntax:model": "(syntax.py, line 1)",
         "worker:model": "a module called worker cannot be imported here",
     }
-    with Worker(Path(PYTHON), INVENTORY_PROGRAM.with_name("trace.py")) as worker:
+    with Worker(Path(PYTHON)) as worker:
         for name, words in errors.items():
             request = {"op": "trace", "code": {"folder": str(folder), "model": name}, "training": {"micro_batch": 1}}
             try:
@@ -260,6 +260,6 @@ def test_a_models_own_code_does_not_run_untrusted(remote: Path, method: MethodCh
 def test_a_request_without_leave_runs_nothing(folder: Path) -> None:
     (folder / "touching.py").write_text(f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\n")
     config = {"model_type": "llama", "auto_map": {"AutoModelForCausalLM": "touching.M"}, "hidden_size": 64}
-    with Worker(Path(PYTHON), INVENTORY_PROGRAM) as worker:
+    with Worker(Path(PYTHON)) as worker:
         worker.request({"op": "inventory", "config": config, "task": "causal-lm"}, 120)
     assert not (folder / "ran").exists()

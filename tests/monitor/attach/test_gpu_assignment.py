@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from vramtop.monitor.attach.gpu_assignment import (
-    DeviceChoice,
-    Seat,
-    numbered_elsewhere,
+    GpuAssignment,
+    GpuEnvironment,
+    assign_gpu,
+    has_own_gpu_numbering,
     nvml_mig_parent,
-    seat_of,
     visible_gpus,
     visible_mig_devices,
 )
@@ -35,11 +35,11 @@ def seat(
     order: str | None = None,
     container: str | None = None,
     **more: Any,
-) -> Seat:
+) -> GpuAssignment:
     names = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order, "NVIDIA_VISIBLE_DEVICES": container}
     environ = {name: value for name, value in names.items() if value is not None}
-    choice = DeviceChoice.of(environ, local_rank=local_rank, **more)
-    return seat_of(choice, gpus, pid=PID, start_time=1_000.0)
+    choice = GpuEnvironment.from_environ(environ, local_rank=local_rank, **more)
+    return assign_gpu(choice, gpus, pid=PID, start_time=1_000.0)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(
 
 def test_a_rank_on_equal_cards_is_likely_there_and_says_from_what(gpus: list[GpuReading]) -> None:
     found = seat(gpus, 1, visible="2,3")
-    assert (found.sure, found.origin, found.note) == ("likely", "CUDA_VISIBLE_DEVICES, LOCAL_RANK", None)
+    assert (found.certainty, found.origin, found.note) == ("likely", "CUDA_VISIBLE_DEVICES, LOCAL_RANK", None)
     hidden = seat(gpus, visible="")
-    assert (hidden.gpu, hidden.sure) == (None, "likely")
+    assert (hidden.gpu, hidden.certainty) == (None, "likely")
     assert hidden.note is not None
     assert "names no GPU" in hidden.note
 
@@ -90,17 +90,17 @@ def test_unequal_cards_have_another_order_unless_it_is_asked_for(
 ) -> None:
     unequal = [*gpus[:3], make_gpu(3, uuid=UUIDS[3], name="NVIDIA T4")]
     found = seat(unequal, visible="3")
-    assert (found.gpu, found.sure) == (3, "unsure")
+    assert (found.gpu, found.certainty) == (3, "unsure")
     assert "CUDA_DEVICE_ORDER" in (found.note or "")
-    assert seat(unequal, visible="3", order="PCI_BUS_ID").sure == "likely"
-    assert seat(unequal, visible="GPU-e052").sure == "likely"
-    assert seat(gpus, visible="3", order="FASTEST_FIRST").sure == "likely"
+    assert seat(unequal, visible="3", order="PCI_BUS_ID").certainty == "likely"
+    assert seat(unequal, visible="GPU-e052").certainty == "likely"
+    assert seat(gpus, visible="3", order="FASTEST_FIRST").certainty == "likely"
 
 
 def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gpus: list[GpuReading]) -> None:
     for found, gpu in ((seat(gpus, visible="2,3"), 2), (seat(gpus), 0)):
-        assert (found.gpu, found.sure) == (gpu, "unsure")
-    assert seat(gpus[:1]).sure == "likely"
+        assert (found.gpu, found.certainty) == (gpu, "unsure")
+    assert seat(gpus[:1]).certainty == "likely"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gp
 def test_gpus_in_a_container_are_numbered_anew(
     gpus: list[GpuReading], container: str, visible: str | None, local_rank: int, gpu: int | None
 ) -> None:
-    assert seat(gpus, local_rank, container=container, visible=visible, elsewhere=True).gpu == gpu
+    assert seat(gpus, local_rank, container=container, visible=visible, own_numbering=True).gpu == gpu
 
 
 def test_a_container_of_ones_own_changes_nothing(gpus: list[GpuReading]) -> None:
@@ -128,17 +128,17 @@ def test_a_container_of_ones_own_changes_nothing(gpus: list[GpuReading]) -> None
 
 def test_a_container_whose_gpus_are_not_told_leaves_only_names(gpus: list[GpuReading]) -> None:
     for container in (None, "void", "77"):
-        found = seat(gpus, visible="1", container=container, elsewhere=True)
-        assert (found.gpu, found.sure) == (None, "unsure")
+        found = seat(gpus, visible="1", container=container, own_numbering=True)
+        assert (found.gpu, found.certainty) == (None, "unsure")
         assert "container" in (found.note or "")
-        assert seat(gpus, visible="GPU-e052", container=container, elsewhere=True).gpu == 3
+        assert seat(gpus, visible="GPU-e052", container=container, own_numbering=True).gpu == 3
 
 
 def test_without_nvml_an_index_stands_for_itself_and_a_name_for_nothing() -> None:
     assert seat(None, 1, visible="4,6").gpu == 6
     assert seat(None, 3).gpu == 3
     named = seat(None, 0, visible="GPU-8f3a")
-    assert (named.gpu, named.sure) == (None, "unsure")
+    assert (named.gpu, named.certainty) == (None, "unsure")
 
 
 def test_a_container_with_all_gpus_numbers_them_as_we_do(tmp_path: Path) -> None:
@@ -148,10 +148,10 @@ def test_a_container_with_all_gpus_numbers_them_as_we_do(tmp_path: Path) -> None
         for name in names:
             (root / "dev" / f"nvidia{name}").touch()
         (root / "dev" / "nvidia-uvm").touch()
-    assert not numbered_elsewhere(None, here=here)
-    assert not numbered_elsewhere(every, here=here)
-    assert numbered_elsewhere(some, here=here)
-    assert numbered_elsewhere(tmp_path / "hidden", here=here)
+    assert not has_own_gpu_numbering(None, here=here)
+    assert not has_own_gpu_numbering(every, here=here)
+    assert has_own_gpu_numbering(some, here=here)
+    assert has_own_gpu_numbering(tmp_path / "hidden", here=here)
 
 
 def test_a_mig_device_is_placed_on_its_gpu_where_the_driver_knows_it(gpus: list[GpuReading]) -> None:
@@ -164,7 +164,7 @@ def test_a_mig_device_is_placed_on_its_gpu_where_the_driver_knows_it(gpus: list[
     assert seat(gpus, visible="MIG-aa", mig_parent=parent).gpu == 2
     assert asked == ["MIG-aa"]
     unknown = seat(gpus, visible="MIG-bb", mig_parent=parent)
-    assert (unknown.gpu, unknown.sure) == (None, "unsure")
+    assert (unknown.gpu, unknown.certainty) == (None, "unsure")
 
 
 def test_what_nvml_lists_wins(
@@ -172,11 +172,11 @@ def test_what_nvml_lists_wins(
 ) -> None:
     gpus[3] = make_gpu(3, [make_process(PID, 20)], uuid=UUIDS[3])
     found = seat(gpus, 0, visible="1")
-    assert (found.gpu, found.origin, found.sure, found.also) == (3, "NVML", "certain", ())
+    assert (found.gpu, found.origin, found.certainty, found.other_gpus) == (3, "NVML", "certain", ())
     gpus[0] = make_gpu(0, [make_process(PID, 0.5)], uuid=UUIDS[0])
     found = seat(gpus, 0, visible="1")
-    assert (found.gpu, found.sure, found.also) == (3, "likely", (0,))
-    reused = seat_of(DeviceChoice(visible="1"), gpus, pid=PID, start_time=5_000.0)
+    assert (found.gpu, found.certainty, found.other_gpus) == (3, "likely", (0,))
+    reused = assign_gpu(GpuEnvironment(cuda_visible_devices="1"), gpus, pid=PID, start_time=5_000.0)
     assert reused.gpu == 1
 
 
@@ -186,7 +186,7 @@ def test_sizes_that_are_not_known_leave_the_choice_to_the_environment(
     gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
     assert seat(gpus, 1, visible="0,1").gpu == 1
     found = seat(gpus, 0, visible="0,1")
-    assert (found.gpu, found.sure, found.also) == (0, "unsure", (1,))
+    assert (found.gpu, found.certainty, found.other_gpus) == (0, "unsure", (1,))
 
 
 def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -> None:
@@ -212,7 +212,7 @@ def test_the_driver_is_asked_for_a_mig_devices_gpu(driver: Any, fake_gpu: Any) -
 def test_the_gpus_that_one_may_use(
     make_gpu: Callable[..., GpuReading], environ: dict[str, str], indices: tuple[int, ...], doubtful: bool
 ) -> None:
-    choice = DeviceChoice.of(environ, local_rank=None)
+    choice = GpuEnvironment.from_environ(environ, local_rank=None)
     equal = [make_gpu(n) for n in range(3)]
     assert visible_gpus(choice, equal) == (indices, None)
     unequal = [make_gpu(n, name=f"card {n}") for n in range(3)]
@@ -235,4 +235,4 @@ def test_the_mig_devices_that_are_named(
     make_mig_gpu: Callable[..., GpuReading], visible: str | None, uuids: tuple[str, ...]
 ) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert visible_mig_devices(DeviceChoice.of(environ, local_rank=None), [make_mig_gpu()]) == uuids
+    assert visible_mig_devices(GpuEnvironment.from_environ(environ, local_rank=None), [make_mig_gpu()]) == uuids

@@ -9,16 +9,16 @@ import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.source.evidence import FindingCollector
-from vramtop.monitor.attach.attach import Attachment
-from vramtop.monitor.attach.saved_answers import Answers, recalled, run_key
+from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key, with_saved_answers
 
 DAY = 1_795_000_000.0
 """2026-11-18."""
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Answers:
-    return Answers(tmp_path / "data" / "answers.json", clock=lambda: DAY)
+def answers(tmp_path: Path) -> SavedAnswers:
+    return SavedAnswers(tmp_path / "data" / "answers.json", clock=lambda: DAY)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def attachment() -> Attachment:
         interpreter=None,
         worker_python=None,
         versions={},
-        environ_hf={},
+        estimate_environ={},
         inside=(),
         probe=None,
         warnings=(),
@@ -47,9 +47,9 @@ def attachment() -> Attachment:
 
 def test_what_was_given_for_a_command_line_is_there_the_next_time(answers, attachment):
     run = run_key(attachment)
-    answers.remember(run, {"training.sequence_length": 4096})
-    answers.remember(run, {"training.compile": True})
-    again = recalled(attachment, Answers(answers.path))
+    answers.save(run, {"training.sequence_length": 4096})
+    answers.save(run, {"training.compile": True})
+    again = with_saved_answers(attachment, SavedAnswers(answers.path))
     assert again.reading.missing == ()
     assert again.reading.job().training.sequence_length == 4096
     assert again.reading.job().training.compile
@@ -57,23 +57,23 @@ def test_what_was_given_for_a_command_line_is_there_the_next_time(answers, attac
 
 
 def test_a_correction_wins_and_says_what_was_read(answers, attachment):
-    answers.remember(run_key(attachment), {"training.micro_batch": 4})
-    reading = recalled(attachment, answers).reading
+    answers.save(run_key(attachment), {"training.micro_batch": 4})
+    reading = with_saved_answers(attachment, answers).reading
     assert reading.job().training.micro_batch == 4
     assert reading.evidence()["training.micro_batch"].endswith("instead of 2 (sft.yaml: batch)")
 
 
 @pytest.mark.parametrize("adapters", [None, {"rank": 64, "targets": "all-linear", "quantization": "nf4"}])
 def test_adapters_are_remembered_as_a_whole(answers, attachment, adapters):
-    answers.remember(run_key(attachment), {"lora": adapters})
-    lora = recalled(attachment, answers).reading.job().lora
+    answers.save(run_key(attachment), {"lora": adapters})
+    lora = with_saved_answers(attachment, answers).reading.job().lora
     assert (lora and lora.rank) == (adapters and 64)
 
 
 def test_another_command_line_or_folder_is_another_run(answers, attachment):
-    answers.remember(run_key(attachment), {"training.sequence_length": 4096})
+    answers.save(run_key(attachment), {"training.sequence_length": 4096})
     for other in (replace(attachment, command="python train.py"), replace(attachment, cwd=Path("/tmp"))):  # noqa: S108
-        assert recalled(other, answers) == other
+        assert with_saved_answers(other, answers) == other
 
 
 def test_all_ranks_of_a_run_share_its_answers(attachment):
@@ -88,16 +88,16 @@ def test_a_container_is_known_by_its_own_folder(attachment):
 
 def test_forgotten_answers_are_gone(answers, attachment):
     run = run_key(attachment)
-    answers.remember(run, {"training.sequence_length": 4096, "training.compile": True})
-    answers.forget(run, ["training.compile"])
-    assert answers.recall(run).keys() == {"training.sequence_length"}
-    answers.forget(run)
-    assert answers.recall(run) == {}
-    answers.forget("never seen")
+    answers.save(run, {"training.sequence_length": 4096, "training.compile": True})
+    answers.delete(run, ["training.compile"])
+    assert answers.load(run).keys() == {"training.sequence_length"}
+    answers.delete(run)
+    assert answers.load(run) == {}
+    answers.delete("never seen")
 
 
 def test_only_the_user_may_read_the_file_and_it_holds_no_command_line(answers, attachment):
-    answers.remember(run_key(attachment), {"training.sequence_length": 4096})
+    answers.save(run_key(attachment), {"training.sequence_length": 4096})
     assert stat.S_IMODE(answers.path.stat().st_mode) == 0o600
     assert "train.py" not in answers.path.read_text()
     assert sorted(path.name for path in answers.path.parent.iterdir()) == ["answers.json", "answers.lock"]
@@ -105,7 +105,7 @@ def test_only_the_user_may_read_the_file_and_it_holds_no_command_line(answers, a
 
 def test_it_is_kept_in_the_data_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    Answers().remember("run", {"training.compile": True})
+    SavedAnswers().save("run", {"training.compile": True})
     assert (tmp_path / "vramtop" / "answers.json").exists()
 
 
@@ -113,14 +113,14 @@ def test_it_is_kept_in_the_data_folder(tmp_path, monkeypatch):
 def test_a_damaged_file_is_a_sentence_and_set_aside_when_the_next_answer_is_kept(answers, attachment, content):
     answers.path.parent.mkdir()
     answers.path.write_bytes(content)
-    assert "is damaged" in recalled(attachment, answers).warnings[-1]
+    assert "is damaged" in with_saved_answers(attachment, answers).warnings[-1]
     assert answers.path.read_bytes() == content
-    said = answers.remember(run_key(attachment), {"training.sequence_length": 512})
+    said = answers.save(run_key(attachment), {"training.sequence_length": 512})
     aside = [path for path in answers.path.parent.iterdir() if ".damaged-" in path.name]
     assert [path.read_bytes() for path in aside] == [content]
     assert said is not None
     assert aside[0].name in said
-    assert answers.recall(run_key(attachment))["training.sequence_length"].value == 512
+    assert answers.load(run_key(attachment))["training.sequence_length"].value == 512
 
 
 def test_a_newer_file_is_left_as_it_is(answers):
@@ -128,13 +128,13 @@ def test_a_newer_file_is_left_as_it_is(answers):
     newer = b'{"version": 2, "anything": []}'
     answers.path.write_bytes(newer)
     with pytest.raises(CannotTellError, match="another version"):
-        answers.remember("run", {"training.compile": True})
+        answers.save("run", {"training.compile": True})
     assert answers.path.read_bytes() == newer
 
 
 def test_answers_that_make_no_job_any_more_are_left_out_with_a_sentence(answers, attachment):
-    answers.remember(run_key(attachment), {"training.no_such_key": 1})
-    again = recalled(attachment, answers)
+    answers.save(run_key(attachment), {"training.no_such_key": 1})
+    again = with_saved_answers(attachment, answers)
     assert again.reading == attachment.reading
     assert "left out" in again.warnings[-1]
 
@@ -143,13 +143,13 @@ def test_answers_that_make_no_job_any_more_are_left_out_with_a_sentence(answers,
 def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(CannotTellError, match="cannot be written"):
-        Answers(tmp_path / "no" / "answers.json").remember("run", {"training.compile": True})
+        SavedAnswers(tmp_path / "no" / "answers.json").save("run", {"training.compile": True})
 
 
 def test_a_file_where_the_folder_should_be_is_one_sentence(tmp_path):
     (tmp_path / "data").write_text("")
     with pytest.raises(CannotTellError, match="cannot be written"):
-        Answers(tmp_path / "data" / "answers.json").remember("run", {"training.compile": True})
+        SavedAnswers(tmp_path / "data" / "answers.json").save("run", {"training.compile": True})
 
 
 def test_the_oldest_runs_go_first(tmp_path):
@@ -158,20 +158,20 @@ def test_the_oldest_runs_go_first(tmp_path):
     import msgspec
 
     path.write_bytes(msgspec.json.encode({"version": 1, "content": stored}))
-    Answers(path, clock=lambda: 1e6).remember("new", {"training.compile": True})
-    assert Answers(path).recall("new")
-    assert Answers(path).recall("run-599")
-    assert not Answers(path).recall("run-0")
+    SavedAnswers(path, clock=lambda: 1e6).save("new", {"training.compile": True})
+    assert SavedAnswers(path).load("new")
+    assert SavedAnswers(path).load("run-599")
+    assert not SavedAnswers(path).load("run-0")
     assert len(msgspec.json.decode(path.read_bytes())["content"]) == 500
 
 
 def test_two_dashboards_at_once_lose_nothing(answers):
     program = (
         "import sys, pathlib\n"
-        "from vramtop.monitor.attach.saved_answers import Answers\n"
+        "from vramtop.monitor.attach.saved_answers import SavedAnswers\n"
         "for at in range(25):\n"
-        "    Answers(pathlib.Path(sys.argv[1])).remember('run', {f'{sys.argv[2]}.{at}': at})\n"
+        "    SavedAnswers(pathlib.Path(sys.argv[1])).save('run', {f'{sys.argv[2]}.{at}': at})\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(answers.path), name]) for name in "ab"]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
-    assert answers.recall("run").keys() == {f"{name}.{at}" for name in "ab" for at in range(25)}
+    assert answers.load("run").keys() == {f"{name}.{at}" for name in "ab" for at in range(25)}

@@ -9,9 +9,9 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import FindingCollector
-from vramtop.monitor.attach.attach import Attachment, Rank
-from vramtop.monitor.attach.gpu_assignment import DeviceChoice, Seat
-from vramtop.monitor.attach.starting_jobs import Growing, by_place, growing_jobs
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment, GpuEnvironment
+from vramtop.monitor.attach.read_run import Attachment, RankProcess
+from vramtop.monitor.attach.starting_jobs import StartingProcess, find_starting_processes, remaining_bytes_by_place
 from vramtop.monitor.board.board import GpuRow, ProcessRow, commitments
 from vramtop.monitor.board.divergence_status import Comparison
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
@@ -27,10 +27,18 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
     if not missing:
         collector.put("training.micro_batch", 1, "somewhere")
     facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "interpreter", "worker_python", "probe"))
-    facts |= {"versions": {}, "environ_hf": {}, "inside": (), "warnings": (), "command": "python train.py"}
-    seat = Seat(gpu=None, origin="nothing", sure="unsure")
+    facts |= {"versions": {}, "estimate_environ": {}, "inside": (), "warnings": (), "command": "python train.py"}
+    seat = GpuAssignment(gpu=None, origin="nothing", certainty="unsure")
     ranks = tuple(
-        Rank(pid=pid, start_time=1_990.0, rank=at, local_rank=at, gpu_hint=None, choice=DeviceChoice(), seat=seat)
+        RankProcess(
+            pid=pid,
+            start_time=1_990.0,
+            rank=at,
+            local_rank=at,
+            gpu_hint=None,
+            gpu_environment=GpuEnvironment(),
+            gpu_assignment=seat,
+        )
         for at, pid in enumerate(pids)
     )
     return Attachment(pid=pids[0], start_time=1_990.0, ranks=ranks, reading=collector.build(), **facts)
@@ -57,20 +65,22 @@ def test_young_jobs_will_take_what_their_budget_says(machine: Snapshot, make_bud
             raise CannotTellError("runs no Python")
         return attachment(1, 2)
 
-    found = growing_jobs(machine, lambda _: make_budget(), attach=attach)
+    found = find_starting_processes(machine, lambda _: make_budget(), read_run=attach)
     whole = make_budget().steady_device_bytes
-    assert by_place(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
+    assert remaining_bytes_by_place(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
     assert read == [1, 5]  # one reading serves all ranks; the old one and the desktop are not read
     assert found[0].sentence == "GPU 0: process 1 has just started, and is expected to take 30.0 GiB more."
-    assert growing_jobs(machine, lambda _: make_budget(), attach=attach, only=[1], apart_from=[2]) == ()
+    assert find_starting_processes(machine, lambda _: make_budget(), read_run=attach, only=[1], exclude_pids=[2]) == ()
 
 
 def test_what_is_not_known_takes_nothing(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
     def refuse(_: Attachment) -> Budget:
         raise CannotTellError("no such model")
 
-    assert growing_jobs(machine, refuse, attach=lambda pid, **_: attachment(pid)) == ()
-    asks = growing_jobs(machine, lambda _: make_budget(), attach=lambda pid, **_: attachment(pid, missing=True))
+    assert find_starting_processes(machine, refuse, read_run=lambda pid, **_: attachment(pid)) == ()
+    asks = find_starting_processes(
+        machine, lambda _: make_budget(), read_run=lambda pid, **_: attachment(pid, missing=True)
+    )
     assert asks == ()
 
 
@@ -78,10 +88,12 @@ def test_each_pipeline_stage_takes_its_own(machine: Snapshot, make_budget: Calla
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=2))
     budget = make_budget(job)
     needs = tuple(replace(budget.ranks[0], device_bytes=size * GIB) for size in (50, 40))
-    found = growing_jobs(machine, lambda _: replace(budget, stages=needs), attach=lambda pid, **_: attachment(1, 2))
+    found = find_starting_processes(
+        machine, lambda _: replace(budget, stages=needs), read_run=lambda pid, **_: attachment(1, 2)
+    )
     assert found == (
-        Growing(gpu_index=0, pid=1, rest_bytes=40 * GIB, place=0),
-        Growing(gpu_index=1, pid=2, rest_bytes=2 * GIB, place=1),
+        StartingProcess(gpu_index=0, pid=1, remaining_bytes=40 * GIB, place=0),
+        StartingProcess(gpu_index=1, pid=2, remaining_bytes=2 * GIB, place=1),
     )
 
 
@@ -98,7 +110,7 @@ def test_a_job_that_is_steady_with_less_is_not_waited_for(
     compared = Comparison(
         status="under",
         observed_bytes=10 * GIB,
-        high_water=None,
+        peak_usage=None,
         expected_bytes=budget.steady_device_bytes,
         sentence="",
         phase=phase,

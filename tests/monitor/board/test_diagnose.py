@@ -7,9 +7,9 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.monitor.board.diagnose import why
+from vramtop.monitor.board.diagnose import diagnose
 from vramtop.monitor.board.divergence_status import Comparison, compare
-from vramtop.monitor.board.phases import PhaseTracker
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 TABLES = {
@@ -43,7 +43,7 @@ def process(budget: Budget) -> GpuProcess:
 
 def test_a_process_without_the_probe_is_explained_by_what_it_holds(budget: Budget, truth: Budget) -> None:
     running = process(truth)
-    said = why(budget, seen(budget, running), running, estimate)
+    said = diagnose(budget, seen(budget, running), running, estimate)
     assert said.explanations[0].changes == TRUTH
     assert said.parts == ()
     assert said.sentence.startswith("observed ")
@@ -58,7 +58,7 @@ def test_torchs_counters_split_what_it_holds(budget: Budget, truth: Budget) -> N
         steps=10,
     )
     running = replace(process(truth), counters=counters)
-    said = why(budget, seen(budget, running), running, estimate)
+    said = diagnose(budget, seen(budget, running), running, estimate)
     assert [part.name for part in said.parts if part.differs] == ["allocated"]
     assert said.explanations[0].changes == TRUTH
 
@@ -66,7 +66,7 @@ def test_torchs_counters_split_what_it_holds(budget: Budget, truth: Budget) -> N
 def test_what_nobody_wrote_down_is_doubted(budget: Budget) -> None:
     running = process(estimate(with_changes(budget.job, {"training.micro_batch": 8})))
     comparison = seen(budget, running)
-    plain = why(budget, comparison, running, estimate).explanations
-    doubted = why(budget, comparison, running, estimate, assumed={"training.sequence_length"}).explanations
+    plain = diagnose(budget, comparison, running, estimate).explanations
+    doubted = diagnose(budget, comparison, running, estimate, assumed={"training.sequence_length"}).explanations
     assert plain[0].name != "longer sequences"
     assert doubted[0].name == "longer sequences"

@@ -6,7 +6,7 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.board.divergence_status import Comparison, Status, compare
-from vramtop.monitor.board.phases import PhaseTracker
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 
@@ -79,8 +79,8 @@ def test_a_job_that_once_held_its_budget_stays_on_budget(make_budget: Callable[.
     assert judge(budget, readings(*[12.0] * 600), running=4_000).status == "under"
     remembered = judge(budget, readings(40.0, *[12.0] * 600), running=4_000, recent=600)
     assert remembered.status == "on_budget"
-    assert remembered.high_water is not None
-    assert remembered.high_water.size_bytes == 40 * GIB
+    assert remembered.peak_usage is not None
+    assert remembered.peak_usage.size_bytes == 40 * GIB
     higher = judge(budget, readings(50.0, *[12.0] * 600), running=4_000)
     assert (higher.status, "has held 50.0 GiB" in higher.sentence) == ("on_budget", True)
 
@@ -88,8 +88,8 @@ def test_a_job_that_once_held_its_budget_stays_on_budget(make_budget: Callable[.
 def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Budget]) -> None:
     found = judge(make_budget(), readings(40, None))
     assert (found.status, found.observed_bytes, found.difference_bytes) == ("unknown", None, None)
-    assert found.high_water is not None
-    assert found.high_water.size_bytes == 40 * GIB
+    assert found.peak_usage is not None
+    assert found.peak_usage.size_bytes == 40 * GIB
     assert judge(make_budget(), []).status == "unknown"
 
 
@@ -97,8 +97,8 @@ def test_the_difference_is_to_what_is_expected(make_budget: Callable[..., Budget
     budget = make_budget()
     found = judge(budget, readings(60, 50))
     assert found.difference_bytes == 50 * GIB - budget.steady_device_bytes
-    assert found.high_water is not None
-    assert found.high_water.size_bytes == 60 * GIB
+    assert found.peak_usage is not None
+    assert found.peak_usage.size_bytes == 60 * GIB
     assert found.diverges
     assert "more than the budget's upper bound" in found.sentence
 
@@ -156,17 +156,17 @@ def test_the_high_water_mark_says_who_knows_it(make_budget: Callable[..., Budget
     for time, size in held:
         tracker.add(time, size)
     process = GpuProcess(pid=1, start_time=None, used_bytes=25 * GIB, kinds=("compute",))
-    seen = compare(tracker, held, process=process).high_water
+    seen = compare(tracker, held, process=process).peak_usage
     assert seen is not None
-    assert (seen.size_bytes, seen.how, seen.every_seconds) == (30 * GIB, "seen", 2.0)
-    accounted = compare(tracker, held, process=replace(process, peak_bytes=33 * GIB)).high_water
+    assert (seen.size_bytes, seen.source, seen.interval_seconds) == (30 * GIB, "seen", 2.0)
+    accounted = compare(tracker, held, process=replace(process, peak_bytes=33 * GIB)).peak_usage
     assert accounted is not None
-    assert (accounted.size_bytes, accounted.how) == (33 * GIB, "accounting")
+    assert (accounted.size_bytes, accounted.source) == (33 * GIB, "accounting")
     counters = ProcessCounters(time=1_004, reserved_bytes=24 * GIB, reserved_peak_bytes=34 * GIB)
-    told = compare(tracker, held, process=replace(process, counters=counters)).high_water
+    told = compare(tracker, held, process=replace(process, counters=counters)).peak_usage
     assert told is not None
-    assert (told.size_bytes, told.how) == (35 * GIB, "probe")  # 1 GiB of context and libraries beside the allocator
+    assert (told.size_bytes, told.source) == (35 * GIB, "probe")  # 1 GiB of context and libraries beside the allocator
     unsure = ProcessCounters(time=1_004, reserved_bytes=24 * GIB)
-    still = compare(tracker, held, process=replace(process, counters=unsure)).high_water
+    still = compare(tracker, held, process=replace(process, counters=unsure)).peak_usage
     assert still is not None
-    assert still.how == "seen"
+    assert still.source == "seen"

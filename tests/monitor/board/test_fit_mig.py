@@ -9,7 +9,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow, commitments
-from vramtop.monitor.board.fit import fit, rooms_of
+from vramtop.monitor.board.fit_check import check_fit, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
 
@@ -19,8 +19,8 @@ Snap = Callable[..., Snapshot]
 
 
 def test_each_mig_device_is_a_room_and_its_gpu_is_none(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
-    rooms = rooms_of(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
-    assert [(room.label, room.device, room.available_bytes) for room in rooms[:3]] == [
+    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
+    assert [(room.label, room.cuda_device, room.available_bytes) for room in rooms[:3]] == [
         ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
         ("GPU 0:3:1 (MIG 2c.3g.40gb)", "MIG-0-3-1", 39 * GIB),
         ("GPU 0:9 (MIG 1g.20gb)", "MIG-0-9-0", 19 * GIB),
@@ -30,7 +30,7 @@ def test_each_mig_device_is_a_room_and_its_gpu_is_none(make_snapshot: Snap, make
 
 def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, make_mig_gpu: Gpus) -> None:
     committed = {0: GIB, (0, 3): 5 * GIB, 1: 9 * GIB}
-    rooms = rooms_of(make_snapshot([make_mig_gpu()]), committed)
+    rooms = device_capacities(make_snapshot([make_mig_gpu()]), committed)
     assert [room.available_bytes for room in rooms] == [33 * GIB, 33 * GIB, 18 * GIB]
 
 
@@ -46,28 +46,30 @@ def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, m
 def test_rooms_are_chosen_by_gpu_and_by_device(
     make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus, only: list[int | str], labels: list[str]
 ) -> None:
-    rooms = rooms_of(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
-    assert [room.device for room in rooms] == labels
+    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
+    assert [room.cuda_device for room in rooms] == labels
 
 
 def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
 ) -> None:
-    found = fit(make_budget(device=16), rooms_of(make_snapshot([make_mig_gpu(2, free=(18, 19))]), {}))
-    assert (found.verdict, found.placement, found.devices) == ("fits", (2,), ("MIG-2-9-0",))
+    found = check_fit(make_budget(device=16), device_capacities(make_snapshot([make_mig_gpu(2, free=(18, 19))]), {}))
+    assert (found.verdict, found.placement, found.cuda_devices) == ("fits", (2,), ("MIG-2-9-0",))
     assert found.sentence.endswith("fits on GPU 2:9 (MIG 1g.20gb)")
     assert [gpu.verdict for gpu in found.gpus] == ["fits", "fits", "fits"]
     said = found.to_json()
     assert (said["placement"], said["placement_uuids"]) == ([2], ["MIG-2-9-0"])
     mig = {"profile": "1g.20gb", "gpu_instance": 9, "compute_instance": 0, "total_bytes": 20 * GIB}
     assert said["gpus"][2]["mig"] == mig
-    assert [(room.device, size) for room, size in found.taken] == [("MIG-2-9-0", found.gpus[2].need_bytes)]
+    assert [(room.cuda_device, size) for room, size in found.bytes_by_device] == [
+        ("MIG-2-9-0", found.gpus[2].need_bytes)
+    ]
 
 
 def test_what_the_whole_gpu_has_free_is_nobodys(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
 ) -> None:
-    found = fit(make_budget(device=45), rooms_of(make_snapshot([make_mig_gpu()]), {}))
+    found = check_fit(make_budget(device=45), device_capacities(make_snapshot([make_mig_gpu()]), {}))
     assert found.verdict == "does_not_fit"
     assert "GPU 0:3:0 (MIG 1c.3g.40gb) is short of 6.0 GiB" in found.sentence
 
@@ -76,13 +78,13 @@ def test_several_ranks_go_to_whole_gpus(
     make_budget: Callable[..., Budget], make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
 ) -> None:
     budget = make_budget(TWO, device=10)
-    both = fit(budget, rooms_of(make_snapshot([make_mig_gpu(0), make_gpu(1), make_gpu(2)]), {}))
+    both = check_fit(budget, device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1), make_gpu(2)]), {}))
     assert (both.verdict, both.placement) == ("fits", (1, 2))
-    assert {gpu.verdict for gpu in both.gpus if gpu.room.mig} == {"does_not_fit"}
-    one = fit(budget, rooms_of(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}))
+    assert {gpu.verdict for gpu in both.gpus if gpu.device.mig} == {"does_not_fit"}
+    one = check_fit(budget, device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}))
     assert (one.verdict, one.placement) == ("does_not_fit", (1,))
     assert "there is 1 here; a MIG device is for jobs of one rank" in one.sentence
-    assert "MIG" not in fit(budget, rooms_of(make_snapshot([make_gpu(1)]), {})).sentence
+    assert "MIG" not in check_fit(budget, device_capacities(make_snapshot([make_gpu(1)]), {})).sentence
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_gpu_in_mig_mode_without_devices_is_closed(
     faults: tuple[Fault, ...],
     words: str,
 ) -> None:
-    found = fit(make_budget(), rooms_of(make_snapshot([make_gpu(0, mig=(), faults=faults)]), {}))
+    found = check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0, mig=(), faults=faults)]), {}))
     assert found.verdict == "does_not_fit"
     assert words in found.sentence
 
@@ -109,7 +111,9 @@ def test_memory_that_is_not_known_cannot_be_judged(
 ) -> None:
     gpu = make_mig_gpu()
     unread = tuple(replace(device, free_bytes=None, used_bytes=None, total_bytes=None) for device in gpu.mig or ())
-    assert fit(make_budget(), rooms_of(make_snapshot([replace(gpu, mig=unread)]), {})).verdict == "unknown"
+    assert (
+        check_fit(make_budget(), device_capacities(make_snapshot([replace(gpu, mig=unread)]), {})).verdict == "unknown"
+    )
 
 
 def test_a_running_job_is_committed_in_its_instance_where_that_is_known(
@@ -131,9 +135,9 @@ def test_a_job_that_waits_takes_the_memory_of_both_compute_instances(
     """The second finds the shared memory taken, and the other instance free."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
     for name in ("first", "second", "third", "fourth"):
-        watchlist.pend(Job(name=name, model=ModelSpec(id="gpt2")))
+        watchlist.add_pending(Job(name=name, model=ModelSpec(id="gpt2")))
     rows = watchlist.update(make_snapshot([make_mig_gpu()])).pending
-    assert [row.fit.devices for row in rows if row.fit] == [
+    assert [row.fit.cuda_devices for row in rows if row.fit] == [
         ("MIG-0-3-0",),
         ("MIG-0-3-0",),
         ("MIG-0-9-0",),

@@ -34,7 +34,7 @@ def test_a_watched_process_is_held_against_its_jobs_budget(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     board = watchlist.update(machine)
     mine, stranger = board.processes
     assert mine.job == JOB
@@ -51,7 +51,7 @@ def test_a_watched_process_is_held_against_its_jobs_budget(
 
 def test_a_pid_that_was_reused_is_another_process(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 555.0),)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 555.0),)))
     assert watchlist.update(machine).processes[0].job is None
 
 
@@ -59,26 +59,26 @@ def test_pending_jobs_reckon_with_what_running_jobs_will_still_take(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.pend(OTHER)
+    watchlist.add_pending(OTHER)
     alone = watchlist.update(machine).pending[0]
     assert alone.fit is not None
-    assert [gpu.room.committed_bytes for gpu in alone.fit.gpus] == [0, 0]
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    assert [gpu.device.committed_bytes for gpu in alone.fit.gpus] == [0, 0]
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     beside = watchlist.update(machine).pending[0]
     assert beside.fit is not None
     expected = make_budget().steady_device_bytes - 30 * GIB
-    assert [gpu.room.committed_bytes for gpu in beside.fit.gpus] == [expected, 0]
+    assert [gpu.device.committed_bytes for gpu in beside.fit.gpus] == [expected, 0]
 
 
 def test_pending_jobs_are_placed_one_after_the_other(machine: Snapshot, make_budget: Callable[..., Budget]) -> None:
     watchlist = Watchlist(make_budget)
     for name in ("first", "second", "third"):
-        watchlist.pend(Job(name=name, model=ModelSpec(id="gpt2")))
+        watchlist.add_pending(Job(name=name, model=ModelSpec(id="gpt2")))
     verdicts = [row.fit.verdict for row in watchlist.update(machine).pending if row.fit]
     assert verdicts == ["fits", "fits", "does_not_fit"]  # on GPU 1, then on GPU 0, then nowhere
-    watchlist.pend(watchlist.pending()[0])
+    watchlist.add_pending(watchlist.pending()[0])
     assert [job.name for job in watchlist.pending()] == ["first", "second", "third"]
-    watchlist.unpend(watchlist.pending()[0])
+    watchlist.remove_pending(watchlist.pending()[0])
     assert [job.name for job in watchlist.pending()] == ["second", "third"]
 
 
@@ -90,8 +90,8 @@ def test_a_job_without_an_estimate_says_why_and_is_asked_once(machine: Snapshot)
         raise InputError("no such model")
 
     watchlist = Watchlist(refuse)
-    watchlist.pend(OTHER)
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_pending(OTHER)
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     for _ in range(3):
         board = watchlist.update(machine)
     assert board.pending[0].problem == board.processes[0].problem == "no such model"
@@ -102,9 +102,9 @@ def test_a_better_budget_takes_the_place_of_the_quick_one(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     watchlist.update(machine)
-    watchlist.refine(make_budget(JOB, device=20))
+    watchlist.set_budget(make_budget(JOB, device=20))
     budget = watchlist.update(machine).processes[0].budget
     assert budget is not None
     assert budget.peak.device_bytes < 25 * GIB
@@ -120,12 +120,12 @@ def test_budgets_of_jobs_long_gone_are_forgotten_and_those_in_use_are_not(
         return make_budget(job)
 
     watchlist = Watchlist(estimate)
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
-    watchlist.pend(OTHER)
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_pending(OTHER)
     for number in [*range(200), 0]:
-        watchlist.watch(WatchedJob(job=replace_name(JOB, f"job {number}"), pids=((2, 1_000.0),)))
+        watchlist.add_run(WatchedJob(job=replace_name(JOB, f"job {number}"), pids=((2, 1_000.0),)))
         watchlist.update(replace(machine, time=machine.time + number))
-        watchlist.dismiss([(2, 1_000.0)])
+        watchlist.dismiss_runs([(2, 1_000.0)])
     assert (asked.count("sft"), asked.count("other"), asked.count("job 199"), asked.count("job 0")) == (1, 1, 1, 2)
     assert len(watchlist._budgets) == 64
 
@@ -135,7 +135,7 @@ def test_jobs_of_a_recording_are_shown_with_ones_own(
 ) -> None:
     recorded = make_snapshot(machine.gpus, watched=(WatchedJob(job=JOB, pids=((1, 1_000.0),)),), pending=(OTHER,))
     watchlist = Watchlist(make_budget)
-    watchlist.pend(OTHER)
+    watchlist.add_pending(OTHER)
     board = watchlist.update(recorded)
     assert board.processes[0].job == JOB
     assert [row.job for row in board.pending] == [OTHER]
@@ -148,8 +148,8 @@ def test_watching_goes_on_from_another_thread(machine: Snapshot, make_budget: Ca
 
     def change() -> None:
         while not stop.is_set():
-            watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
-            watchlist.dismiss([(1, 1_000.0)])
+            watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+            watchlist.dismiss_runs([(1, 1_000.0)])
 
     thread = threading.Thread(target=change)
     thread.start()
@@ -165,15 +165,15 @@ def test_what_a_job_held_before_the_oldest_reading_still_counts(
     machine: Snapshot, make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget, history=History(capacity=2))
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     gpu, process = next((gpu, process) for gpu, process in machine.processes() if process.pid == 1)
     for second, held in enumerate((40, 10, 10, 10)):
         row = replace(gpu, processes=(replace(process, used_bytes=held * GIB),))
         board = watchlist.update(replace(machine, time=machine.time + second, gpus=(row,)))
     comparison = board.processes[0].comparison
     assert comparison is not None
-    assert comparison.high_water is not None
-    assert comparison.high_water.size_bytes == 40 * GIB
+    assert comparison.peak_usage is not None
+    assert comparison.peak_usage.size_bytes == 40 * GIB
 
 
 def test_each_pipeline_stage_is_held_against_its_own_need(
@@ -186,7 +186,7 @@ def test_each_pipeline_stage_is_held_against_its_own_need(
     needs = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 2) * GIB, high_bytes=(n + 2) * GIB) for n in (40, 20)]
     watchlist = Watchlist(lambda job: replace(make_budget(job), stages=tuple(needs)))
     keys = ((1, 1_000.0), (2, 1_000.0))
-    watchlist.watch(WatchedJob(job=job, pids=keys))
+    watchlist.add_run(WatchedJob(job=job, pids=keys))
     snapshot = make_snapshot([make_gpu(0, [make_process(2, 20)]), make_gpu(1, [make_process(1, 40)])])
     rows = {row.process.pid: row for row in watchlist.update(snapshot).processes}
     assert {pid: row.comparison and row.comparison.status for pid, row in rows.items()} == dict.fromkeys(
@@ -196,7 +196,7 @@ def test_each_pipeline_stage_is_held_against_its_own_need(
     assert rows[2].budget.steady_device_bytes == 20 * GIB
     again = {row.process.pid: row for row in watchlist.update(replace(snapshot, time=2_001.0)).processes}
     assert again[2].budget is rows[2].budget
-    watchlist.watch(WatchedJob(job=job, pids=keys[1:]))  # the others are on another machine: which stage is this?
+    watchlist.add_run(WatchedJob(job=job, pids=keys[1:]))  # the others are on another machine: which stage is this?
     alone = next(row for row in watchlist.update(replace(snapshot, time=2_002.0)).processes if row.job)
     assert alone.budget is not None
     assert alone.budget.steady_device_bytes == make_budget().steady_device_bytes

@@ -16,41 +16,41 @@ import pynvml
 import pytest
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.doctor.access import AccessFacts, DeviceFile, access_facts
-from vramtop.monitor.doctor.driver import DriverChild, DriverFacts
-from vramtop.monitor.doctor.files import file_facts
-from vramtop.monitor.doctor.findings import findings
-from vramtop.monitor.doctor.page import Page, examine
+from vramtop.monitor.doctor.data_folder import collect_data_folder_facts
+from vramtop.monitor.doctor.driver_process import DriverFacts, DriverProcess
+from vramtop.monitor.doctor.issues import find_issues
+from vramtop.monitor.doctor.permissions import DeviceFile, PermissionFacts, collect_permission_facts
 from vramtop.monitor.doctor.redact import Redactor
-from vramtop.monitor.doctor.system import system_facts
+from vramtop.monitor.doctor.report import DoctorReport, collect_report
+from vramtop.monitor.doctor.system import collect_system_facts
 
 NO_SUCH_PID = 2**22 - 1
 SECONDS = 20.0
 
 
 def ask(seconds: float = SECONDS) -> DriverFacts:
-    return DriverChild().facts(seconds)
+    return DriverProcess().facts(seconds)
 
 
 @pytest.fixture
 def make_page():
     """A page of this machine with this driver."""
 
-    def make(driver: DriverFacts, **changes) -> Page:
+    def make(driver: DriverFacts, **changes) -> DoctorReport:
         facts = {
-            "system": system_facts({}),
+            "system": collect_system_facts({}),
             "driver": driver,
-            "access": access_facts(),
-            "files": file_facts(Path("/nowhere/vramtop")),
+            "access": collect_permission_facts(),
+            "files": collect_data_folder_facts(Path("/nowhere/vramtop")),
             "pythons": (),
         }
-        return Page(**(facts | changes))
+        return DoctorReport(**(facts | changes))
 
     return make
 
 
-def said(page: Page, severity: str | None = None) -> str:
-    return " | ".join(each.sentence for each in findings(page) if severity in (None, each.severity))
+def said(page: DoctorReport, severity: str | None = None) -> str:
+    return " | ".join(each.sentence for each in find_issues(page) if severity in (None, each.severity))
 
 
 def test_a_healthy_gpu_tells_everything_and_no_secret(driver, fake_gpu, fake_process):
@@ -189,7 +189,7 @@ def test_a_driver_that_does_not_start_is_one_sentence(driver, make_page, code, w
 )
 def test_the_kernel_module_is_told_by_kind_and_version(driver, tmp_path, monkeypatch, line, shown):
     (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc 12.2.0\n")
-    monkeypatch.setattr("vramtop.monitor.doctor.driver.KERNEL_VERSION", tmp_path / "version")
+    monkeypatch.setattr("vramtop.monitor.doctor.driver_process.KERNEL_VERSION", tmp_path / "version")
     assert ask().kernel_module == shown
 
 
@@ -236,7 +236,7 @@ def test_names_are_taken_out_of_texts(text, shown):
 
 
 def test_only_settings_of_a_known_shape_are_shown():
-    shown = system_facts({
+    shown = collect_system_facts({
         "TERM": "xterm-256color",
         "TERM_PROGRAM": "token with blanks",
         "CUDA_VISIBLE_DEVICES": "0, GPU-12345678-aaaa-bbbb-cccc-1234567890ab,-1",
@@ -264,7 +264,7 @@ def test_container_limits_and_wsl_are_read(tmp_path, monkeypatch):
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    facts = system_facts({"TMUX": "/run/x,1,0", "SSH_CONNECTION": "10.1.2.3 4 5 6"}, root=tmp_path)
+    facts = collect_system_facts({"TMUX": "/run/x,1,0", "SSH_CONNECTION": "10.1.2.3 4 5 6"}, root=tmp_path)
     assert facts.memory_limit_bytes == 8 * 2**30
     assert facts.distribution == "Ubuntu 22.04.4 LTS"
     assert facts.container == ("Podman", "Kubernetes")
@@ -272,7 +272,7 @@ def test_container_limits_and_wsl_are_read(tmp_path, monkeypatch):
     assert {"tmux", "ssh"} <= set(facts.session)
     assert "10.1.2.3" not in str(facts)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    assert system_facts({}, root=tmp_path).memory_limit_bytes is None
+    assert collect_system_facts({}, root=tmp_path).memory_limit_bytes is None
 
 
 def test_rights_are_read(tmp_path, make_page):
@@ -281,12 +281,12 @@ def test_rights_are_read(tmp_path, make_page):
     (tmp_path / "nvidiactl").write_text("")
     (tmp_path / "nvidiactl").chmod(0o600)
     (tmp_path / "null").write_text("")
-    facts = access_facts(proc=tmp_path, dev=tmp_path)
+    facts = collect_permission_facts(proc=tmp_path, dev=tmp_path)
     assert facts.hidepid == "invisible"
     assert facts.devices == (DeviceFile(path="/dev/nvidiactl", mode="0600", usable=True),)
     page = make_page(
         DriverFacts(problem="no driver"),
-        access=AccessFacts(
+        access=PermissionFacts(
             root=False, devices=(DeviceFile(path="/dev/nvidia0", mode="0600", usable=False),), hidepid="invisible",
             sees_others=False, pidfd=False,
         ),
@@ -304,7 +304,7 @@ def test_own_files_are_looked_at(tmp_path, make_page):
     (tmp_path / "answers.json").chmod(0o644)
     (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "answers.json.damaged-20260101-000000").write_text("x")
-    facts = file_facts(tmp_path)
+    facts = collect_data_folder_facts(tmp_path)
     states = {file.name: (file.state, file.sound) for file in facts.files}
     assert states["pending.json"] == ("version 1", True)
     assert states["answers.json"] == ("damaged", False)
@@ -315,12 +315,12 @@ def test_own_files_are_looked_at(tmp_path, make_page):
     assert "pending.json" not in words
     (tmp_path / "pending.json").chmod(0o644)
     assert "pending.json can be read by others (mode 0644)" in said(
-        make_page(DriverFacts(), files=file_facts(tmp_path))
+        make_page(DriverFacts(), files=collect_data_folder_facts(tmp_path))
     )
 
 
 def test_a_folder_that_is_not_there_yet_is_no_fault(tmp_path, make_page):
-    facts = file_facts(tmp_path / "new" / "vramtop")
+    facts = collect_data_folder_facts(tmp_path / "new" / "vramtop")
     assert (facts.there, facts.writable, facts.files) == (False, True, ())
 
 
@@ -339,7 +339,7 @@ def test_the_page_names_neither_user_nor_host_nor_secret(driver, fake_gpu, fake_
     (home / "moonshot" / "vramtop").mkdir()
     (home / "moonshot" / "vramtop" / "pending.json").write_text("{ hunter2")
     driver.gpus = [fake_gpu(name="NVIDIA of zaphod", processes=[fake_process(os.getpid(), 1)])]
-    page = examine(environ)
+    page = collect_report(environ)
     text = str(msgspec.to_builtins(page)) + said(page)
     assert [secret for secret in secrets if secret in text.lower()] == []
     assert page.pythons[0].named_by == "VIRTUAL_ENV"
@@ -350,7 +350,7 @@ def test_the_page_names_neither_user_nor_host_nor_secret(driver, fake_gpu, fake_
 
 def test_an_interpreter_that_is_not_there_is_wrong_input_without_its_path(driver):
     with pytest.raises(InputError) as error:
-        examine({}, python="/home/zaphod/none")
+        collect_report({}, python="/home/zaphod/none")
     assert "zaphod" not in error.value.message
 
 
@@ -359,7 +359,7 @@ def test_an_interpreter_that_hangs_does_not_hang_the_page(driver, tmp_path):
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     begun = time.monotonic()
-    page = examine({}, python=str(slow), seconds=1.0)
+    page = collect_report({}, python=str(slow), seconds=1.0)
     assert time.monotonic() - begun < 10
     assert not page.pythons[0].answered
     assert "has answered in time" in said(page)

@@ -8,11 +8,11 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.budget.host_need import HostNeed
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit import Room, fit, with_host
+from vramtop.monitor.board.fit_check import DeviceCapacity, check_fit, with_host_memory
 from vramtop.monitor.host.host_memory import HostRam, available_host_memory, host_verdict
 
 NEED = HostNeed(process=GIB, loaded=10 * GIB, loads_once=False, mapped=5 * GIB, optimizer=8 * GIB)
-ROOM = Room(index=0, uuid=None, name=None, total_bytes=80 * GIB, free_bytes=80 * GIB)
+ROOM = DeviceCapacity(index=0, uuid=None, name=None, total_bytes=80 * GIB, free_bytes=80 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -28,21 +28,21 @@ def test_verdicts(available: int, ranks: int, verdict: str) -> None:
 
 def test_a_job_that_fits_the_gpus_and_not_the_host_does_not_fit(make_budget: Callable[..., Budget]) -> None:
     budget = replace(make_budget(), host=NEED)
-    on_gpus = fit(budget, [ROOM])
+    on_gpus = check_fit(budget, [ROOM])
     assert on_gpus.verdict == "fits"
-    small = with_host(on_gpus, budget, HostRam(available_bytes=4 * GIB), ranks=1)
+    small = with_host_memory(on_gpus, budget, HostRam(available_bytes=4 * GIB), ranks=1)
     assert small.verdict == "does_not_fit"
     assert "11.0 GiB of host memory while loading, and 4.0 GiB are available" in small.sentence
     assert small.to_json()["host"]["verdict"] == "does_not_fit"
-    large = with_host(on_gpus, budget, HostRam(available_bytes=400 * GIB), ranks=1)
+    large = with_host_memory(on_gpus, budget, HostRam(available_bytes=400 * GIB), ranks=1)
     assert (large.verdict, large.sentence) == ("fits", on_gpus.sentence)
-    assert with_host(on_gpus, make_budget(), HostRam(available_bytes=0), ranks=1) == on_gpus
+    assert with_host_memory(on_gpus, make_budget(), HostRam(available_bytes=0), ranks=1) == on_gpus
 
 
 def test_a_full_gpu_stays_what_it_is(make_budget: Callable[..., Budget]) -> None:
     budget = replace(make_budget(), host=NEED)
-    full = fit(budget, [replace(ROOM, free_bytes=GIB)])
-    found = with_host(full, budget, HostRam(available_bytes=400 * GIB), ranks=1)
+    full = check_fit(budget, [replace(ROOM, free_bytes=GIB)])
+    found = with_host_memory(full, budget, HostRam(available_bytes=400 * GIB), ranks=1)
     assert (found.verdict, found.sentence) == ("does_not_fit", full.sentence)
 
 

@@ -17,7 +17,7 @@ from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
-from vramtop.monitor.attach.attach import _is_ours
+from vramtop.monitor.attach.read_run import _is_ours
 from vramtop.monitor.probe.probe_reader import OpenProbe, _sample, open_probe
 from vramtop.monitor.storage.reservations import Reservations
 

@@ -79,14 +79,14 @@ def test_a_process_whose_starter_has_ended_is_an_orphan_where_init_takes_it_in(
     while psutil.Process(child).ppid() == parent:
         time.sleep(0.01)
     takes_in = comm(psutil.Process(child).ppid())
-    monkeypatch.setattr(origins, "_INIT", (takes_in,))
+    monkeypatch.setattr(origins, "_INIT_PROGRAMS", (takes_in,))
     assert origin(child).orphan
-    monkeypatch.setattr(origins, "_INIT", (f"not {takes_in}",))
+    monkeypatch.setattr(origins, "_INIT_PROGRAMS", (f"not {takes_in}",))
     assert not origin(child).orphan
 
 
 def test_a_process_with_a_terminal_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "_INIT", (comm(os.getpid()),))
+    monkeypatch.setattr(origins, "_INIT_PROGRAMS", (comm(os.getpid()),))
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as without:  # noqa: S607
         assert origin(without.pid).orphan
         without.kill()

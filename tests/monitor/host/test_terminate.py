@@ -145,19 +145,21 @@ def test_a_pid_that_was_taken_by_another_process_meanwhile_is_left_alone(how, st
 
 def test_vramtop_and_what_has_started_it_are_never_ended():
     for pid in (os.getpid(), os.getppid()):
-        with pytest.raises(NotTerminatedError, match="is vramtop itself or has started it" if pid > 1 else "hang on"):
+        with pytest.raises(
+            NotTerminatedError, match="is vramtop itself or has started it" if pid > 1 else "parent of all others"
+        ):
             ProcessTermination(seen(pid))
 
 
 def test_the_first_process_is_never_ended():
-    with pytest.raises(NotTerminatedError, match="all others hang on"):
+    with pytest.raises(NotTerminatedError, match="parent of all others"):
         ProcessTermination(seen(1))
 
 
 def test_a_process_of_unknown_identity_is_not_ended(start):
     process = start(SLEEPY)
     with pytest.raises(
-        NotTerminatedError, match=r"cannot be told from another one of that pid \(not visible from here\)"
+        NotTerminatedError, match=r"cannot be distinguished from another one with that pid \(not visible from here\)"
     ):
         ProcessTermination(seen(process.pid, start_time=None, note="not visible from here"))
     assert process.poll() is None
@@ -209,19 +211,19 @@ def test_a_stopped_process_is_told(how, start):
 def test_a_container_that_shows_another_process_under_the_pid_is_doubted(start, monkeypatch, tmp_path):
     process = start(SLEEPY)
     assert Path("/proc/self/ns/pid").stat().st_ino != 1
-    monkeypatch.setattr("vramtop.monitor.host.terminate._FIRST_NAMESPACE", 1)  # not ours: as in a container
-    assert "no GPU's device file open" in ProcessTermination(seen(process.pid)).doubt
+    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", 1)  # not ours: as in a container
+    assert "no GPU's device file open" in ProcessTermination(seen(process.pid)).uncertainty
     file = tmp_path / "nvidia0"
     with file.open("w") as opened:
         monkeypatch.setattr("vramtop.monitor.host.terminate._GPU_FILE", re.compile(str(file)))
         holder = start(SLEEPY, stdin=opened)
-        assert ProcessTermination(seen(holder.pid)).doubt is None
+        assert ProcessTermination(seen(holder.pid)).uncertainty is None
 
 
 def test_a_process_of_the_machines_own_namespace_is_not_doubted(start, monkeypatch):
     inode = Path("/proc/self/ns/pid").stat().st_ino
-    monkeypatch.setattr("vramtop.monitor.host.terminate._FIRST_NAMESPACE", inode)
-    assert ProcessTermination(seen(start(SLEEPY).pid)).doubt is None
+    monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", inode)
+    assert ProcessTermination(seen(start(SLEEPY).pid)).uncertainty is None
 
 
 def test_kernel_threads_are_told_from_programs():

@@ -11,13 +11,19 @@ import pytest
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.trace.installed_packages import TorchBuild
-from vramtop.monitor.board.fit import Room
-from vramtop.monitor.preflight.checks.cuda import ComputeCapability, CudaRuntime, Driver, VisibleDevices, runs_on
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.board.fit_check import DeviceCapacity
+from vramtop.monitor.preflight.checks.cuda import (
+    ComputeCapabilityCheck,
+    CudaRuntimeCheck,
+    DriverCheck,
+    VisibleDevicesCheck,
+    kernel_support,
+)
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
 
-MakeContext = Callable[..., Context]
+MakeContext = Callable[..., CheckContext]
 
 
 def ddp(ranks: int) -> Job:
@@ -26,29 +32,31 @@ def ddp(ranks: int) -> Job:
 
 def elsewhere(name: str) -> Machine:
     card = find_gpu(name)
-    room = Room(index=0, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=card.total_bytes)
+    room = DeviceCapacity(
+        index=0, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=card.total_bytes
+    )
     return described_machine((room,), card)
 
 
 def test_the_driver_and_its_cards(make_context: MakeContext, make_gpu: Any) -> None:
-    found = Driver().look(make_context(gpus=[make_gpu(0), make_gpu(1)]))
+    found = DriverCheck().run(make_context(gpus=[make_gpu(0), make_gpu(1)]))
     assert found.status == "pass"
     assert found.found == "driver 580.95, CUDA up to 13.0; 2 x NVIDIA H100 80GB HBM3"
 
 
 def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context: MakeContext) -> None:
-    context = make_context(machine=Machine(rooms=(), unseen="no NVIDIA driver here"))
-    found = Driver().look(context)
+    context = make_context(machine=Machine(devices=(), unavailable_reason="no NVIDIA driver here"))
+    found = DriverCheck().run(context)
     assert (found.status, found.found) == ("failure", "no NVIDIA driver here")
-    assert Driver().look(make_context(gpus=[])).status == "failure"
-    assert Driver().look(make_context(machine=elsewhere("h100"))).status == "skipped"
+    assert DriverCheck().run(make_context(gpus=[])).status == "failure"
+    assert DriverCheck().run(make_context(machine=elsewhere("h100"))).status == "skipped"
 
 
 def test_this_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
     driver.gpus += [fake_gpu(), fake_gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-1")]
     machine = this_machine(lambda snapshot: [1])
-    assert [room.name for room in machine.rooms] == ["NVIDIA H100 80GB HBM3"]
-    assert (machine.chosen, machine.card and machine.card.name) == (True, "h100-80gb")
+    assert [room.name for room in machine.devices] == ["NVIDIA H100 80GB HBM3"]
+    assert (machine.chosen, machine.gpu_type and machine.gpu_type.name) == (True, "h100-80gb")
     assert machine.capabilities() == {0: (8, 0), 1: (9, 0)}
     assert driver.initialised == 0
 
@@ -56,9 +64,9 @@ def test_this_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
 def test_a_machine_without_driver_says_why(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
     driver.fail("nvmlInitWithFlags", 9)
     machine = this_machine()
-    assert machine.rooms == ()
-    assert "driver" in (machine.unseen or "")
-    assert not machine.elsewhere
+    assert machine.devices == ()
+    assert "driver" in (machine.unavailable_reason or "")
+    assert not machine.is_described
 
 
 def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +81,7 @@ def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
         def close(self) -> None: ...
 
     monkeypatch.setattr("vramtop.monitor.preflight.facts.machine.NvmlSource", Hangs)
-    assert this_machine(seconds=0.1).unseen == "the NVIDIA driver gives no answer within 0.1 seconds"
+    assert this_machine(seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
     never.set()
 
 
@@ -84,12 +92,12 @@ def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
 def test_torch_and_the_driver_have_to_agree_on_the_major_version(
     make_context: MakeContext, cuda: str, newest: str, status: str
 ) -> None:
-    context = make_context(torch=lambda: TorchBuild(version="2.13.0", cuda=cuda))
+    context = make_context(torch_build=lambda: TorchBuild(version="2.13.0", cuda=cuda))
     assert context.machine.snapshot is not None
     source = dataclasses.replace(context.machine.snapshot.source, cuda_version=newest)
     snapshot = dataclasses.replace(context.machine.snapshot, source=source)
     machine = dataclasses.replace(context.machine, snapshot=snapshot)
-    found = CudaRuntime().look(dataclasses.replace(context, machine=machine))
+    found = CudaRuntimeCheck().run(dataclasses.replace(context, machine=machine))
     assert found.status == status
     if status == "failure":
         assert found.advice == "update the driver, or install torch for CUDA 12.8 or older"
@@ -104,12 +112,12 @@ def test_torch_and_the_driver_have_to_agree_on_the_major_version(
     ],
 )
 def test_a_torch_that_runs_no_cuda(make_context: MakeContext, build: TorchBuild, words: str) -> None:
-    found = CudaRuntime().look(make_context(torch=lambda: build))
+    found = CudaRuntimeCheck().run(make_context(torch_build=lambda: build))
     assert found.status == "failure"
     assert words in found.found
     if build.hip is None:  # nobody said that it is the job's Python
-        own = JobPython(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", sure=False)
-        assert CudaRuntime().look(make_context(torch=lambda: build, python=own)).unknown
+        own = JobInterpreter(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", is_certain=False)
+        assert CudaRuntimeCheck().run(make_context(torch_build=lambda: build, interpreter=own)).unknown
 
 
 @pytest.mark.parametrize(
@@ -132,25 +140,30 @@ def test_a_torch_that_runs_no_cuda(make_context: MakeContext, build: TorchBuild,
     ],
 )
 def test_what_runs_on_a_card(card: tuple[int, int], architectures: list[str], way: str | None) -> None:
-    assert runs_on(card, architectures) == way
+    assert kernel_support(card, architectures) == way
 
 
 def test_a_card_without_kernels_is_named(make_context: MakeContext, make_gpu: Any) -> None:
     context = make_context(ddp(2), gpus=[make_gpu(0), make_gpu(1)])
     machine = dataclasses.replace(context.machine, capabilities=lambda: {0: (9, 0), 1: (12, 0)})
-    found = ComputeCapability().look(dataclasses.replace(context, machine=machine))
+    found = ComputeCapabilityCheck().run(dataclasses.replace(context, machine=machine))
     assert found.status == "failure"
     assert found.found.endswith("none of them for GPU 1 (12.0)")
     first = dataclasses.replace(context, machine=machine, job=ddp(1))  # it will take GPU 0
-    assert ComputeCapability().look(first).status == "pass"
-    ptx = dataclasses.replace(context, torch=lambda: TorchBuild(version="2", architectures=("compute_80",)))
-    assert ComputeCapability().look(ptx).status == "warning"
+    assert ComputeCapabilityCheck().run(first).status == "pass"
+    ptx = dataclasses.replace(context, torch_build=lambda: TorchBuild(version="2", architectures=("compute_80",)))
+    assert ComputeCapabilityCheck().run(ptx).status == "warning"
 
 
 def test_capability_of_a_card_that_is_not_here(make_context: MakeContext) -> None:
     old = TorchBuild(version="2.4.0", cuda="12.1", architectures=("sm_50", "sm_80", "sm_90"))
-    assert ComputeCapability().look(make_context(machine=elsewhere("h100"), torch=lambda: old)).status == "pass"
-    assert ComputeCapability().look(make_context(machine=elsewhere("rtx-5090"), torch=lambda: old)).status == "failure"
+    assert (
+        ComputeCapabilityCheck().run(make_context(machine=elsewhere("h100"), torch_build=lambda: old)).status == "pass"
+    )
+    assert (
+        ComputeCapabilityCheck().run(make_context(machine=elsewhere("rtx-5090"), torch_build=lambda: old)).status
+        == "failure"
+    )
 
 
 @pytest.mark.parametrize(
@@ -171,29 +184,29 @@ def test_a_gpu_for_each_rank(
     make_context: MakeContext, make_gpu: Any, visible: str | None, ranks: int, status: str, words: str
 ) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    found = VisibleDevices().look(make_context(ddp(ranks), gpus=[make_gpu(i) for i in range(4)], environ=environ))
+    found = VisibleDevicesCheck().run(make_context(ddp(ranks), gpus=[make_gpu(i) for i in range(4)], environ=environ))
     assert found.status == status
     assert words in found.found
 
 
 def test_ranks_on_other_machines_need_no_gpu_here(make_context: MakeContext, make_gpu: Any) -> None:
     gpus = [make_gpu(index) for index in range(4)]
-    assert VisibleDevices().look(make_context(ddp(8), gpus=gpus, local_ranks=4)).status == "pass"
+    assert VisibleDevicesCheck().run(make_context(ddp(8), gpus=gpus, local_ranks=4)).status == "pass"
 
 
 def test_unequal_cards_without_an_order_are_a_warning(make_context: MakeContext, make_gpu: Any) -> None:
     gpus = [make_gpu(0), make_gpu(1, name="NVIDIA L4")]
-    assert VisibleDevices().look(make_context(ddp(2), gpus=gpus)).status == "warning"
+    assert VisibleDevicesCheck().run(make_context(ddp(2), gpus=gpus)).status == "warning"
     ordered = make_context(ddp(2), gpus=gpus, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    assert VisibleDevices().look(ordered).status == "pass"
+    assert VisibleDevicesCheck().run(ordered).status == "pass"
 
 
 def test_gpus_that_the_user_named_are_not_those_that_the_job_would_take(
     make_context: MakeContext, make_gpu: Any
 ) -> None:
     context = make_context(ddp(1), gpus=[make_gpu(index) for index in range(2)])
-    second = dataclasses.replace(context.machine, rooms=context.machine.rooms[1:], chosen=True)
-    found = VisibleDevices().look(dataclasses.replace(context, machine=second))
+    second = dataclasses.replace(context.machine, devices=context.machine.devices[1:], chosen=True)
+    found = VisibleDevicesCheck().run(dataclasses.replace(context, machine=second))
     assert (found.status, found.advice) == ("warning", "set CUDA_VISIBLE_DEVICES=1")
     set_ = dataclasses.replace(context, machine=second, environ={"CUDA_VISIBLE_DEVICES": "1"})
-    assert VisibleDevices().look(set_).status == "pass"
+    assert VisibleDevicesCheck().run(set_).status == "pass"

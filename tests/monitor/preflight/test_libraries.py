@@ -8,11 +8,16 @@ import pytest
 
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
-from vramtop.monitor.preflight.checks.libraries import DISTRIBUTIONS, Libraries, needs, satisfies
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.checks.libraries import (
+    DISTRIBUTIONS,
+    LibrariesCheck,
+    required_libraries,
+    satisfies_bounds,
+)
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 
-MakeContext = Callable[..., Context]
+MakeContext = Callable[..., CheckContext]
 TRAINER = {"torch": "2.13.0+cu128", "transformers": "5.23.0", "accelerate": "1.15.0"}
 WISHES = ('accelerate>=1.1.0; extra == "torch"', 'accelerate>=1.1.0; extra == "accelerate"')
 
@@ -38,14 +43,14 @@ def job(**tables: Any) -> Job:
     ],
 )
 def test_what_a_job_needs(asked: Job, names: set[str]) -> None:
-    assert {need.names[0] for need in needs(asked)} == names
-    assert {name for need in needs(asked) for name in need.names} <= set(DISTRIBUTIONS)
+    assert {need.alternatives[0] for need in required_libraries(asked)} == names
+    assert {name for need in required_libraries(asked) for name in need.alternatives} <= set(DISTRIBUTIONS)
 
 
 def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
     there = InstalledPackages(python="3.12.1", executable="python", versions=versions, modules=(), wishes=WISHES)
-    python = JobPython(path=Path("/opt/env/bin/python"), origin="VIRTUAL_ENV", sure=sure)
-    return Libraries().look(make_context(asked, packages=lambda: there, python=python))
+    python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="VIRTUAL_ENV", is_certain=sure)
+    return LibrariesCheck().run(make_context(asked, packages=lambda: there, interpreter=python))
 
 
 def test_all_there(make_context: MakeContext) -> None:
@@ -108,4 +113,4 @@ def test_versions_that_the_job_states_otherwise_are_a_warning(make_context: Make
     ],
 )
 def test_bounds(version: str, bounds: str, holds: bool) -> None:
-    assert satisfies(version, bounds) is holds
+    assert satisfies_bounds(version, bounds) is holds

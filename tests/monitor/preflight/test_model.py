@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.monitor.preflight.checks.model import ModelAccess, ModelFiles, model_place
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.access import Access, ask_hub, find_token
-from vramtop.monitor.preflight.facts.weights import look_into
+from vramtop.monitor.preflight.checks.model import ModelAccessCheck, ModelFilesCheck, find_model_location
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.hub_access import HubAccess, find_token, query_hub_access
+from vramtop.monitor.preflight.facts.model_files import inspect_model_folder
 
-MakeContext = Callable[..., Context]
+MakeContext = Callable[..., CheckContext]
 NAME = "acme/tiny"
 FROM = "HF_TOKEN"
 SHARDS = ("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors")
@@ -58,34 +58,34 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
-def context_for(make_context: MakeContext, cache: Path, name: str = NAME, **environ: str) -> Context:
+def context_for(make_context: MakeContext, cache: Path, name: str = NAME, **environ: str) -> CheckContext:
     return make_context(Job(model=ModelSpec(id=name)), environ={"HF_HUB_CACHE": str(cache), **environ})
 
 
 def test_a_whole_model_in_the_cache(make_context: MakeContext, cache: Path) -> None:
     context = context_for(make_context, cache)
-    found = ModelFiles().look(context)
+    found = ModelFilesCheck().run(context)
     assert found.status == "pass"
     assert found.found.startswith("3 shards of weights")
-    assert ModelAccess().look(context).status == "skipped"
+    assert ModelAccessCheck().run(context).status == "skipped"
 
 
 def test_a_missing_shard_is_fetched_where_one_may_and_fails_where_not(make_context: MakeContext, cache: Path) -> None:
     (cache / "models--acme--tiny" / "blobs" / SHARDS[1]).unlink()
-    found = ModelFiles().look(context_for(make_context, cache))
+    found = ModelFilesCheck().run(context_for(make_context, cache))
     assert found.status == "warning"
     assert f"1 of 3 shards missing: {SHARDS[1]}" in found.found
     assert found.advice == "fetch it before: hf download acme/tiny"
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        offline = ModelFiles().look(context_for(make_context, cache, **{variable: "1"}))
+        offline = ModelFilesCheck().run(context_for(make_context, cache, **{variable: "1"}))
         assert (offline.status, variable in offline.found) == ("failure", True)
-    assert ModelFiles().look(context_for(make_context, cache, HF_HUB_OFFLINE="0")).status == "warning"
+    assert ModelFilesCheck().run(context_for(make_context, cache, HF_HUB_OFFLINE="0")).status == "warning"
 
 
 def test_a_shard_that_was_cut_off_is_not_whole(make_context: MakeContext, cache: Path) -> None:
     blob = cache / "models--acme--tiny" / "blobs" / SHARDS[2]
     blob.write_bytes(blob.read_bytes()[:-10])
-    found = ModelFiles().look(context_for(make_context, cache, HF_HUB_OFFLINE="1"))
+    found = ModelFilesCheck().run(context_for(make_context, cache, HF_HUB_OFFLINE="1"))
     assert found.status == "failure"
     assert f"not whole: {SHARDS[2]} (" in found.found
 
@@ -94,22 +94,22 @@ def test_a_shard_that_was_cut_off_is_not_whole(make_context: MakeContext, cache:
 def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
     folder = fill(tmp_path / "model", shards=False)
     (folder / "model.safetensors").write_bytes(content)
-    assert not look_into(folder).complete
+    assert not inspect_model_folder(folder).complete
 
 
 def test_a_folder_of_ones_own(make_context: MakeContext, tmp_path: Path) -> None:
     folder = fill(tmp_path / "mine", shards=False)
     job = Job(model=ModelSpec(id=str(folder)))
-    assert ModelFiles().look(make_context(job)).status == "pass"
-    assert ModelAccess().look(make_context(job)).status == "skipped"
+    assert ModelFilesCheck().run(make_context(job)).status == "pass"
+    assert ModelAccessCheck().run(make_context(job)).status == "skipped"
     (folder / "tokenizer.json").unlink()
-    assert ModelFiles().look(make_context(job)).status == "warning"
+    assert ModelFilesCheck().run(make_context(job)).status == "warning"
     (folder / "model.safetensors").unlink()
-    lacks = ModelFiles().look(make_context(job))
+    lacks = ModelFilesCheck().run(make_context(job))
     assert (lacks.status, "there are no weights" in lacks.found) == ("failure", True)
     (folder / "config.json").unlink()
-    assert "config.json is missing" in ModelFiles().look(make_context(job)).found
-    gone = ModelFiles().look(make_context(Job(model=ModelSpec(id=str(tmp_path / "gone")))))
+    assert "config.json is missing" in ModelFilesCheck().run(make_context(job)).found
+    gone = ModelFilesCheck().run(make_context(Job(model=ModelSpec(id=str(tmp_path / "gone")))))
     assert (gone.status, "no such folder" in gone.found) == ("failure", True)
 
 
@@ -117,7 +117,7 @@ def test_an_index_that_is_none(make_context: MakeContext, tmp_path: Path) -> Non
     folder = fill(tmp_path / "mine")
     for text in ("[]", "not json", '{"weight_map": 3}'):
         (folder / "model.safetensors.index.json").write_text(text)
-        found = look_into(folder)
+        found = inspect_model_folder(folder)
         assert (found.complete, found.broken) == (False, ("model.safetensors.index.json (no index of shards)",))
 
 
@@ -125,21 +125,21 @@ def test_litgpt_has_its_own_file_and_torchtitan_none(make_context: MakeContext, 
     folder = fill(tmp_path / "mine", shards=False)
     (folder / "model.safetensors").rename(folder / "lit_model.pth")
     litgpt = Job(model=ModelSpec(id=str(folder)), training=Training(framework="litgpt"))
-    assert ModelFiles().look(make_context(litgpt)).status == "pass"
+    assert ModelFilesCheck().run(make_context(litgpt)).status == "pass"
     titan = Job(model=ModelSpec(id=NAME), training=Training(framework="torchtitan"))
-    assert ModelFiles().look(make_context(titan)).status == "skipped"
+    assert ModelFilesCheck().run(make_context(titan)).status == "skipped"
 
 
 def test_a_job_without_a_named_model_needs_none(make_context: MakeContext) -> None:
     for spec in (ModelSpec(config={"model_type": "llama"}), ModelSpec(id="my.models:build")):
-        assert ModelFiles().look(make_context(Job(model=spec))).status == "skipped"
+        assert ModelFilesCheck().run(make_context(Job(model=spec))).status == "skipped"
 
 
 def test_a_built_in_name_stands_for_its_hub_id(tmp_path: Path) -> None:
     environ = {"HF_HUB_CACHE": str(tmp_path)}
 
     def hub_id(name: str) -> str | None:
-        place = model_place(Job(model=ModelSpec(id=name)), environ)
+        place = find_model_location(Job(model=ModelSpec(id=name)), environ)
         return place.hub_id if place else None
 
     assert hub_id("llama-3.1-8b") == "meta-llama/Llama-3.1-8B"
@@ -155,7 +155,7 @@ def test_no_room_for_what_is_to_be_fetched(
     make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vramtop.monitor.preflight.checks.model.free_bytes", lambda path: 10 * 2**30)
-    found = ModelFiles().look(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
+    found = ModelFilesCheck().run(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
     assert found.status == "failure"
     assert "about 15.0 GiB are to be fetched" in found.found
 
@@ -209,19 +209,19 @@ Hub = Callable[..., tuple[str, list[Any]]]
 def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
     address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
     environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
-    access = ask_hub(NAME, environ, timeout=20)
+    access = query_hub_access(NAME, environ, timeout=20)
     assert (access.answer, access.token_from) == (answer, "HF_TOKEN" if token else None)
-    assert words in access.words
-    assert "hf_secret" not in access.words
+    assert words in access.message
+    assert "hf_secret" not in access.message
     assert seen == [("/acme/tiny/resolve/main/config.json", f"Bearer {token}" if token else None)]
 
 
 def test_a_hub_that_does_not_answer_or_may_not_be_asked(hub: Hub) -> None:
-    gone = ask_hub(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=5)
-    assert (gone.answer, gone.words.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
-    assert ask_hub(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"
+    gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=5)
+    assert (gone.answer, gone.message.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
+    assert query_hub_access(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"
     address, seen = hub(200)
-    assert ask_hub(NAME, {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "1"}).answer == "offline"
+    assert query_hub_access(NAME, {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "1"}).answer == "offline"
     assert seen == []
 
 
@@ -241,22 +241,22 @@ def test_where_a_token_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("access", "status", "advice"),
     [
-        (Access(answer="open", words="", token_from=None), "pass", None),
-        (Access(answer="gated", words="", token_from=None), "failure", "hf auth login"),
-        (Access(answer="gated", words="", token_from=FROM), "failure", "with that account"),
-        (Access(answer="refused", words="", token_from=FROM), "failure", "make a new token"),
-        (Access(answer="absent", words="", token_from=None), "failure", "correct model.id"),
-        (Access(answer="unreachable", words="", token_from=None), "warning", "fetch the model beforehand"),
-        (Access(answer="offline", words="", token_from=None), "skipped", None),
+        (HubAccess(answer="open", message="", token_from=None), "pass", None),
+        (HubAccess(answer="gated", message="", token_from=None), "failure", "hf auth login"),
+        (HubAccess(answer="gated", message="", token_from=FROM), "failure", "with that account"),
+        (HubAccess(answer="refused", message="", token_from=FROM), "failure", "make a new token"),
+        (HubAccess(answer="absent", message="", token_from=None), "failure", "correct model.id"),
+        (HubAccess(answer="unreachable", message="", token_from=None), "warning", "fetch the model beforehand"),
+        (HubAccess(answer="offline", message="", token_from=None), "skipped", None),
     ],
 )
 def test_access_to_a_model_that_is_not_here(
-    make_context: MakeContext, tmp_path: Path, access: Access, status: str, advice: str | None
+    make_context: MakeContext, tmp_path: Path, access: HubAccess, status: str, advice: str | None
 ) -> None:
     context = make_context(
-        Job(model=ModelSpec(id=NAME)), environ={"HF_HUB_CACHE": str(tmp_path)}, access=lambda: access
+        Job(model=ModelSpec(id=NAME)), environ={"HF_HUB_CACHE": str(tmp_path)}, hub_access=lambda: access
     )
-    found = ModelAccess().look(context)
+    found = ModelAccessCheck().run(context)
     assert found.status == status
     assert advice is None or advice in (found.advice or "")
     assert found.unknown == (access.answer == "unreachable")

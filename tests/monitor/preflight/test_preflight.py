@@ -11,14 +11,14 @@ import pytest
 from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec, Run
-from vramtop.monitor.preflight.context.check import Check, Outcome
-from vramtop.monitor.preflight.context.context import Context, Once
-from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.context.check import Check, CheckResult
+from vramtop.monitor.preflight.context.check_context import CheckContext, LazyValue
+from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run import CHECKS, exit_code, run
+from vramtop.monitor.preflight.run_checks import CHECKS, exit_code, run_checks
 
-MakeContext = Callable[..., Context]
+MakeContext = Callable[..., CheckContext]
 
 
 class Says(Check):
@@ -29,7 +29,7 @@ class Says(Check):
     def __init__(self, status: str = "pass", *, wait: threading.Event | None = None, decisive: bool = False) -> None:
         self.status, self.wait, self.decisive = status, wait, decisive  # type: ignore[misc] # of the class elsewhere
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         if self.wait is not None:
             self.wait.wait(60)
         return self._says(self.status, "so it is")  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ class Raises(Check):
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         raise self.error
 
 
@@ -50,11 +50,11 @@ def test_outcomes_come_in_the_order_of_the_checks_and_are_told_as_they_come(make
     gate = threading.Event()
     told: list[str] = []
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: CheckResult) -> None:
         told.append(outcome.status)
         gate.set()
 
-    found = run(make_context(), [Says("warning", wait=gate), Says("pass")], told=tell)
+    found = run_checks(make_context(), [Says("warning", wait=gate), Says("pass")], told=tell)
     assert [outcome.status for outcome in found] == ["warning", "pass"]
     assert told == ["pass", "warning"]
 
@@ -63,17 +63,17 @@ def test_checks_run_side_by_side(make_context: MakeContext) -> None:
     meet = threading.Barrier(3, timeout=20)
 
     class Meets(Says):
-        def look(self, context: Context) -> Outcome:
+        def run(self, context: CheckContext) -> CheckResult:
             meet.wait()  # goes on only when all three are here
             return self.passes("met")
 
-    assert [outcome.status for outcome in run(make_context(), [Meets(), Meets(), Meets()])] == ["pass"] * 3
+    assert [outcome.status for outcome in run_checks(make_context(), [Meets(), Meets(), Meets()])] == ["pass"] * 3
 
 
 def test_a_check_that_hangs_is_said_to_and_left_behind(make_context: MakeContext) -> None:
     never = threading.Event()
     begun = time.monotonic()
-    hung, well = run(make_context(), [Says(wait=never), Says()], seconds=0.2)
+    hung, well = run_checks(make_context(), [Says(wait=never), Says()], seconds=0.2)
     assert time.monotonic() - begun < 20
     assert (hung.status, hung.unknown, hung.found) == ("warning", True, "no answer within 0.2 seconds")
     assert well.status == "pass"
@@ -82,7 +82,9 @@ def test_a_check_that_hangs_is_said_to_and_left_behind(make_context: MakeContext
 
 
 def test_what_cannot_be_told_is_a_warning_with_its_reason(make_context: MakeContext) -> None:
-    found = run(make_context(), [Raises(CannotTellError("no such luck")), Raises(PermissionError(13, "Denied", "/x"))])
+    found = run_checks(
+        make_context(), [Raises(CannotTellError("no such luck")), Raises(PermissionError(13, "Denied", "/x"))]
+    )
     assert [(outcome.status, outcome.unknown, outcome.found) for outcome in found] == [
         ("warning", True, "no such luck"),
         ("warning", True, "/x: Denied"),
@@ -94,14 +96,14 @@ def test_a_check_with_a_fault_of_its_own_holds_nobody_up(
 ) -> None:
     seen = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda what: seen.set())
-    broken, well = run(make_context(), [Raises(ZeroDivisionError()), Says()])
+    broken, well = run_checks(make_context(), [Raises(ZeroDivisionError()), Says()])
     assert seen.wait(20)  # it is written to the terminal
     assert (broken.unknown, well.status) == (True, "pass")
     assert broken.found == "the check itself failed"
 
 
-def outcome(status: str, *, unknown: bool = False, decisive: bool = False) -> Outcome:
-    return Outcome(name="x", status=status, found="", unknown=unknown, decisive=decisive)  # type: ignore[arg-type]
+def outcome(status: str, *, unknown: bool = False, decisive: bool = False) -> CheckResult:
+    return CheckResult(name="x", status=status, found="", unknown=unknown, decisive=decisive)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -114,13 +116,15 @@ def outcome(status: str, *, unknown: bool = False, decisive: bool = False) -> Ou
         ([], 0),
     ],
 )
-def test_exit_codes(outcomes: list[Outcome], code: int) -> None:
+def test_exit_codes(outcomes: list[CheckResult], code: int) -> None:
     assert exit_code(outcomes) == code
 
 
 def test_a_variable_that_the_job_requires_counts_as_secret_whatever_its_name(make_context: MakeContext) -> None:
     job = Job(model=ModelSpec(config={}), run=Run(required_environment=["MY_AUTH"]))
-    (found,) = run(make_context(job, environ={"MY_AUTH": "sesame-open"}), [Raises(CannotTellError("sesame-open"))])
+    (found,) = run_checks(
+        make_context(job, environ={"MY_AUTH": "sesame-open"}), [Raises(CannotTellError("sesame-open"))]
+    )
     assert found.found == "(not shown)"
 
 
@@ -128,7 +132,7 @@ def test_the_value_of_a_key_is_taken_out_of_whatever_a_library_says(make_context
     environ = {"MY_API_KEY": "sesame-open", "HF_TOKEN_PATH": "/home/ana/token", "PASSWORD": "yes"}
     context = replace(make_context(), environ=environ)
     leak = CannotTellError("GET http://x/?k=sesame-open failed; /home/ana/token was read, yes")
-    (found,) = run(context, [Raises(leak)])
+    (found,) = run_checks(context, [Raises(leak)])
     assert found.found == "GET http://x/?k=(not shown) failed; /home/ana/token was read, yes"
 
 
@@ -140,7 +144,7 @@ def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
         time.sleep(0.05)
         return 7
 
-    once, answers = Once(ask), []
+    once, answers = LazyValue(ask), []
     threads = [threading.Thread(target=lambda: answers.append(once())) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -152,7 +156,7 @@ def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
         asked.append(1)
         raise CannotTellError("no")
 
-    refused = Once(fail)
+    refused = LazyValue(fail)
     for _ in range(2):
         with pytest.raises(CannotTellError):
             refused()
@@ -160,7 +164,7 @@ def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
 
 
 def test_all_checks_answer_for_a_plain_job(make_context: MakeContext) -> None:
-    found = {outcome.name: outcome for outcome in run(make_context())}
+    found = {outcome.name: outcome for outcome in run_checks(make_context())}
     assert len(found) == len(CHECKS)
     assert not any(outcome.unknown for outcome in found.values())
     assert found["VRAM verdict"].status == "pass"
@@ -171,13 +175,13 @@ def test_who_gives_up_waits_for_nothing_and_every_check_is_told(make_context: Ma
     scopes: list[CancelToken] = []
 
     class Hangs(Says):
-        def look(self, context: Context) -> Outcome:
+        def run(self, context: CheckContext) -> CheckResult:
             scopes.append(current_token())
             cancel.cancel()
-            return super().look(context)
+            return super().run(context)
 
     with cancel.scope(), pytest.raises(CancelledError):
-        run(make_context(), [Hangs(wait=never)])
+        run_checks(make_context(), [Hangs(wait=never)])
     assert scopes == [cancel]
     never.set()
 
@@ -186,9 +190,9 @@ def test_a_worker_that_hangs_is_ended_when_it_is_given_up(tmp_path: Path) -> Non
     sleeper = tmp_path / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
     sleeper.chmod(0o755)
-    python = JobPython(path=sleeper, origin="--python")
-    context = prepare(Job(model=ModelSpec(id="gpt2")), Machine(rooms=()), python, environ={}, folder=tmp_path)
+    python = JobInterpreter(path=sleeper, origin="--python")
+    context = prepare(Job(model=ModelSpec(id="gpt2")), Machine(devices=()), python, environ={}, folder=tmp_path)
     cancel = CancelToken()
     threading.Timer(0.3, cancel.cancel).start()
     with cancel.scope(), pytest.raises(CancelledError):
-        context.torch()
+        context.torch_build()

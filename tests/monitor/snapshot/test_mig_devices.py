@@ -67,14 +67,14 @@ def test_another_profile_under_the_same_uuid_is_another_device(make_mig_gpu):
 def test_a_job_is_held_against_the_memory_of_its_mig_device(make_snapshot, make_mig_gpu, make_process, make_budget):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
     job = Job(name="tune", model=ModelSpec(id="gpt2"))
-    watchlist.watch(WatchedJob(job=job, pids=((3, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=job, pids=((3, 1_000.0),)))
     board = watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
     (gpu,) = board.gpus
     assert [device.reading.label for device in gpu.devices] == ["0:3:0", "0:3:1", "0:9"]
     (row,) = gpu.devices[2].rows
     assert (row.gpu.label, row.gpu.total_bytes, row.comparison.status) == ("0:9", 20 * GIB, "on_budget")
     assert [each.rows for each in gpu.devices[:2]] == [(), ()]
-    assert [(each.reading.label, each.expected_bytes) for each in board.shown] == [
+    assert [(each.reading.label, each.expected_bytes) for each in board.displayed_gpus] == [
         ("0", None),
         ("0:3:0", None),
         ("0:3:1", None),
@@ -86,7 +86,7 @@ def test_a_job_is_held_against_the_memory_of_its_mig_device(make_snapshot, make_
 
 def test_the_run_of_a_mig_job_ends_also_when_its_device_goes(make_snapshot, make_mig_gpu, make_process, make_budget):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18), is_running=lambda _: False)
-    watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
     watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))
     gone = make_mig_gpu(0)
     board = watchlist.update(make_snapshot([replace(gone, mig=gone.mig[:2])], time=2001.0))

@@ -77,7 +77,7 @@ def test_whether_a_waiting_job_fits_is_not_told_without_a_gpu(
     make_snapshot: Callable[..., Snapshot], make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.pend(Job(name="sft", model=ModelSpec(id="gpt2")))
+    watchlist.add_pending(Job(name="sft", model=ModelSpec(id="gpt2")))
     (row,) = watchlist.update(make_snapshot([])).pending
     assert row.fit is None
     assert row.budget is not None

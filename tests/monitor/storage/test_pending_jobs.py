@@ -70,47 +70,47 @@ def test_a_watchlist_tells_what_begins_and_ends_to_wait(make_budget: Callable[..
     told: list[tuple[str, str | None]] = []
     watchlist = Watchlist(
         make_budget,
-        on_pend=lambda job: told.append(("pend", job.name)),
-        on_unpend=lambda job: told.append(("unpend", job.name)),
+        on_pending_added=lambda job: told.append(("pend", job.name)),
+        on_pending_removed=lambda job: told.append(("unpend", job.name)),
     )
-    watchlist.pend(JOBS[0])
-    watchlist.pend(JOBS[0])
-    watchlist.unpend(JOBS[1])
-    watchlist.unpend(JOBS[0])
+    watchlist.add_pending(JOBS[0])
+    watchlist.add_pending(JOBS[0])
+    watchlist.remove_pending(JOBS[1])
+    watchlist.remove_pending(JOBS[0])
     assert told == [("pend", "first"), ("unpend", "first")]
 
 
 def test_promised_room_is_not_there_for_those_that_wait(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
-    watchlist = Watchlist(make_budget, reserved=lambda _: {0: 50 * GIB})
-    watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
+    watchlist = Watchlist(make_budget, reserved_bytes=lambda _: {0: 50 * GIB})
+    watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
     board = watchlist.update(make_snapshot([make_gpu(0)]))
     row = board.pending[0]
     assert row.fit is not None
     assert row.fit.verdict == "does_not_fit"
-    assert row.fit.gpus[0].room.committed_bytes == board.committed[0] == 50 * GIB
+    assert row.fit.gpus[0].device.committed_bytes == board.committed[0] == 50 * GIB
 
 
 def test_a_job_turns_when_it_fits_or_does_not_for_some_readings(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     watchlist = Watchlist(make_budget)
-    watchlist.pend(JOBS[0])
+    watchlist.add_pending(JOBS[0])
     pair = [70, 70, 10, 70, 10, 10, 10, 10, 70, 70, 70]
     turned = []
     for second, free in enumerate(pair):
         gpus = [make_gpu(n, free_bytes=free * GIB) for n in (0, 1)]
         row = watchlist.update(make_snapshot(gpus, time=2_000.0 + second)).pending[0]
-        turned.append((row.fits, row.turned_at))
+        turned.append((row.fits, row.fits_changed_at))
     assert turned[:6] == [(True, None)] * 6  # one bad reading is none, nor are two
     assert turned[6:10] == [(False, 2_006.0)] * 4
     assert turned[10] == (True, 2_010.0)
-    watchlist.unpend(JOBS[0])
+    watchlist.remove_pending(JOBS[0])
     watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)]))
-    watchlist.pend(JOBS[0])
+    watchlist.add_pending(JOBS[0])
     row = watchlist.update(make_snapshot([make_gpu(0, free_bytes=10 * GIB)])).pending[0]
-    assert (row.fits, row.turned_at) == (False, None)  # known anew
+    assert (row.fits, row.fits_changed_at) == (False, None)  # known anew
 
 
 def test_a_job_that_waits_must_fit_the_host_as_well(
@@ -121,8 +121,8 @@ def test_a_job_that_waits_must_fit_the_host_as_well(
 
     def verdict(available: int | None) -> str:
         room = None if available is None else HostRam(available_bytes=available)
-        watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host=lambda _: room)
-        watchlist.pend(Job(name="waits", model=ModelSpec(id="gpt2")))
+        watchlist = Watchlist(lambda job: replace(make_budget(job), host=need), host_memory=lambda _: room)
+        watchlist.add_pending(Job(name="waits", model=ModelSpec(id="gpt2")))
         row = watchlist.update(make_snapshot([make_gpu(0)])).pending[0]
         assert row.fit is not None
         return row.fit.verdict

@@ -17,7 +17,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.job.job_file_writer import save_job
 from vramtop.estimator.trace.worker_cache import read_cached, write_cached
-from vramtop.monitor.attach.saved_answers import Answers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.monitor.storage.pending_jobs import PendingJobs
 from vramtop.monitor.storage.user_file import data_file
 
@@ -74,7 +74,7 @@ def test_what_lies_in_the_files_place_stays_and_is_a_sentence(tmp_path: Path, ki
 
 def refusal(path: Path) -> str:
     with pytest.raises(CannotTellError) as caught:
-        Answers(path).recall("run")
+        SavedAnswers(path).load("run")
     return caught.value.message
 
 
@@ -95,12 +95,12 @@ from pathlib import Path
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.job.job_file_writer import save_job
 from vramtop.estimator.trace.worker_cache import write_cached
-from vramtop.monitor.attach.saved_answers import Answers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 from vramtop.estimator.job.job import Job, ModelSpec
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 folder = Path(sys.argv[1])
 write_cached(folder / "cache.json", 1, {"a": "x" * 1000})
-for act in (lambda: Answers(folder / "x.json").remember("r", {"a": "x" * 1000}),
+for act in (lambda: SavedAnswers(folder / "x.json").save("r", {"a": "x" * 1000}),
             lambda: save_job(Job(name="x" * 1000), folder / "new.toml"),
             lambda: save_job(Job(name="x" * 1000), folder / "old.toml", overwrite=True)):
     try:
@@ -111,7 +111,7 @@ for act in (lambda: Answers(folder / "x.json").remember("r", {"a": "x" * 1000}),
 
 
 def test_a_full_disk_leaves_the_old_files_whole_and_no_halves(tmp_path: Path) -> None:
-    Answers(tmp_path / "x.json").remember("old", {"training.micro_batch": 1})
+    SavedAnswers(tmp_path / "x.json").save("old", {"training.micro_batch": 1})
     save_job(JOB, tmp_path / "old.toml")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     told = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
@@ -122,9 +122,9 @@ def test_a_full_disk_leaves_the_old_files_whole_and_no_halves(tmp_path: Path) ->
 KEEPS = """
 import sys
 from pathlib import Path
-from vramtop.monitor.attach.saved_answers import Answers
+from vramtop.monitor.attach.saved_answers import SavedAnswers
 for number in range(40):
-    Answers(Path(sys.argv[1])).remember(f"{sys.argv[2]}-{number}", {"training.micro_batch": number})
+    SavedAnswers(Path(sys.argv[1])).save(f"{sys.argv[2]}-{number}", {"training.micro_batch": number})
 """
 
 
@@ -142,7 +142,7 @@ def test_a_damaged_file_is_named_even_where_nothing_can_be_written(
     path.write_text("{")
     monkeypatch.setattr(os, "fsync", lambda handle: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
     with pytest.raises(CannotTellError, match=r"damaged\. It was kept as .* No space left on device"):
-        Answers(path).remember("run", {})
+        SavedAnswers(path).save("run", {})
     assert [file.read_text() for file in tmp_path.glob("x.json.damaged-*")] == ["{"]
 
 
@@ -165,4 +165,4 @@ def test_any_file_is_read_or_a_sentence(tmp_path: Path, data: bytes) -> None:
     jobs = PendingJobs(path, said.append).load()
     assert said or not jobs
     with contextlib.suppress(CannotTellError):
-        Answers(path).recall("run")
+        SavedAnswers(path).load("run")

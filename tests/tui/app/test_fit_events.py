@@ -8,9 +8,9 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import PendingRow
-from vramtop.monitor.board.fit import Room, fit
+from vramtop.monitor.board.fit_check import DeviceCapacity, check_fit
 from vramtop.tui.app.fit_events import FitEvents, desktop_sequence
-from vramtop.tui.screens.dashboard.header_text import pending_line
+from vramtop.tui.screens.dashboard.pending_list import pending_line
 
 JOB = Job(name="sft; rm")
 
@@ -18,9 +18,9 @@ JOB = Job(name="sft; rm")
 @pytest.fixture
 def row(make_budget: Callable[..., Budget]) -> Callable[..., PendingRow]:
     def make(fits: bool, turned_at: float | None) -> PendingRow:
-        room = Room(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
+        room = DeviceCapacity(index=3, uuid="GPU-3", name="card", total_bytes=80 * GIB, free_bytes=70 * GIB)
         budget = make_budget(JOB)
-        return PendingRow(job=JOB, budget=budget, fit=fit(budget, [room]), fits=fits, turned_at=turned_at)
+        return PendingRow(job=JOB, budget=budget, fit=check_fit(budget, [room]), fits=fits, fits_changed_at=turned_at)
 
     return make
 
@@ -51,7 +51,7 @@ def test_the_command_runs_when_a_job_begins_to_fit(row: Callable[..., PendingRow
 
 def test_a_command_that_fails_says_so(row: Callable[..., PendingRow]) -> None:
     said: list[str] = []
-    events = FitEvents(command="exit 3", say=said.append)
+    events = FitEvents(command="exit 3", report=said.append)
     events.update([row(True, 9.0)])
     ended()
     assert said == ["--on-fit exit 3: it ended with exit code 3"]

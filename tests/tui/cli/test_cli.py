@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attach import attach
-from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.sources.demo import demo_path
-from vramtop.tui.job.load_job import job_flags
+from vramtop.tui.job.job_flags import job_flags
 
 JOB = """
 name = "check"
@@ -161,7 +161,7 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("estimate",), 2, "no job"),
         (("estimate", "absent.toml"), 2, "absent.toml: no such file"),
         (("estimate", "no-such/model"), 2, "no-such/model"),
-        (("estimate", "zero3.json"), 2, "zero3.json does not say model.id"),
+        (("estimate", "zero3.json"), 2, "zero3.json does not set model.id"),
         (("estimate", "sft.yaml"), 2, "sft.yaml: no such file"),
         (("estimate", "job.toml", "--micro-batch", "-2"), 2, "micro_batch = -2"),
         (("estimate", "job.toml", "--set", "training.micro_btach=1"), 2, "'micro_batch'"),
@@ -177,15 +177,15 @@ def test_fit_here_without_a_driver_cannot_tell_and_says_what_to_do(vramtop: Vram
         (("fit", "job.toml", "--gpu-type", "h100-80gb", "--gpu-memory", "1GiB"), 2, "not allowed with"),
         (("fit", "job.toml", "--", "torchrun", "train.py"), 2, "give one"),
         (("attach", "999999999"), 2, "999999999"),
-        (("attach", "one"), 2, "one is no pid"),
-        (("attach", "-5"), 2, "-5 is no pid"),
-        (("attach", "0"), 2, "0 is no pid"),
-        (("--pid", "99999999999", "--once"), 2, "99999999999 is no pid"),
+        (("attach", "one"), 2, "one is not a valid pid"),
+        (("attach", "-5"), 2, "-5 is not a valid pid"),
+        (("attach", "0"), 2, "0 is not a valid pid"),
+        (("--pid", "99999999999", "--once"), 2, "99999999999 is not a valid pid"),
         (("--interval", "soon"), 2, "soon is not between"),
-        (("fit", "job.toml", "--gpus", "some"), 2, "some is no number of GPUs"),
+        (("fit", "job.toml", "--gpus", "some"), 2, "some is not a valid number of GPUs"),
         (("--once", "--demo"), 2, "--demo is for the dashboard"),
         (("--replay", "run.jsonl.gz", "fit", "job.toml"), 2, "--replay is for the dashboard"),
-        (("--json",), 2, "--json goes with"),
+        (("--json",), 2, "--json needs"),
         (("--", "torchrun"), 2, "launch line"),
         (("--once",), 3, "NVIDIA"),
         (("--job", "absent.toml", "--once"), 2, "absent.toml"),
@@ -298,7 +298,7 @@ def test_attach_takes_what_was_filled_in_on_the_screen_before(vramtop: Vramtop, 
     with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
         try:
             time.sleep(0.3)
-            Answers().remember(run_key(attach(process.pid)), {"training.sequence_length": 128})
+            SavedAnswers().save(run_key(read_run(process.pid)), {"training.sequence_length": 128})
             command = ["attach", str(process.pid), "--json", "--method", "formula"]
             told = json.loads(vramtop(*command).stdout)
             other = json.loads(vramtop(*command, "--set", "training.sequence_length=512").stdout)
@@ -412,7 +412,7 @@ def test_job_defaults_are_not_repeated_by_the_command_line() -> None:
     """A flag that is not given changes nothing: the job's own defaults stand in one place."""
     import argparse
 
-    from vramtop.tui.job.load_job import add_job_arguments
+    from vramtop.tui.job.job_flags import add_job_arguments
 
     parser = argparse.ArgumentParser()
     add_job_arguments(parser)

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from vramtop.monitor.doctor.access import AccessFacts
-from vramtop.monitor.doctor.driver import DriverFacts, GpuFacts
-from vramtop.monitor.doctor.files import FileFacts, OwnFile
-from vramtop.monitor.doctor.findings import findings
-from vramtop.monitor.doctor.page import Page, PythonFacts
-from vramtop.monitor.doctor.system import system_facts
+from vramtop.monitor.doctor.data_folder import DataFile, DataFolderFacts
+from vramtop.monitor.doctor.driver_process import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.issues import find_issues
+from vramtop.monitor.doctor.permissions import PermissionFacts
+from vramtop.monitor.doctor.report import DoctorReport, InterpreterFacts
+from vramtop.monitor.doctor.system import collect_system_facts
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.doctor_text import doctor_lines
@@ -88,7 +88,7 @@ def test_a_launch_line_is_wrong_usage(capsys):
 
 
 @pytest.fixture
-def page() -> Page:
+def page() -> DoctorReport:
     """A machine with a good GPU, a lost one and one that hangs."""
     able = {"memory_v2": "yes", "processes": "yes", "power": "NOT_SUPPORTED", "mig": "on"}
     good = GpuFacts(
@@ -98,13 +98,15 @@ def page() -> Page:
         slowest_call="nvmlDeviceGetName", slowest_seconds=0.0123,
     )  # fmt: skip
     gpus = (good, GpuFacts(index=1, lost="GPU_IS_LOST"), GpuFacts(index=2, unanswered="nvmlDeviceGetName"))
-    broken = OwnFile(name="pending.json", size_bytes=3, mode="0600", state="damaged", sound=False, private=True)
-    return Page(
-        system=replace(system_facts({}), environment={"CUDA_VISIBLE_DEVICES": "0", "TERM": "dumb"}, session=("tmux",)),
+    broken = DataFile(name="pending.json", size_bytes=3, mode="0600", state="damaged", sound=False, private=True)
+    return DoctorReport(
+        system=replace(
+            collect_system_facts({}), environment={"CUDA_VISIBLE_DEVICES": "0", "TERM": "dumb"}, session=("tmux",)
+        ),
         driver=DriverFacts(driver_version="580.65.06", nvml_version="13.580.65.06", cuda_version="13.0", gpus=gpus),
-        access=AccessFacts(root=False, devices=(), hidepid=None, sees_others=True, pidfd=True),
-        files=FileFacts(folder="~/.local/share/vramtop", there=True, writable=True, files=(broken,), set_aside=1),
-        pythons=(PythonFacts(path="~/.../bin/python", named_by="VIRTUAL_ENV"),),
+        access=PermissionFacts(root=False, devices=(), hidepid=None, sees_others=True, pidfd=True),
+        files=DataFolderFacts(folder="~/.local/share/vramtop", there=True, writable=True, files=(broken,), set_aside=1),
+        pythons=(InterpreterFacts(path="~/.../bin/python", named_by="VIRTUAL_ENV"),),
     )
 
 
@@ -112,7 +114,7 @@ def page() -> Page:
 def test_what_is_wrong_stands_first(page, ascii_only):
     terminal = TextOutput(colour_depth="none", ascii_only=ascii_only, width=80)
     shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
-    found = (*findings(page), *terminal_findings(shown))
+    found = (*find_issues(page), *terminal_findings(shown))
     lines = doctor_lines(page, shown, found, terminal)
     assert max(map(cell_len, lines)) <= 80
     text = "\n".join(lines)
@@ -141,5 +143,5 @@ def test_a_machine_without_faults_says_so(page):
     )
     terminal = TextOutput(colour_depth="none", ascii_only=False, width=80)
     shown = replace(terminal_facts({"TERM": "xterm"}, fine.system, terminal), columns=80, lines=24)
-    assert (*findings(fine), *terminal_findings(shown)) == ()
+    assert (*find_issues(fine), *terminal_findings(shown)) == ()
     assert "✓ nothing that is wrong was found" in doctor_lines(fine, shown, (), terminal)

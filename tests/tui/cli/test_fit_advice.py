@@ -78,7 +78,7 @@ def test_the_largest_that_fits_is_said(fit: Fit) -> None:
     kept = found(fit("job.toml", "--gpu-memory", "80GiB", "--json", "--keep-global-batch"))["largest"]
     assert 16 % kept["micro_batch"] == 0
     text = fit("job.toml", "--gpu-memory", "80GiB").stdout
-    assert f"largest that fits, all else as it is: micro-batch {largest['micro_batch']} (now 8)" in text
+    assert f"largest that fits, with everything else unchanged: micro-batch {largest['micro_batch']} (now 8)" in text
 
 
 def test_the_batch_is_spelled_out(fit: Fit) -> None:
@@ -108,7 +108,7 @@ def test_launch_lines_are_answered_in_their_own_flags(fit: Fit) -> None:
     line = "trl sft --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 8 --max_length 2048"
     text = fit("--gpu-memory", "16GiB", "--", *line.split()).stdout
     assert "--per_device_train_batch_size 8 -> " in text
-    assert "what makes it fit, the cheapest first:" in text
+    assert "changes with which it fits, the cheapest first:" in text
 
 
 def test_a_server_is_told_what_is_left_for_its_cache(fit: Fit) -> None:

@@ -60,7 +60,7 @@ def test_an_environment_that_names_no_gpu_is_a_mistake(answer: Answer) -> None:
 def test_beside_mig_devices_the_gpu_is_to_be_named(answer: Answer) -> None:
     code, said, _ = answer(mig=True)
     assert (code, said["placement"], said["placement_uuids"]) == (0, [1], ["GPU-00000001"])
-    assert said["notes"][0].endswith("start this one with CUDA_VISIBLE_DEVICES=GPU-00000001.")
+    assert said["notes"][0].endswith("start this job with CUDA_VISIBLE_DEVICES=GPU-00000001.")
     code, said, _ = answer("--gpu", "0", mig=True)
     assert (code, said["placement"], said["placement_uuids"]) == (0, [0], ["MIG-0-3-0"])
     assert [gpu["mig"]["profile"] for gpu in said["gpus"]] == ["1c.3g.40gb", "2c.3g.40gb", "1g.20gb"]

@@ -32,7 +32,7 @@ def worker_of(pid: int) -> psutil.Process:
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
             try:
-                if child.cmdline()[-1:] and child.cmdline()[-1].endswith("trace.py"):
+                if child.cmdline()[-1:] and child.cmdline()[-1].endswith("worker/__main__.py"):
                     return child
             except psutil.Error:
                 continue

@@ -15,8 +15,8 @@ from vramtop.tui.draw.text_output import TextOutput
 def board(make_budget, make_gpu, make_process, make_snapshot):
     job = Job(name="sft", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     watchlist = Watchlist(estimate=make_budget)
-    watchlist.watch(WatchedJob(job=job, pids=((1, 1_000.0),)))
-    watchlist.pend(Job(name="next", model=job.model))
+    watchlist.add_run(WatchedJob(job=job, pids=((1, 1_000.0),)))
+    watchlist.add_pending(Job(name="next", model=job.model))
     processes = [make_process(1, 61.5, command="python train.py " + 60 * "--flag "), make_process(2, None, user=None)]
     gpus = [make_gpu(0, processes), make_gpu(1, utilisation_percent=None, power_w=None, temperature_c=None)]
     return watchlist.update(make_snapshot(gpus, time=time.time()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vramtop.monitor.preflight.context.check import Outcome
+from vramtop.monitor.preflight.context.check import CheckResult
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.preflight_text import preflight_lines, summary_line
 
@@ -141,10 +141,10 @@ def test_a_launch_line_brings_its_environment_python_and_folders(preflight: Pref
 
 def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
     outcomes = (
-        Outcome(name="NVIDIA driver", status="pass", found="driver 580.95 · 8 × H100"),
-        Outcome(name="VRAM verdict", status="failure", found="needs 4 × 30 GiB " * 12, advice="quantize it " * 12),
-        Outcome(name="Model access", status="warning", found="no answer", unknown=True, decisive=True),
-        Outcome(name="Shared memory", status="skipped", found="x" * 300),
+        CheckResult(name="NVIDIA driver", status="pass", found="driver 580.95 · 8 × H100"),
+        CheckResult(name="VRAM verdict", status="failure", found="needs 4 × 30 GiB " * 12, advice="quantize it " * 12),
+        CheckResult(name="Model access", status="warning", found="no answer", unknown=True, decisive=True),
+        CheckResult(name="Shared memory", status="skipped", found="x" * 300),
     )
     terminal = TextOutput(colour_depth="none", ascii_only=True, width=80)
     lines = list(preflight_lines("llama-sft", outcomes, terminal))
@@ -160,7 +160,7 @@ def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
 
 
 def test_the_last_line_says_what_it_comes_to() -> None:
-    well = Outcome(name="a", status="pass", found="")
-    unsure = Outcome(name="b", status="warning", found="", unknown=True, decisive=True)
+    well = CheckResult(name="a", status="pass", found="")
+    unsure = CheckResult(name="b", status="warning", found="", unknown=True, decisive=True)
     assert summary_line([well, well]) == "2 passed: nothing that was looked at stands in the way"
     assert summary_line([well, unsure]) == "1 warning, 1 passed: whether the job can start cannot be told"

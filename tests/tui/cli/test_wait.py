@@ -12,10 +12,10 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.board.fit import rooms_of
+from vramtop.monitor.board.fit_check import device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservations
-from vramtop.tui.cli.commands.wait import Wait, exec_program, program_to_start, wait_until_it_fits
+from vramtop.tui.cli.commands.wait import WaitRequest, exec_program, program_to_start, wait_until_it_fits
 from vramtop.tui.cli.main import build_parser, main
 
 
@@ -34,15 +34,15 @@ class Clock:
 @pytest.fixture
 def asked(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
-) -> Callable[..., Wait]:
+) -> Callable[..., WaitRequest]:
     """A job of 40 GiB, and a GPU with so much free at each look, the last one for ever."""
 
-    def make(*free: float, timeout: float | None = None, program: tuple[str, ...] = ()) -> Wait:
+    def make(*free: float, timeout: float | None = None, program: tuple[str, ...] = ()) -> WaitRequest:
         looks = [make_snapshot([make_gpu(0, free_bytes=round(size * GIB))]) for size in free]
-        return Wait(
+        return WaitRequest(
             budget=make_budget(),
             read=lambda: looks.pop(0) if len(looks) > 1 else looks[0],
-            rooms=lambda snapshot: rooms_of(snapshot, {}),
+            rooms=lambda snapshot: device_capacities(snapshot, {}),
             interval=2.0,
             timeout=timeout,
             program=program,
@@ -51,10 +51,10 @@ def asked(
     return make
 
 
-def test_it_waits_until_it_fits_and_says_each_reason_once(asked: Callable[..., Wait], tmp_path: Path) -> None:
+def test_it_waits_until_it_fits_and_says_each_reason_once(asked: Callable[..., WaitRequest], tmp_path: Path) -> None:
     clock, said, promises = Clock(), list[str](), Reservations(tmp_path / "promises")
     found = wait_until_it_fits(
-        asked(10, 10, 41, 70), reservations=promises, say=said.append, sleep=clock.sleep, clock=clock
+        asked(10, 10, 41, 70), reservations=promises, report=said.append, sleep=clock.sleep, clock=clock
     )
     assert (found.verdict, clock.time) == ("fits", 6.0)
     assert [sentence.partition(";")[0].partition(":")[0] for sentence in said] == ["waiting", "waiting"]
@@ -70,17 +70,19 @@ def make_need(found: object) -> int:
     return found.gpus[0].need_bytes  # type: ignore[attr-defined,no-any-return]
 
 
-def test_a_program_to_become_keeps_the_promise_as_long_as_it_lives(asked: Callable[..., Wait], tmp_path: Path) -> None:
+def test_a_program_to_become_keeps_the_promise_as_long_as_it_lives(
+    asked: Callable[..., WaitRequest], tmp_path: Path
+) -> None:
     promises = Reservations(tmp_path / "promises")
     wait_until_it_fits(asked(70, program=("true",)), reservations=promises)
     (promise,) = promises.active()
     assert (promise.pid, promise.until) == (os.getpid(), None)
 
 
-def test_it_gives_up_in_time_with_the_last_verdict(asked: Callable[..., Wait], tmp_path: Path) -> None:
+def test_it_gives_up_in_time_with_the_last_verdict(asked: Callable[..., WaitRequest], tmp_path: Path) -> None:
     clock, promises = Clock(), Reservations(tmp_path / "promises")
     found = wait_until_it_fits(
-        asked(10, timeout=5), reservations=promises, say=lambda _: None, sleep=clock.sleep, clock=clock
+        asked(10, timeout=5), reservations=promises, report=lambda _: None, sleep=clock.sleep, clock=clock
     )
     assert (found.verdict, clock.time) == ("does_not_fit", 5.0)
     assert promises.active() == ()
@@ -92,19 +94,19 @@ from pathlib import Path
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.fit import rooms_of
+from vramtop.monitor.board.fit_check import device_capacities
 from vramtop.monitor.storage.reservations import Reservations
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot, Source
-from vramtop.tui.cli.commands.wait import Wait, wait_until_it_fits
+from vramtop.tui.cli.commands.wait import WaitRequest, wait_until_it_fits
 
 budget = estimate(Job(model=ModelSpec(id="gpt2")))
 free = budget.peak.high_bytes * 3 // 2
 gpu = GpuReading(index=0, uuid="GPU-0", name="card", total_bytes=80 * GIB, free_bytes=free, processes=())
 snapshot = Snapshot(time=time.time(), source=Source(kind="nvml"), gpus=(gpu,))
 promises = Reservations(Path(sys.argv[1]))
-rooms = lambda now: rooms_of(now, promises.committed(now))
-asked = Wait(budget=budget, read=lambda: snapshot, rooms=rooms, interval=0.05, timeout=2.0, program=("x",))
-found = wait_until_it_fits(asked, reservations=promises, say=lambda _: None)
+rooms = lambda now: device_capacities(now, promises.committed(now))
+asked = WaitRequest(budget=budget, read=lambda: snapshot, rooms=rooms, interval=0.05, timeout=2.0, program=("x",))
+found = wait_until_it_fits(asked, reservations=promises, report=lambda _: None)
 print(found.verdict, flush=True)
 sys.stdin.readline()
 """
@@ -141,7 +143,7 @@ def test_of_two_that_wait_for_the_same_gpu_one_starts_and_the_other_when_that_ha
     ],
 )
 def test_what_is_started(words: list[str], launch: list[str] | None, program: tuple[str, ...]) -> None:
-    assert program_to_start(build_parser("fit").parse_args(words), launch) == program
+    assert program_to_start(build_parser().parse_args(words), launch) == program
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_what_is_started(words: list[str], launch: list[str] | None, program: tu
     [
         (["fit", "gpt2", "--wait", "--exec"], "--exec: give the command to start"),
         (["fit", "gpt2", "--wait", "--exec", "no-such-program"], "no-such-program: there is no such program"),
-        (["fit", "gpt2", "--timeout", "5"], "--timeout goes with --wait"),
+        (["fit", "gpt2", "--timeout", "5"], "--timeout needs --wait"),
         (["fit", "gpt2", "--wait", "--gpu-memory", "80GiB"], "--wait waits for GPUs of this machine"),
     ],
 )
@@ -162,11 +164,11 @@ def test_what_makes_no_sense_is_said_at_once(
 
 def test_no_program_means_no_exec() -> None:
     with pytest.raises(InputError, match="there is no such program"):
-        program_to_start(build_parser("fit").parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
+        program_to_start(build_parser().parse_args(["fit", "--wait", "--exec", "/nowhere/at/all"]), None)
 
 
 def test_room_on_a_mig_device_is_promised_and_named_to_the_program(
-    asked: Callable[..., Wait],
+    asked: Callable[..., WaitRequest],
     make_snapshot: Callable[..., Snapshot],
     make_mig_gpu: Callable[..., GpuReading],
     tmp_path: Path,

@@ -18,7 +18,7 @@ def read_back(command: str) -> Job:
     before, launch = (
         (words[1 : words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words[1:], None)
     )
-    return load_from_options(build_parser("fit").parse_args(before), launch).job
+    return load_from_options(build_parser().parse_args(before), launch).job
 
 
 @pytest.mark.parametrize(

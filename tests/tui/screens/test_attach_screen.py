@@ -16,8 +16,8 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.attach import Attachment, attach
-from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.attach.read_run import Attachment, read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessCounters, WatchedJob
@@ -88,19 +88,19 @@ async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_wat
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         assert f"pid {training.pid}" in text_of(screen, "#run")
         assert "GPU 0" in text_of(screen, "#run")
         assert "--per_device_train_batch_size on the command line" in text_of(
             screen, "#row-training-micro_batch .remark"
         )
-        assert watchlist.watched() == ()
+        assert watchlist.runs() == ()
         await pilot.press(*"4096")
-        await until_shown(pilot, lambda: [job.job.training.sequence_length for job in watchlist.watched()] == [4096])
+        await until_shown(pilot, lambda: [job.job.training.sequence_length for job in watchlist.runs()] == [4096])
         await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
         assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
-        assert text_of(screen, "#doubt") == ""
-    watched = watchlist.watched()[0]
+        assert text_of(screen, "#problem") == ""
+    watched = watchlist.runs()[0]
     assert watched.pids == ((training.pid, training.create_time()),)
     assert watched.job.training.sequence_length == 4096
     assert watched.job.training.micro_batch == 2
@@ -113,11 +113,11 @@ async def test_a_found_value_can_be_corrected(training, watchlist, estimate_fort
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u", "7")
-        await until_shown(pilot, lambda: watchlist.watched()[0].job.training.micro_batch == 7)
-        assert len(watchlist.watched()) == 1
+        await until_shown(pilot, lambda: watchlist.runs()[0].job.training.micro_batch == 7)
+        assert len(watchlist.runs()) == 1
 
 
 async def test_what_the_user_filled_in_is_still_there_the_next_time(training, watchlist, estimate_forty):
@@ -125,7 +125,7 @@ async def test_what_the_user_filled_in_is_still_there_the_next_time(training, wa
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("escape")
         again = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
         await app.push_screen(again)
@@ -138,20 +138,20 @@ async def test_what_the_user_filled_in_is_remembered_by_the_command_line(trainin
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        run = run_key(attach(training.pid))
-        await until_shown(pilot, lambda: [answer.value for answer in Answers().recall(run).values()] == [512])
+        run = run_key(read_run(training.pid))
+        await until_shown(pilot, lambda: [answer.value for answer in SavedAnswers().load(run).values()] == [512])
     again = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
     async with Host(again).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
         assert "you, on 20" in text_of(again, "#row-training-sequence_length .remark")
         await pilot.press("f8")
-        await until_shown(pilot, lambda: "sequence length is missing" in text_of(again, "#doubt"))
-        await until_shown(pilot, lambda: Answers().recall(run_key(attach(training.pid))) == {})
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(again, "#problem"))
+        await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
 
 
 async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimate_forty):
-    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
+    SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
@@ -159,7 +159,7 @@ async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimat
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u")
         left = {"training.sequence_length"}
-        await until_shown(pilot, lambda: Answers().recall(run_key(attach(training.pid))).keys() == left)
+        await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
 
 
 async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, watchlist, estimate_forty):
@@ -169,22 +169,22 @@ async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, w
         await pilot.press(*"512")
         screen.query_one("#row-lora Choice").focus()
         await pilot.press("right")
-        run = run_key(attach(training.pid))
-        await until_shown(pilot, lambda: "lora" in Answers().recall(run))
-        assert Answers().recall(run)["lora"].value["quantization"] == "none"
+        run = run_key(read_run(training.pid))
+        await until_shown(pilot, lambda: "lora" in SavedAnswers().load(run))
+        assert SavedAnswers().load(run)["lora"].value["quantization"] == "none"
         assert screen.query_one("#row-lora-rank").display
-        await until_shown(pilot, lambda: [w.job.lora is not None for w in watchlist.watched()] == [True])
+        await until_shown(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
 
 
 async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist, estimate_forty, tmp_path):
     (tmp_path / "file").write_text("")
-    answers = Answers(tmp_path / "file" / "answers.json")
+    answers = SavedAnswers(tmp_path / "file" / "answers.json")
     screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
 
 
 @pytest.fixture
@@ -193,8 +193,8 @@ def two_runs(training, watchlist, make_snapshot, make_gpu, make_process):
     other = Job(name="other", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     mine = Job(name="mine", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
     keys = tuple((999_999_000 + at, 1_000.0) for at in range(2))
-    watchlist.watch(WatchedJob(job=other, pids=keys))
-    watchlist.watch(WatchedJob(job=mine, pids=((training.pid, training.create_time()),)))
+    watchlist.add_run(WatchedJob(job=other, pids=keys))
+    watchlist.add_run(WatchedJob(job=mine, pids=((training.pid, training.create_time()),)))
     times = iter(range(2_000, 3_000))
 
     def make(*sizes: float | None, **changes) -> Board:
@@ -213,7 +213,7 @@ async def test_all_ranks_stand_side_by_side_and_another_run_is_a_key_away(
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         assert screen.query_one(RankTable).row_count == 2
         assert "1 other  ▲ OVER" in text_of(screen, "#title")
         assert "2 mine" in text_of(screen, "#title")
@@ -234,15 +234,15 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
     watchlist.is_running = lambda key: key[0] == training.pid
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         screen.show_board(two_runs(None, None, 41))
         assert "ended" in text_of(screen, "#bars")
         assert "held at most 61.0 GiB" in text_of(screen, "#bars")
         assert "its whole run" in text_of(screen, "#legend")
-        assert [run.job.label for run in watchlist.again().runs] == ["other", "mine"]
+        assert [run.job.label for run in watchlist.rebuild_board().runs] == ["other", "mine"]
         await pilot.press("x")
         await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
-        assert [run.job.label for run in watchlist.again().runs] == ["mine"]
+        assert [run.job.label for run in watchlist.rebuild_board().runs] == ["mine"]
 
 
 async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, watchlist, estimate_forty, board):
@@ -252,7 +252,7 @@ async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, wat
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("escape")
         started = training.create_time()
         training.kill()
@@ -302,7 +302,7 @@ async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty
 
 
 async def test_with_little_room_the_settings_are_a_key_away(training, watchlist, estimate_forty, board):
-    Answers().remember(run_key(attach(training.pid)), {"training.sequence_length": 512})
+    SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
     async with Host(screen).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
@@ -320,16 +320,16 @@ async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(t
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.watched()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("x")
         await until_shown(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
-        await until_shown(pilot, lambda: "last settings count" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "last settings count" in text_of(screen, "#problem"))
         await pilot.press("backspace")
-        await until_shown(pilot, lambda: text_of(screen, "#doubt") == "")
+        await until_shown(pilot, lambda: text_of(screen, "#problem") == "")
         screen.query_one("#row-model-id Input", Input).focus()
         await pilot.press("end", "ctrl+u", *"dinosaur")
         await until_shown(pilot, lambda: "not known" in text_of(screen, "#row-model-id .error"))
-        assert watchlist.watched()[0].job.model.id == "meta-llama/Llama-3.1-8B"
+        assert watchlist.runs()[0].job.model.id == "meta-llama/Llama-3.1-8B"
 
 
 async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchlist, estimate_forty, board):
@@ -352,9 +352,9 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
         await pilot.pause()
         screen.show_board(recorded)
         await pilot.press("tab", "enter")
-        await until_shown(pilot, lambda: "is in the recording" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "is in the recording" in text_of(screen, "#problem"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
-        assert watchlist.watched() == ()
+        assert watchlist.runs() == ()
 
 
 async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_forty):
@@ -363,7 +363,7 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
     screen = AttachScreen(watchlist, estimate=estimate_forty)
     async with Host(screen).run_test() as pilot:
         await pilot.press(*str(ended.pid), "enter")
-        await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#say"))
+        await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#failure"))
         assert screen.query_one(Input).has_focus
 
 
@@ -373,7 +373,7 @@ async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimat
 
     screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
     async with Host(screen).run_test() as pilot:
-        await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#say"))
+        await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#failure"))
 
 
 @pytest.mark.parametrize("typed", ["abc", "-1", ""])
@@ -381,7 +381,7 @@ async def test_a_pid_that_is_none_is_one_sentence(watchlist, estimate_forty, typ
     screen = AttachScreen(watchlist, estimate=estimate_forty)
     async with Host(screen).run_test() as pilot:
         await pilot.press(*typed, "enter")
-        assert "pid" in text_of(screen, "#say")
+        assert "pid" in text_of(screen, "#failure")
 
 
 async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchlist, estimate_forty):
@@ -402,7 +402,7 @@ async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         screen.show_board(watchlist.update(make_snapshot([unread, make_gpu(1)], time=2_001.0)))
         await until_shown(pilot, lambda: "GPU n/a" in text_of(screen, "#run"))
         assert "not known: GPU 0 cannot be read" in text_of(screen, "#bars")
@@ -427,7 +427,7 @@ async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         await pilot.press("f5")
         assert pilot.app.screen is screen  # there is nothing to draw yet
         await pilot.press(*"4096")

@@ -17,9 +17,9 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
 from vramtop.monitor.sources.early_sampler import EarlySampler
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.app_messages import SourceFailed
+from vramtop.tui.app.app import SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
@@ -48,12 +48,14 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
 
         watchlist = Watchlist(estimate=estimate)
         for name, pids in (jobs or {}).items():
-            watchlist.watch(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
+            watchlist.add_run(WatchedJob(job=job(name), pids=tuple((pid, 1_000.0) for pid in pids)))
         for name in pending:
-            watchlist.pend(job(name))
+            watchlist.add_pending(job(name))
         source = scripted_source(snapshots)
         app = VramtopApp(
-            EarlySampler(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
+            EarlySampler(source, 0.05, watchlist.update) if early else source,
+            watchlist,
+            AppOptions(**({"interval": 0.05} | options)),
         )
         while early and source.reads < 2:  # by then the first one has been passed on
             time.sleep(0.01)
@@ -586,7 +588,7 @@ async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_agai
         await settle(pilot)
         await pilot.press("f")
         await pilot.pause()
-        assert "small (waits)" in screen_text(app)
+        assert "small (pending)" in screen_text(app)
         await pilot.press("enter")
         await pilot.pause(0.3)
         assert app.screen.job in app.watchlist.pending()

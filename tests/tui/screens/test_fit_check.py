@@ -132,13 +132,13 @@ async def test_a_wrong_value_is_said_under_its_field_and_the_last_verdict_is_mar
         view = screen.query_one(VerdictView)
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
         await retype(pilot, screen, "training.micro_batch", "2x")
-        await until_shown(pilot, lambda: "'2x'" in text_of(screen, "#doubt"))
-        assert view.doubtful
+        await until_shown(pilot, lambda: "'2x'" in text_of(screen, "#problem"))
+        assert view.is_invalid
         assert "whole number" in error_under(screen, "training.micro_batch")
-        assert "last settings that made sense" in text_of(screen, "#doubt")
+        assert "the last valid settings" in text_of(screen, "#problem")
         assert "FITS" in text_of(screen, "#answer")
         await pilot.press("backspace")
-        await until_shown(pilot, lambda: not view.doubtful)
+        await until_shown(pilot, lambda: not view.is_invalid)
         assert error_under(screen, "training.micro_batch") == ""
 
 
@@ -167,7 +167,7 @@ async def test_the_model_is_completed_while_it_is_typed(watchlist, estimate, boa
 async def test_without_a_model_the_screen_asks_for_one(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     async with Host(screen).run_test() as pilot:
-        await until_shown(pilot, lambda: "type a model" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "type a model" in text_of(screen, "#problem"))
 
 
 async def test_p_types_in_a_field_and_pins_outside_of_one(watchlist, estimate, board):
@@ -215,7 +215,7 @@ async def test_the_better_figure_replaces_the_quick_one_and_is_kept_when_pinned(
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
-        go.wait(5)
+        assert go.wait(60)
         return dataclasses.replace(make_budget(job, device=12), method="exact")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
@@ -238,7 +238,7 @@ async def test_a_slow_answer_does_not_overwrite_a_newer_one(watchlist, board, ma
 
     def estimate(job: Job) -> Budget:
         if job.training.micro_batch == 1:
-            go.wait(5)
+            assert go.wait(60)
         return make_budget(job, device=10 * job.training.micro_batch)
 
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
@@ -260,8 +260,8 @@ async def test_a_quick_answer_that_comes_late_does_not_replace_the_exact_one(wat
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         view = screen.query_one(VerdictView)
-        view.take(exact)
-        view.take(make_budget(START, device=10))
+        view.set_budget(exact)
+        view.set_budget(make_budget(START, device=10))
         assert view.budget == exact
 
 
@@ -398,7 +398,7 @@ async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, es
         asked = [str(label.render()) for label in screen.query(".-missing")]
         assert asked == ["missing: fill in"]
         assert screen.job is None
-        assert "sequence length is missing" in text_of(screen, "#doubt")
+        assert "sequence length is missing" in text_of(screen, "#problem")
         await retype(pilot, screen, "training.sequence_length", "512")
         await until_shown(pilot, lambda: settled(screen))
 
@@ -490,7 +490,10 @@ async def test_without_a_model_it_is_said_why_nothing_happens(watchlist, estimat
 
 
 async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board, make_budget):
+    go = threading.Event()
+
     def refine(job: Job) -> Budget:
+        assert go.wait(60)
         return dataclasses.replace(make_budget(job, device=12), method="traced")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
@@ -499,6 +502,7 @@ async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board,
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "is being traced" in text_of(screen, "#answer"))
+        go.set()
         await until_shown(
             pilot, lambda: "2.00 GiB more than the estimate before it, which was 10.0" in text_of(screen, "#answer")
         )
@@ -507,7 +511,7 @@ async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board,
 
 
 async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, estimate, board):
-    watchlist.pend(START)
+    watchlist.add_pending(START)
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, pinned=START)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "2")
@@ -517,7 +521,7 @@ async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, e
 
 
 async def test_jobs_that_wait_have_their_room_before_this_one(watchlist, estimate, board):
-    watchlist.pend(Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=7)))
+    watchlist.add_pending(Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=7)))
     screen = FitCheckScreen(
         watchlist, estimate=estimate, initial=Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=6))
     )
@@ -550,7 +554,7 @@ async def test_folders_are_completed(watchlist, estimate, tmp_path, monkeypatch)
 
 async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
     kept: list[Job] = []
-    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, leave=kept.append)
+    screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, on_close=kept.append)
     app = Host(screen)
     async with app.run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "5")
@@ -560,7 +564,7 @@ async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
 
 
 async def test_room_promised_to_a_job_about_to_start_is_not_there(estimate, board):
-    watchlist = Watchlist(estimate=estimate, reserved=lambda _: {0: 40 << 30, 1: 70 << 30})
+    watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()

@@ -27,7 +27,7 @@ def make_row(make_budget, make_snapshot) -> Callable[..., GpuRow]:
     def make(gpu: GpuReading, *, need: float | None = None) -> GpuRow:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=need))
         if need is not None:
-            watchlist.watch(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
+            watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((1, 1_000.0),)))
         return watchlist.update(make_snapshot([gpu])).gpus[0]
 
     return make
@@ -44,7 +44,7 @@ def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, wi
     row = make_row(gpu, need=need)
     lines = drawn(row, PanelShape(width=width, graph_height=2), history=[(1_990.0, 30 * GIB), (1_999.0, None)])
     assert [cell_len(line) for line in lines] == [width] * 6
-    assert cell_len(gpu_row_line(row, width, chosen=True).plain) == width
+    assert cell_len(gpu_row_line(row, width, selected=True).plain) == width
     assert cell_len(gpu_row_titles(width).plain) == width
 
 
@@ -80,7 +80,7 @@ def test_idle_gpu_and_unknown_job_say_so(make_row, make_gpu, make_process):
 
 def test_summary_names_each_gpu_of_the_job_that_is_over_once(make_budget, make_snapshot, make_gpu, make_process):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20))
-    watchlist.watch(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
+    watchlist.add_run(WatchedJob(job=Job(name="wide"), pids=((1, 1_000.0), (2, 1_000.0))))
     board = watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 40)]), make_gpu(1, [make_process(2, 40)])]))
     assert summary_line(board, 100).plain.split() == ["▲", "1", "OVER", "GPU", "0,", "1"]
 
@@ -90,9 +90,9 @@ def test_summary_gives_way_but_keeps_the_word_for_the_next_job(
     make_budget, make_snapshot, make_gpu, make_process, width: int
 ):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=20 if job.name == "runs" else 90))
-    watchlist.watch(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
-    watchlist.pend(Job(name="a-rather-long-name-of-a-job"))
-    watchlist.pend(Job(name="another"))
+    watchlist.add_run(WatchedJob(job=Job(name="runs"), pids=((1, 1_000.0),)))
+    watchlist.add_pending(Job(name="a-rather-long-name-of-a-job"))
+    watchlist.add_pending(Job(name="another"))
     line = summary_line(watchlist.update(make_snapshot([make_gpu(0, [make_process(1, 20)])])), width).plain
     assert cell_len(line) <= width
     assert width < 40 or "DOES NOT FIT" in line
@@ -155,7 +155,7 @@ def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(mak
 def test_a_gpu_that_does_not_answer_has_a_word_for_it_in_its_line(make_row, make_gpu, code: str, word: str):
     nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
     gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
-    line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, chosen=False).plain
+    line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, selected=False).plain
     assert word in line
     assert "n/a: it is gone" in line
     assert "idle" not in line

@@ -21,12 +21,12 @@ def test_what_is_odd_is_said_above_the_gpus_in_two_lines_at_most(
     snapshot = make_snapshot([make_gpu(0)])
     gpus = (GpuRow(reading=snapshot.gpus[0], rows=()),)
     assert notices(Board(snapshot=snapshot, gpus=gpus, pending=()), FeedStatus(interval=1.0), 80) == []
-    two = Board(snapshot=snapshot, gpus=gpus, pending=(), oddities=(odd(0, 1), odd(1, 9)))
+    two = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=(odd(0, 1), odd(1, 9)))
     assert [line.plain for line in notices(two, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 1: 9 GiB odd",
         " !  GPU 0: 1 GiB odd",
     ]
-    many = Board(snapshot=snapshot, gpus=gpus, pending=(), oddities=tuple(odd(n, n) for n in range(1, 5)))
+    many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(odd(n, n) for n in range(1, 5)))
     assert [line.plain for line in notices(many, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
         " !  3 more on GPU 1, 2, 3: vramtop --once says all of them",

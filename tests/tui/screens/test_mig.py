@@ -20,6 +20,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, GpuReading, MigReading, Snapshot, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
@@ -56,7 +57,7 @@ def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
 
     def make() -> Watchlist:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
-        watchlist.watch(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
+        watchlist.add_run(WatchedJob(job=TUNE, pids=((3, 1_000.0),)))
         return watchlist
 
     return make
@@ -64,7 +65,7 @@ def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
 
 @pytest.fixture
 def open_app(scripted_source: Make, make_watchlist: Make) -> Callable[[Sequence[Snapshot]], VramtopApp]:
-    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), interval=0.05)
+    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), AppOptions(interval=0.05))
 
 
 async def settle(pilot: Any) -> None:
@@ -214,7 +215,7 @@ def test_lines_and_titles_are_as_wide_as_they_should_be(
     for gpus in ([mig_gpu(), make_gpu(1)], [named]):
         shown = make_watchlist().update(make_snapshot(gpus)).shown
         names = gpu_name_width(shown)
-        assert {gpu_row_line(gpu, width, names=names, chosen=False).cell_length for gpu in shown} == {width}
+        assert {gpu_row_line(gpu, width, names=names, selected=False).cell_length for gpu in shown} == {width}
         assert gpu_row_titles(width, names=names).cell_length == width
 
 
@@ -227,7 +228,7 @@ def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figure
         gpu, mig=tuple(replace(each, total_bytes=None, used_bytes=None, free_bytes=None) for each in gpu.mig)
     )
     shown = make_watchlist().update(make_snapshot([unread])).shown
-    lines = [gpu_row_line(each, 120, names=gpu_name_width(shown), chosen=False).plain for each in shown]
+    lines = [gpu_row_line(each, 120, names=gpu_name_width(shown), selected=False).plain for each in shown]
     assert "24.0/80.0" in lines[0]
     assert "n/a: this user may not read" in lines[1]
     assert "n/a/n/a" in lines[1]

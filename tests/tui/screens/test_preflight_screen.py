@@ -18,15 +18,16 @@ from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
-from vramtop.monitor.board.fit import Room, rooms_of
+from vramtop.monitor.board.fit_check import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.preflight.context.check import Check, Outcome, Status
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import JobPython
+from vramtop.monitor.preflight.context.check import Check, CheckResult, CheckStatus
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run import CHECKS
+from vramtop.monitor.preflight.run_checks import CHECKS
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
@@ -43,7 +44,7 @@ LLAMA = {
     "vocab_size": 256,
 }
 JOB = Job(name="check-me", model=ModelSpec(config=LLAMA), target=Target(gpu="h100-80gb"))
-ROOMS = (Room(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
+ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * GIB, free_bytes=79 * GIB),)
 
 
 class Says(Check):
@@ -54,7 +55,7 @@ class Says(Check):
     def __init__(
         self,
         name: str,
-        status: Status = "pass",
+        status: CheckStatus = "pass",
         *,
         found: str = "so it is",
         advice: str | None = None,
@@ -63,7 +64,7 @@ class Says(Check):
         self.name, self.status, self.found, self.advice, self.go = name, status, found, advice, go  # type: ignore[misc]
         self.scopes: list[CancelToken] = []
 
-    def look(self, context: Context) -> Outcome:
+    def run(self, context: CheckContext) -> CheckResult:
         self.scopes.append(current_token())
         if self.go is not None:
             self.go.wait(60)
@@ -82,17 +83,17 @@ class Host(App[None]):
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[[PreflightRequest], Context]:
-    def read(subject: PreflightRequest) -> Context:
+def read(tmp_path: Path) -> Callable[[PreflightRequest], CheckContext]:
+    def read(subject: PreflightRequest) -> CheckContext:
         machine = described_machine(ROOMS, find_gpu("h100-80gb"))
-        python = JobPython(path=Path("/opt/env/bin/python"), origin="--python")
+        python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python")
         return prepare(subject.job, machine, python, environ={}, folder=tmp_path)
 
     return read
 
 
 @pytest.fixture
-def make_screen(read: Callable[[PreflightRequest], Context]) -> Callable[..., PreflightScreen]:
+def make_screen(read: Callable[[PreflightRequest], CheckContext]) -> Callable[..., PreflightScreen]:
     def make(*checks: Check, **more: Any) -> PreflightScreen:
         return PreflightScreen(PreflightRequest(job=JOB), read=read, checks=checks, **more)
 
@@ -181,7 +182,7 @@ async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(ma
 
 
 async def test_settings_that_make_no_sense_are_said_in_one_sentence():
-    def refuse(_: PreflightRequest) -> Context:
+    def refuse(_: PreflightRequest) -> CheckContext:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
     screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[Says("First")])
@@ -206,7 +207,7 @@ async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
 async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_words(no_network):
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
-    screen = PreflightScreen(PreflightRequest(job=job, rooms=ROOMS))
+    screen = PreflightScreen(PreflightRequest(job=job, devices=ROOMS))
     async with Host(screen).run_test(size=(120, 50)) as pilot:
         await until_shown(pilot, lambda: screen.progress is not None and screen.progress.done)
         await pilot.pause()
@@ -225,9 +226,9 @@ def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[
     def make(pending: Sequence[Job] = (), *, ascii_only: bool = False) -> VramtopApp:
         watchlist = Watchlist(estimate=make_budget)
         for job in pending:
-            watchlist.pend(job)
+            watchlist.add_pending(job)
         return VramtopApp(
-            scripted_source([make_snapshot([make_gpu()])]), watchlist, interval=0.05, ascii_only=ascii_only
+            scripted_source([make_snapshot([make_gpu()])]), watchlist, AppOptions(interval=0.05, ascii_only=ascii_only)
         )
 
     return make
@@ -249,7 +250,7 @@ async def test_p_says_so_where_no_job_waits(open_app):
     async with app.run_test(notifications=True) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("p")
-        await until_shown(pilot, lambda: "No job waits here" in text(app))
+        await until_shown(pilot, lambda: "No job is pending here" in text(app))
 
 
 async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no_network, make_budget):
@@ -305,13 +306,15 @@ def test_what_running_jobs_will_still_take_is_not_free(
     no_network, make_snapshot, make_gpu, make_budget, monkeypatch: pytest.MonkeyPatch
 ):
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
-    here = Machine(rooms=rooms_of(snapshot, {}), snapshot=snapshot)
+    here = Machine(devices=device_capacities(snapshot, {}), snapshot=snapshot)
     monkeypatch.setattr("vramtop.tui.background.preflight_run.this_machine", lambda: here)
     board = replace(Watchlist(estimate=make_budget).update(snapshot), committed={0: 60 * GIB})
     job = Job(name="here", model=JOB.model)
-    assert [room.available_bytes for room in read_context(PreflightRequest(job=job)).machine.rooms] == [78.5 * GIB] * 2
+    assert [room.available_bytes for room in read_context(PreflightRequest(job=job)).machine.devices] == [
+        78.5 * GIB
+    ] * 2
     machine = read_context(PreflightRequest(job=job, board=board)).machine
-    assert [room.available_bytes for room in machine.rooms] == [18.5 * GIB, 78.5 * GIB]
+    assert [room.available_bytes for room in machine.devices] == [18.5 * GIB, 78.5 * GIB]
     elsewhere = replace(snapshot, source=replace(snapshot.source, kind="recording"))
     recorded = replace(board, snapshot=elsewhere)
     assert read_context(PreflightRequest(job=job, board=recorded)).machine == here
@@ -319,13 +322,13 @@ def test_what_running_jobs_will_still_take_is_not_free(
 
 def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_budget):
     traced = replace(make_budget(JOB), method="traced")
-    assert read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=traced)).budget() is traced
+    assert read_context(PreflightRequest(job=JOB, devices=ROOMS, budget=traced)).deepest_budget() is traced
     other = replace(traced, job=Job(name="other"))
-    context = read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=other))
+    context = read_context(PreflightRequest(job=JOB, devices=ROOMS, budget=other))
     cancel = CancelToken()
     cancel.cancel()
     with cancel.scope(), pytest.raises(CancelledError):
-        context.budget()
+        context.deepest_budget()
 
 
 def looked(*checks: Says) -> PreflightProgress:

@@ -17,7 +17,7 @@ RANKS = {KEYS[0]: RankPlacement(0, "0"), KEYS[1]: RankPlacement(1, "1")}
 def rows_of(make_budget, make_snapshot, make_gpu, make_process):
     """The rows of two ranks that hold so many GiB, on a GPU each."""
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
-    watchlist.watch(WatchedJob(job=JOB, pids=KEYS))
+    watchlist.add_run(WatchedJob(job=JOB, pids=KEYS))
     times = iter(range(2_000, 3_000))
 
     def make(*sizes: float | None, **changes) -> tuple[ProcessRow, ...]:
@@ -86,8 +86,8 @@ async def test_the_cursor_goes_to_the_rank_that_needs_a_look_until_the_user_move
 
         def chosen(*sizes: float) -> int:
             table.show(rows_of(*sizes), RANKS, width=120)
-            assert table.chosen is not None
-            return table.chosen.process.pid
+            assert table.selected is not None
+            return table.selected.process.pid
 
         assert chosen(40, 41) == 12  # holds more
         assert chosen(41, 40) == 12  # no reason to jump

@@ -18,7 +18,7 @@ def runs_of(make_budget, make_snapshot, make_gpu, make_process):
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40), is_running=lambda _: False)
         for at in range(count):
             job = Job(name=f"run-number-{at}", model=ModelSpec(id="meta-llama/Llama-3.1-8B"))
-            watchlist.watch(WatchedJob(job=job, pids=((at + 1, 1_000.0),)))
+            watchlist.add_run(WatchedJob(job=job, pids=((at + 1, 1_000.0),)))
         gpus = [make_gpu(at, [make_process(pid=at + 1, used=40)]) for at in range(count)]
         return watchlist.update(make_snapshot(gpus)).runs
 
@@ -26,7 +26,7 @@ def runs_of(make_budget, make_snapshot, make_gpu, make_process):
 
 
 def test_without_runs_the_line_says_what_the_screen_is_for(runs_of):
-    assert "what does a running job take" in run_tabs((), (), 80).plain
+    assert "compare a running job with its budget" in run_tabs((), (), 80).plain
 
 
 def test_a_single_run_is_named_and_several_have_numbers_and_statuses(runs_of):
@@ -46,7 +46,7 @@ def test_many_runs_never_take_more_than_the_line_and_the_shown_one_is_in_it(runs
 
 def test_a_run_without_a_name_is_known_by_its_program_and_model(make_budget, make_snapshot, make_gpu, make_process):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
-    watchlist.watch(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B")), pids=((4711, 1_000.0),)))
     runs = watchlist.update(make_snapshot([make_gpu(0, [make_process(used=40)])])).runs
     assert run_tabs(runs, ((4711, 1_000.0),), 80).plain == "train.py Llama-3.1-8B"
 

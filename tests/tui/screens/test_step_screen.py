@@ -18,7 +18,9 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.fit.screen import FitCheckScreen
+from vramtop.tui.screens.step.entry import show_step
 from vramtop.tui.screens.step.screen import TRACING, StepScreen
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -110,9 +112,9 @@ async def test_the_peak_stands_under_the_fullest_moment(traced):
 
 async def test_ascii_draws_letters_and_no_other_sign(traced, make_snapshot, make_gpu, scripted_source):
     source = scripted_source([make_snapshot([make_gpu()])])
-    app = VramtopApp(source, Watchlist(estimate=traced), interval=0.05, ascii_only=True)
+    app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.05, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_step(traced(), 80 * GIB)
+        show_step(app, traced(), 80 * GIB)
         await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "WWWW" in text(app))
         assert text(app).isascii()
         assert "====" in text(app)
@@ -122,7 +124,7 @@ async def test_until_the_trace_is_there_the_formulas_phases_are_drawn_and_then_t
     go = threading.Event()
 
     def refine() -> Budget:
-        go.wait(20)
+        assert go.wait(60)
         return traced()
 
     async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
@@ -154,7 +156,7 @@ async def test_closing_the_screen_gives_the_trace_up(make_budget):
     def refine() -> Budget:
         with current_token().on_cancel(ended.set):
             begun.set()
-            ended.wait(20)
+            ended.wait(60)
             raise CannotTellError("the worker ended")
 
     async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
@@ -168,13 +170,13 @@ async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_bett
     traced, make_budget, make_snapshot, make_gpu, make_process, scripted_source
 ):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=40))
-    watchlist.watch(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
+    watchlist.add_run(WatchedJob(job=JOB, pids=((1, 1_000.0),)))
     source = scripted_source([make_snapshot([make_gpu(0, [make_process(1, 39)])])])
 
     def refine(job: Job, **_: Any) -> Budget:
         return traced(job)
 
-    app = VramtopApp(source, watchlist, interval=0.05, refine=refine)
+    app = VramtopApp(source, watchlist, AppOptions(interval=0.05, refine=refine))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "llama-8b-sft" in text(app) and "t Step" in text(app))
         await pilot.press("t")
@@ -185,7 +187,9 @@ async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_bett
 
 
 async def test_without_any_budget_the_dashboard_says_so(make_snapshot, make_gpu, scripted_source, make_budget):
-    app = VramtopApp(scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), interval=0.05)
+    app = VramtopApp(
+        scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.05)
+    )
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("t")
@@ -196,7 +200,7 @@ async def test_from_the_fit_check_the_step_is_drawn_anew_when_its_trace_arrives(
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
-        go.wait(20)
+        assert go.wait(60)
         return traced(job)
 
     watchlist = Watchlist(estimate=make_budget)
@@ -224,7 +228,7 @@ async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_tr
         stopped = threading.Event()
         try:
             with current_token().on_cancel(stopped.set):
-                stopped.wait(20)
+                stopped.wait(60)
                 raise CannotTellError("the worker ended")
         except CancelledError:
             given_up.append(job.training.micro_batch)

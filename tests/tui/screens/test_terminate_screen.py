@@ -17,10 +17,11 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.dashboard.terminate import DEAF_SECONDS, TerminateScreen
+from vramtop.tui.screens.dashboard.terminate import ARMING_SECONDS, TerminateScreen
 
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
 SLOW = (
@@ -68,10 +69,10 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
     ) -> VramtopApp:
         watchlist = Watchlist(estimate=lambda job: make_budget(job, device=30))
         if watched:
-            watchlist.watch(watched)
+            watchlist.add_run(watched)
         changes = {"source": source} if source else {}
         snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
-        return VramtopApp(scripted_source([snapshot]), watchlist, interval=0.1, **options)
+        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.1, **options))
 
     return make
 
@@ -79,7 +80,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
 @pytest.fixture
 def hasty(monkeypatch):
     """Choices can be taken at once."""
-    monkeypatch.setattr("vramtop.tui.screens.dashboard.terminate.DEAF_SECONDS", 0.0)
+    monkeypatch.setattr("vramtop.tui.screens.dashboard.terminate.ARMING_SECONDS", 0.0)
 
 
 async def settle(pilot: Any) -> None:
@@ -122,7 +123,7 @@ async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, s
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.start_time))
         for words in (
             f"pid {process.pid}", "user ana", "command python train.py --lr 1e-4", f"started {started}",
-            "30.0 GiB of GPU 0 · 1.0 GiB of GPU 1", "job none that is watched here", "SIGTERM asks it to end",
+            "30.0 GiB of GPU 0 · 1.0 GiB of GPU 1", "job none that is followed here", "SIGTERM asks it to end",
         ):  # fmt: skip
             assert words in text
         assert "not you" not in text
@@ -148,7 +149,7 @@ async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen,
     app = open_app(*([each] for each in ranks), watched=watched)
     async with app.run_test(size=(120, 40)) as pilot:
         await ask(pilot)
-        assert "job sft, watched here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
+        assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
 
 
 async def test_the_question_points_at_processes_that_may_be_ranks_and_at_children(open_app, seen, start, make_process):
@@ -161,7 +162,7 @@ async def test_the_question_points_at_processes_that_may_be_ranks_and_at_childre
         await ask(pilot)
         text = flat(screen_text(app))
         assert "1 other process on GPUs runs train.py under the same parent (77)" in text
-        assert "it has started 1 other process on GPUs: left alone, they may go on holding memory" in text
+        assert "it has started 1 other process on GPUs, which may keep holding memory after it has ended" in text
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start):
         assert app.screen.query_one("#terminate", Button).disabled
         await pilot.press("y", "tab", "enter")
         assert process.poll() is None
-        await pilot.pause(DEAF_SECONDS)
+        await pilot.pause(ARMING_SECONDS)
         await until_shown(
             pilot,
             lambda: not isinstance(app.screen, TerminateScreen) or not app.screen.query_one("#terminate").disabled,
@@ -296,7 +297,7 @@ async def test_another_process_under_the_pid_is_no_question_at_all(open_app, see
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"pid": 1}, "all others hang on"),
+        ({"pid": 1}, "parent of all others"),
         ({"pid": os.getpid()}, "is vramtop itself or has started it"),
         ({"start_time": None, "note": "not visible from here"}, "not visible from here"),
         ({"pid": 2**22 - 1}, "has ended already; no signal was sent"),
@@ -416,7 +417,7 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
 @pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
 def test_the_option_turns_it_off(monkeypatch, words, read_only):
     said = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.no_ending))
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.termination_refusal))
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)

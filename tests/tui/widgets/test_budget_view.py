@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.monitor.board.fit import fit, rooms_of
+from vramtop.monitor.board.fit_check import check_fit, device_capacities
 from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
 from vramtop.tui.widgets.budget_view import gpu_lines
 
@@ -13,7 +13,7 @@ def test_each_mig_device_has_a_bar_and_its_name_is_whole(
     make_mig_gpu: Callable[..., GpuReading],
 ) -> None:
     budget = make_budget(device=25, high=27)
-    found = fit(budget, rooms_of(make_snapshot([make_gpu(0, mig=()), make_mig_gpu(11)]), {}))
+    found = check_fit(budget, device_capacities(make_snapshot([make_gpu(0, mig=()), make_mig_gpu(11)]), {}))
     lines = [line.plain for line in gpu_lines(found, budget, width=100)]
     assert [line[:22].rstrip() for line in lines] == [
         "  0 H100 80GB HBM3",

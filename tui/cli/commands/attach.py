@@ -17,22 +17,24 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_to_mapping, parse_assignment
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.anomalies.detector import AnomalyDetector
-from vramtop.monitor.attach.attach import Attachment, attach, still_there
-from vramtop.monitor.attach.saved_answers import Answers, recalled
-from vramtop.monitor.board.diagnose import why
+from vramtop.monitor.attach.read_run import Attachment, read_run, require_running
+from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
+from vramtop.monitor.board.diagnose import diagnose
 from vramtop.monitor.board.divergence_status import Comparison, compare
-from vramtop.monitor.board.phases import PhaseTracker
+from vramtop.monitor.board.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.mig_devices import device_of
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 
 from ...draw.palette import STATUSES
 from ...draw.text_output import TextOutput, detect_output, format_table
+from ...job.job_flags import TRUST_KEY
 from ...reports.anomaly_text import ANOMALY_COLOUR
 from ...reports.budget_text import budget_lines
+from ..arguments import add_method_argument, process_id
 from ..json_text import json_text
+from ..options import estimate_method
 from ..progress import Progress
-from .estimate import method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +56,26 @@ class _Run:
     """What is odd about its processes."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the process, the settings that the user gives, and the method."""
+    parser.add_argument(
+        "process", type=process_id, metavar="PID", help="any process of the run: a rank or its launcher"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="fill in or correct a setting")
+    trust = f"{TRUST_KEY}=true"
+    parser.add_argument(
+        "--trust-remote-code", action="append_const", dest="set", const=trust, help="run code in the model's folder"
+    )
+    add_method_argument(parser)
+
+
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
     """Print what was found out; 0 with a budget, 3 where something that matters is missing."""
     del launch
     snapshot, unseen = _machine()
     given = dict(parse_assignment(text) for text in options.set)
     attachment, job, missing = complete_job(options.process, given, snapshot)
-    attachment = attachment.seated(snapshot.gpus if snapshot else None)
+    attachment = attachment.with_gpu_assignments(snapshot.gpus if snapshot else None)
     held = observe(attachment, snapshot)
     observed = held[1].used_bytes if held else None
     odd = AnomalyDetector(min_duration_seconds=0).update(snapshot) if snapshot else ()
@@ -98,14 +113,14 @@ def _estimate(options: argparse.Namespace, attachment: Attachment, job: Job, gpu
         with Progress(quiet=options.json) as progress:
             return estimate(
                 job,
-                method=method(options),
+                method=estimate_method(options),
                 gpu=None if job.target.gpu else gpu,
                 python=options.python or attachment.worker_python,
-                environ=attachment.environ_hf,
+                environ=attachment.estimate_environ,
                 progress=progress,
             )
     except InputError:
-        still_there(attachment.pid, attachment.start_time)
+        require_running(attachment.pid, attachment.start_time)
         raise
 
 
@@ -132,7 +147,7 @@ def complete_job(
     are not remembered.
     """
     on_gpu = {process.pid for _, process in snapshot.processes()} if snapshot else None
-    attachment = recalled(attach(pid, on_gpu=on_gpu or None), Answers())
+    attachment = with_saved_answers(read_run(pid, on_gpu=on_gpu or None), SavedAnswers())
     missing = attachment.reading.still_missing(changes)
     return attachment, None if missing else attachment.reading.job(changes), missing
 
@@ -205,8 +220,8 @@ def _divergence(
     if not budget or not comparison or not comparison.diverges:
         return None
     assumed = {finding.key for finding in attachment.reading.findings if not finding.written} - set(given)
-    quick = lambda job: estimate(job, environ=attachment.environ_hf)  # noqa: E731 - a name for the argument
-    return why(budget, comparison, held[1] if held else None, quick, assumed=assumed)
+    quick = lambda job: estimate(job, environ=attachment.estimate_environ)  # noqa: E731 - a name for the argument
+    return diagnose(budget, comparison, held[1] if held else None, quick, assumed=assumed)
 
 
 def _lines(run: _Run, terminal: TextOutput) -> Iterator[str]:
@@ -251,9 +266,9 @@ def _rank_lines(run: _Run) -> list[str]:
     }
     rows = [("RANK", "PID", "GPU", "VRAM GiB", "GPU FROM")]
     for rank in run.attachment.ranks:
-        seat = rank.seat
+        seat = rank.gpu_assignment
         label, used = held.get((rank.pid, seat.gpu if seat.gpu is not None else -1), (str(seat.gpu), None))
-        gpu = "n/a" if seat.gpu is None else f"{label}{'?' if seat.sure == 'unsure' else ''}"
+        gpu = "n/a" if seat.gpu is None else f"{label}{'?' if seat.certainty == 'unsure' else ''}"
         size = format_gib(used)
         number = "-" if rank.rank is None else str(rank.rank)
         rows.append((number, str(rank.pid), gpu, size, f"{seat.origin}{f': {seat.note}' if seat.note else ''}"))

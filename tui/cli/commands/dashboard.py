@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> int:
         return estimate(job, method="auto", gpu=card(job), python=options.python or python, environ=environ)
 
     def card(job: Job) -> Gpu | None:
-        return None if job.target.gpu else watchlist.card
+        return None if job.target.gpu else watchlist.gpu_type
 
-    watchlist = Watchlist(quick, reserved=_reserved, host=_host)
+    watchlist = Watchlist(quick, reserved_bytes=_reserved, host_memory=_host)
     kept = PendingJobs()
     settings = Settings()
     complaints: list[str] = []
@@ -67,17 +67,16 @@ def run(options: argparse.Namespace) -> int:
     theme = None if os.environ.get("TEXTUAL_THEME") else settings.theme()
     kept_jobs = kept.load() if banner is None else ()  # what waits for this machine does not wait for a recorded one
     for job in (*kept_jobs, *jobs):
-        watchlist.pend(job)
+        watchlist.add_pending(job)
     if banner is None:  # from here on: a job of the command line waits as long as the dashboard is open
-        watchlist.on_pend, watchlist.on_unpend = kept.keep, kept.drop
+        watchlist.on_pending_added, watchlist.on_pending_removed = kept.keep, kept.drop
 
     threading.excepthook = lambda failed: kept.say(crash_sentence(failed.exc_value or failed.exc_type()))
     head_start = EarlySampler(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
     from ...app.app import VramtopApp
+    from ...app.options import AppOptions
 
-    app = VramtopApp(
-        head_start,
-        watchlist,
+    app_options = AppOptions(
         interval=options.interval,
         ascii_only=shown.ascii_only,
         colours=many,
@@ -85,15 +84,16 @@ def run(options: argparse.Namespace) -> int:
         pid=options.pid,
         estimate=quick,
         refine=deep,
-        complaints=complaints,
+        startup_notices=complaints,
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
         theme=theme,
-        keep_theme=settings.keep_theme,
+        save_theme=settings.keep_theme,
     )
-    kept.say = settings.say = app.say
+    app = VramtopApp(head_start, watchlist, app_options)
+    kept.say = settings.say = app.show_notice
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash

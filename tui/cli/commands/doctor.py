@@ -1,4 +1,4 @@
-"""``vramtop doctor``: one page about this machine for a bug report, what is wrong first."""
+"""``vramtop doctor``: one page about this machine for a bug report, problems first."""
 
 import argparse
 import os
@@ -9,8 +9,8 @@ from dataclasses import replace
 import msgspec
 
 from vramtop.estimator.common.errors import InputError
-from vramtop.monitor.doctor.findings import Finding, findings
-from vramtop.monitor.doctor.page import Page, examine
+from vramtop.monitor.doctor.issues import Issue, find_issues
+from vramtop.monitor.doctor.report import DoctorReport, collect_report
 
 from ...draw.text_output import detect_output
 from ...reports.doctor_text import doctor_lines
@@ -18,39 +18,45 @@ from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_findin
 from ..json_text import json_text
 from ..progress import Progress
 
-_WIDTH = 80
-"""A page that is pasted into a report is read in any window."""
-_CANNOT_TELL = 3
+_MAX_WIDTH = 80
+"""Columns of the page, so that it can be read wherever it is pasted."""
+_NO_DRIVER_EXIT_CODE = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Set the epilog; the command has no arguments of its own."""
+    parser.epilog = "Names of users and hosts, command lines and secrets are left out."
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print the page; 0, or 3 where the driver cannot be used or does not answer.
+    """Print the page; exit code 0, or 3 if the driver cannot be used or does not answer.
 
     Raises:
-        InputError: a launch line is given, or ``--python`` is not there.
+        InputError: a launch line is given, or the interpreter of ``--python`` does not exist.
     """
     if launch is not None:
-        raise InputError("doctor looks at this machine; it takes no launch line")
-    terminal = detect_output(ascii_only=options.ascii)
+        raise InputError("doctor examines this machine; it takes no launch line")
+    output = detect_output(ascii_only=options.ascii)
     with Progress(quiet=options.json) as progress:
-        progress("asking the driver and the Pythons")
-        page = examine(os.environ, python=options.python)
-    shown = terminal_facts(os.environ, page.system, terminal)
-    found = (*findings(page), *terminal_findings(shown))
+        progress("examining the driver and the Python interpreters")
+        page = collect_report(os.environ, python=options.python)
+    terminal = terminal_facts(os.environ, page.system, output)
+    problems = (*find_issues(page), *terminal_findings(terminal))
     if options.json:
-        print(json_text(_to_json(page, shown, found)))
+        print(json_text(_to_json(page, terminal, problems)))
     else:
-        print("\n".join(doctor_lines(page, shown, found, replace(terminal, width=min(terminal.width, _WIDTH)))))
+        narrow = replace(output, width=min(output.width, _MAX_WIDTH))
+        print("\n".join(doctor_lines(page, terminal, problems, narrow)))
     sys.stdout.flush()
-    return _CANNOT_TELL if page.driver.problem or page.driver.hangs else 0
+    return _NO_DRIVER_EXIT_CODE if page.driver.problem or page.driver.hangs else 0
 
 
-def _to_json(page: Page, terminal: TerminalFacts, found: Sequence[Finding]) -> dict[str, object]:
+def _to_json(page: DoctorReport, terminal: TerminalFacts, problems: Sequence[Issue]) -> dict[str, object]:
     facts = msgspec.to_builtins(page)
     gpus = facts["driver"].pop("gpus")
     return {
         "schema": 1,
-        "findings": msgspec.to_builtins(tuple(found)),
+        "findings": msgspec.to_builtins(tuple(problems)),
         "system": facts["system"],
         "driver": facts["driver"],
         "gpus": gpus,

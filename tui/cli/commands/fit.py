@@ -1,4 +1,4 @@
-"""``vramtop fit JOB``: whether a job fits, here and now, or on a machine that is described."""
+"""``vramtop fit JOB``: check whether a job fits on this machine now, or on a machine that is described."""
 
 import argparse
 import contextlib
@@ -8,14 +8,20 @@ from dataclasses import replace
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attach import Attachment
-from vramtop.monitor.attach.gpu_assignment import DeviceChoice, nvml_mig_parent, visible_gpus, visible_mig_devices
-from vramtop.monitor.attach.starting_jobs import by_place, growing_jobs
-from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, rooms_of, with_host
+from vramtop.monitor.attach.gpu_assignment import GpuEnvironment, nvml_mig_parent, visible_gpus, visible_mig_devices
+from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.starting_jobs import find_starting_processes, remaining_bytes_by_place
+from vramtop.monitor.board.fit_check import (
+    DeviceCapacity,
+    FitResult,
+    Verdict,
+    check_fit,
+    device_capacities,
+    with_host_memory,
+)
 from vramtop.monitor.host.host_memory import HostRam, available_host_memory
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -24,151 +30,168 @@ from vramtop.monitor.storage.reservations import Reservations
 from ...draw.text_output import detect_output
 from ...job.load_job import LoadedJob, load_from_options
 from ...reports.budget_text import budget_lines, fit_lines
+from ..arguments import add_estimate_arguments, add_host_memory_argument
 from ..json_text import json_text
+from ..options import described_gpu, described_host, described_rooms, estimate_method, gpu_indices
 from ..progress import Progress
-from .estimate import elsewhere, method
 from .fit_advice import Advice, Machine, advice_json, advice_lines, advise
-from .wait import Wait, exec_program, program_to_start, wait_until_it_fits
+from .wait import WaitRequest, add_wait_arguments, exec_program, program_to_start, wait_until_it_fits
 
 EXIT_CODES: dict[Verdict, int] = {"fits": 0, "does_not_fit": 1, "unknown": 3, "tight": 4}
-Chosen = Sequence[int | str] | None
+DeviceSelection = Sequence[int | str] | None
 """GPUs by index and MIG devices by uuid; None: all."""
-_GPUS_PER_MACHINE = 8
-"""Of a machine elsewhere, of which nothing is known: as many as servers have."""
+Judge = Callable[[Budget], FitResult]
+_GPUS_PER_DESCRIBED_HOST = 8
+"""How many ranks share the RAM of a machine that is described: most servers have eight GPUs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the job, the machine, the method, and what to wait for."""
+    add_estimate_arguments(parser)
+    add_host_memory_argument(parser)
+    text = "consider only micro-batches with which some gradient accumulation keeps the sequences per step"
+    parser.add_argument("--keep-global-batch", action="store_true", help=text)
+    add_wait_arguments(parser)
 
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print the verdict; the exit code is the contract's: 0 fits, 1 does not, 3 cannot tell, 4 tight."""
+    """Print the verdict; exit code 0: fits, 1: does not fit, 3: cannot tell, 4: tight."""
     program = program_to_start(options, launch)
     if options.wait:
         return _wait(options, launch, program)
-    asked = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
-    if asked:
-        raise InputError(f"--{asked[0]} goes with --wait")
-    given = load_from_options(options, launch)
-    job = given.job
-    gpu, memory = elsewhere(options, job)
-    here = not memory
-    if memory:
-        rooms = rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
+    unused = [flag for flag in ("timeout", "exec") if getattr(options, flag) is not None]
+    if unused:
+        raise InputError(f"--{unused[0]} needs --wait")
+    loaded = load_from_options(options, launch)
+    job = loaded.job
+    gpu, memory_bytes = described_gpu(options, job)
+    here = not memory_bytes
+    if memory_bytes:
+        rooms = described_rooms(gpu, memory_bytes, options.gpus or job.parallel.world_size)
     else:
-        with _source_here() as source:
-            snapshot = _read_here(source)
-        chosen, seen = _chosen(options.gpu, snapshot)
-        committed, growing = _committed(snapshot, chosen)
-        rooms = rooms_of(snapshot, committed, chosen)
-        given = replace(given, notes=(*given.notes, *seen, *growing))
-        gpu, memory = _card(rooms)
-    budget = _estimate(options, job, gpu, memory)
-    judge = _judge(rooms, _host_room(options, here=here), here=here)
-    return _answer(options, given, budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
+        with _open_source() as source:
+            snapshot = _read_gpus(source)
+        selection, selection_notes = _select_devices(options.gpu, snapshot)
+        committed, job_notes = _committed_bytes(snapshot, selection)
+        rooms = device_capacities(snapshot, committed, selection)
+        loaded = replace(loaded, notes=(*loaded.notes, *selection_notes, *job_notes))
+        gpu, memory_bytes = _gpu_and_memory(rooms)
+    budget = _estimate(options, job, gpu, memory_bytes)
+    judge = _judge(rooms, _host(options, here=here), here=here)
+    return _report(options, loaded, budget, judge, Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(rooms)))
 
 
 def _wait(options: argparse.Namespace, launch: Sequence[str] | None, program: Sequence[str]) -> int:
-    """Wait, and then start the program, or print the verdict."""
-    given = load_from_options(options, launch)
-    job = given.job
-    if elsewhere(options, job)[1]:
+    """Wait until the job fits, then start the program or print the verdict."""
+    loaded = load_from_options(options, launch)
+    job = loaded.job
+    if described_gpu(options, job)[1]:
         raise InputError("--wait waits for GPUs of this machine; leave out --gpu-type, --gpu-memory and target.gpu")
-    with _source_here() as source:
-        snapshot = _read_here(source)
-        chosen, seen = _chosen(options.gpu, snapshot)
-        given = replace(given, notes=(*given.notes, *seen))
-        gpu, memory = _card(rooms_of(snapshot, {}, chosen))
-        asked = Wait(
-            budget=_estimate(options, job, gpu, memory),
-            read=lambda: _read_here(source),
-            rooms=lambda now: rooms_of(now, _committed(now, chosen)[0], chosen),
+    with _open_source() as source:
+        snapshot = _read_gpus(source)
+        selection, notes = _select_devices(options.gpu, snapshot)
+        loaded = replace(loaded, notes=(*loaded.notes, *notes))
+        gpu, memory_bytes = _gpu_and_memory(device_capacities(snapshot, {}, selection))
+        request = WaitRequest(
+            budget=_estimate(options, job, gpu, memory_bytes),
+            read=lambda: _read_gpus(source),
+            rooms=lambda now: device_capacities(now, _committed_bytes(now, selection)[0], selection),
             interval=options.interval,
             timeout=options.timeout,
             program=program,
-            judge=lambda budget, rooms: _judge(rooms, _host_room(options, here=True), here=True)(budget),
+            judge=lambda budget, rooms: _judge(rooms, _host(options, here=True), here=True)(budget),
         )
-        found = wait_until_it_fits(asked)
-    if program and found.verdict == "fits":
-        exec_program(program, found)
-    rooms = [each.room for each in found.gpus]
-    judge = _judge(rooms, _host_room(options, here=True), here=True)
-    return _answer(options, given, asked.budget, judge, Machine(gpu=gpu, memory_bytes=memory, gpus=len(rooms)))
+        verdict = wait_until_it_fits(request)
+    if program and verdict.verdict == "fits":
+        exec_program(program, verdict)
+    rooms = [each.device for each in verdict.gpus]
+    judge = _judge(rooms, _host(options, here=True), here=True)
+    machine = Machine(gpu=gpu, memory_bytes=memory_bytes, gpus=len(rooms))
+    return _report(options, loaded, request.budget, judge, machine)
 
 
-def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory: int | None) -> Budget:
+def _estimate(options: argparse.Namespace, job: Job, gpu: Gpu | None, memory_bytes: int | None) -> Budget:
     with Progress(quiet=options.json) as progress:
         return estimate(
-            job, method=method(options), gpu=gpu, memory_bytes=memory, python=options.python, progress=progress
+            job,
+            method=estimate_method(options),
+            gpu=gpu,
+            memory_bytes=memory_bytes,
+            python=options.python,
+            progress=progress,
         )
 
 
-def _card(rooms: Sequence[Room]) -> tuple[Gpu | None, int | None]:
-    """The catalogue's entry and the size of the GPUs that are considered."""
-    gpu = next((room.card for room in rooms if room.name), None)
+def _gpu_and_memory(rooms: Sequence[DeviceCapacity]) -> tuple[Gpu | None, int | None]:
+    """Return the catalogue entry and the total bytes of the GPUs that are considered."""
+    gpu = next((room.gpu_type for room in rooms if room.name), None)
     return gpu, max((room.total_bytes for room in rooms if room.total_bytes), default=None)
 
 
-def _answer(
-    options: argparse.Namespace, source: LoadedJob, budget: Budget, judge: Callable[[Budget], Fit], machine: Machine
-) -> int:
-    found = judge(budget)
-    source = replace(source, notes=(*source.notes, *_naming(found)))
+def _report(options: argparse.Namespace, loaded: LoadedJob, budget: Budget, judge: Judge, machine: Machine) -> int:
+    """Print the verdict, what to change, and the budget; return the exit code."""
+    verdict = judge(budget)
+    loaded = replace(loaded, notes=(*loaded.notes, *_cuda_visible_devices_note(verdict)))
     with Progress(quiet=options.json) as progress:
         advice = advise(
-            source.job,
+            loaded.job,
             budget,
             lambda changed: judge(changed).verdict,
             replace(machine, python=options.python),
-            method=method(options),
+            method=estimate_method(options),
             keep_global_batch=options.keep_global_batch,
             progress=progress,
         )
     if options.json:
-        print(json_text(_to_json(found, budget, advice, source)))
+        print(json_text(_to_json(verdict, budget, advice, loaded)))
     else:
-        terminal = detect_output(ascii_only=options.ascii)
-        print("\n".join([*fit_lines(found, budget, terminal), *advice_lines(advice, source, terminal)]))
+        output = detect_output(ascii_only=options.ascii)
+        print("\n".join([*fit_lines(verdict, budget, output), *advice_lines(advice, loaded, output)]))
         print()
-        print("\n".join(budget_lines(budget, terminal, scale_bytes=_scale([each.room for each in found.gpus], budget))))
-        for note in source.notes:
-            print(terminal.text(f"note: {note}"))
-    return EXIT_CODES[found.verdict]
+        scale = _scale_bytes([each.device for each in verdict.gpus], budget)
+        print("\n".join(budget_lines(budget, output, scale_bytes=scale)))
+        for note in loaded.notes:
+            print(output.text(f"note: {note}"))
+    return EXIT_CODES[verdict.verdict]
 
 
-def _naming(found: Fit) -> tuple[str, ...]:
-    """How to name the GPU to CUDA where some are in MIG mode."""
-    names = ",".join(found.devices)
-    clear = not any(gpu.room.mig for gpu in found.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
-    if clear or found.verdict not in ("fits", "tight"):
+def _cuda_visible_devices_note(verdict: FitResult) -> tuple[str, ...]:
+    """Return how to name the chosen devices to CUDA if some GPU is in MIG mode."""
+    names = ",".join(verdict.cuda_devices)
+    clear = not any(gpu.device.mig for gpu in verdict.gpus) or os.environ.get("CUDA_VISIBLE_DEVICES") == names
+    if clear or verdict.verdict not in ("fits", "tight"):
         return ()
-    said = "CUDA shows a program one MIG device only, and no GPU beside it: start this one with"
-    return (f"{said} CUDA_VISIBLE_DEVICES={names}.",)
+    return (
+        "CUDA gives a program only one MIG device, and no GPU beside it: start this job with "
+        f"CUDA_VISIBLE_DEVICES={names}.",
+    )
 
 
-def _to_json(found: Fit, budget: Budget, advice: Advice, source: LoadedJob) -> dict[str, object]:
-    verdict = {"budget": budget.to_json(), **found.to_json(), "sentence": found.sentence}
-    return verdict | advice_json(advice, source) | ({"notes": list(source.notes)} if source.notes else {})
+def _to_json(verdict: FitResult, budget: Budget, advice: Advice, loaded: LoadedJob) -> dict[str, object]:
+    found = {"budget": budget.to_json(), **verdict.to_json(), "sentence": verdict.sentence}
+    return found | advice_json(advice, loaded) | ({"notes": list(loaded.notes)} if loaded.notes else {})
 
 
-def _judge(rooms: Sequence[Room], host: HostRam | None, *, here: bool) -> Callable[[Budget], Fit]:
-    """Whether a budget fits these GPUs, and their host where its RAM is known."""
+def _judge(rooms: Sequence[DeviceCapacity], host: HostRam | None, *, here: bool) -> Judge:
+    """Return a function that judges whether a budget fits these GPUs, and their host if its RAM is known."""
 
-    def judge(budget: Budget) -> Fit:
-        found = fit(budget, rooms)
+    def judge(budget: Budget) -> FitResult:
+        verdict = check_fit(budget, rooms)
         if host is None:
-            return found
-        ranks = min(len(budget.ranks), len(rooms)) if here else min(len(budget.ranks), _GPUS_PER_MACHINE)
-        return with_host(found, budget, host, ranks=max(1, ranks))
+            return verdict
+        ranks = min(len(budget.ranks), len(rooms)) if here else min(len(budget.ranks), _GPUS_PER_DESCRIBED_HOST)
+        return with_host_memory(verdict, budget, host, ranks=max(1, ranks))
 
     return judge
 
 
-def _host_room(options: argparse.Namespace, *, here: bool) -> HostRam | None:
-    """The RAM that was named, else this machine's where its GPUs are meant; None: not known."""
-    if options.host_memory:
-        return HostRam(available_bytes=parse_size(options.host_memory))
-    return available_host_memory() if here else None
+def _host(options: argparse.Namespace, *, here: bool) -> HostRam | None:
+    """Return the RAM of ``--host-memory``, otherwise of this machine if its GPUs are meant; None: unknown."""
+    return described_host(options) or (available_host_memory() if here else None)
 
 
 @contextlib.contextmanager
-def _source_here() -> Iterator[NvmlSource]:
+def _open_source() -> Iterator[NvmlSource]:
     source = NvmlSource()
     try:
         source.open()
@@ -181,84 +204,54 @@ def _source_here() -> Iterator[NvmlSource]:
         source.close()
 
 
-def _read_here(source: NvmlSource) -> Snapshot:
+def _read_gpus(source: NvmlSource) -> Snapshot:
     snapshot = source.read()
     if not snapshot.gpus:
         raise CannotTellError("NVML sees no GPU here; name the machine with --gpu-type or --gpu-memory")
     return snapshot
 
 
-def _committed(snapshot: Snapshot, chosen: Chosen) -> tuple[dict[DeviceIndex, int], tuple[str, ...]]:
-    """What is free and spoken for: by promises, and by jobs that have just started; and who these are."""
+def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[dict[DeviceIndex, int], tuple[str, ...]]:
+    """Return free memory that is reserved, or that jobs which have just started will take; and notes about these."""
     reservations = Reservations()
     committed = reservations.committed(snapshot)
-    promised = reservations.reserved_pids(snapshot)
-    gpus = {room.index for room in rooms_of(snapshot, {}, chosen)}
-    growing = growing_jobs(snapshot, _quick, only=gpus, apart_from=promised)
-    for place, size in by_place(growing).items():
+    reserved_pids = reservations.reserved_pids(snapshot)
+    gpus = {room.index for room in device_capacities(snapshot, {}, selection)}
+    growing = find_starting_processes(snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids)
+    for place, size in remaining_bytes_by_place(growing).items():
         committed[place] = committed.get(place, 0) + size
     return committed, tuple(each.sentence for each in growing)
 
 
-def _quick(attachment: Attachment) -> Budget:
-    return estimate(attachment.reading.job(), environ=attachment.environ_hf)
+def _estimate_attached(attachment: Attachment) -> Budget:
+    return estimate(attachment.reading.job(), environ=attachment.estimate_environ)
 
 
-def _chosen(text: str | None, snapshot: Snapshot) -> tuple[Chosen, tuple[str, ...]]:
-    """The GPUs that are asked for: by ``--gpu``, else by CUDA_VISIBLE_DEVICES, else all; and what to know of that."""
-    return _visible(snapshot) if text is None else (named_gpus(text, snapshot), ())
+def _select_devices(text: str | None, snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
+    """Return the GPUs of ``--gpu``, otherwise of CUDA_VISIBLE_DEVICES, otherwise all; and notes about the choice."""
+    return _visible_devices(snapshot) if text is None else (gpu_indices(text, snapshot), ())
 
 
-def named_gpus(text: str, snapshot: Snapshot) -> list[int]:
-    """The indices that ``--gpu`` names.
-
-    Raises:
-        InputError: there is no such GPU.
-    """
-    known = [gpu.index for gpu in snapshot.gpus]
-    try:
-        chosen = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--gpu {text}: give indices, such as 0 or 0,1") from None
-    absent = [index for index in chosen if index not in known]
-    if absent:
-        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {', '.join(map(str, known))}")
-    return chosen
-
-
-def _visible(snapshot: Snapshot) -> tuple[Chosen, tuple[str, ...]]:
-    choice = DeviceChoice.of(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
-    if choice.visible is None:
+def _visible_devices(snapshot: Snapshot) -> tuple[DeviceSelection, tuple[str, ...]]:
+    choice = GpuEnvironment.from_environ(os.environ, local_rank=None, mig_parent=nvml_mig_parent)
+    if choice.cuda_visible_devices is None:
         return None, ()
-    slices = visible_mig_devices(choice, snapshot.gpus)
-    if slices:
-        return slices, (f"Only {', '.join(slices)}: CUDA_VISIBLE_DEVICES is {choice.visible!r}.",)
-    indices, doubt = visible_gpus(choice, snapshot.gpus)
+    mig_devices = visible_mig_devices(choice, snapshot.gpus)
+    if mig_devices:
+        return mig_devices, (
+            f"Only {', '.join(mig_devices)}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}.",
+        )
+    indices, uncertainty = visible_gpus(choice, snapshot.gpus)
     if not indices:
         raise InputError(
-            f"CUDA_VISIBLE_DEVICES is {choice.visible!r}, which names no GPU here; unset it, or give --gpu INDEX"
+            f"CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}, which names no GPU here; "
+            "unset it, or give --gpu INDEX"
         )
-    said = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.visible!r}."
-    return indices, (said, f"They may be others: {doubt}.") if doubt else (said,)
+    note = f"Only GPU {', '.join(map(str, indices))}: CUDA_VISIBLE_DEVICES is {choice.cuda_visible_devices!r}."
+    return indices, (note, f"They may be others: {uncertainty}.") if uncertainty else (note,)
 
 
-def rooms_elsewhere(gpu: Gpu | None, memory: int, count: int) -> tuple[Room, ...]:
-    """So many empty cards of a kind, or of a size, that are not in this machine."""
-    reserved = gpu.reserved_bytes or 0 if gpu and memory == gpu.total_bytes else 0
-    name = gpu.label if gpu else "as described"
-    return tuple(
-        Room(
-            index=index,
-            uuid=None,
-            name=name,
-            total_bytes=memory,
-            free_bytes=memory - reserved,
-            reserved_bytes=reserved,
-        )
-        for index in range(count)
-    )
-
-
-def _scale(rooms: Sequence[Room], budget: Budget) -> int | None:
+def _scale_bytes(rooms: Sequence[DeviceCapacity], budget: Budget) -> int | None:
+    """Return what the full width of the budget's bar stands for; None: the budget itself."""
     total = max((room.total_bytes or 0 for room in rooms), default=0)
     return total if total > budget.peak.device_bytes else None

@@ -1,4 +1,4 @@
-"""What to change so that a job fits, and how far it could grow: worked out for ``vramtop fit``, as text and JSON."""
+"""What ``vramtop fit`` advises: changes with which a job fits, and the largest batch and sequence that fit."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,23 +19,32 @@ from vramtop.estimator.job.job_file_edit import edit_job_file, unified_diff
 
 from ...draw.palette import VERDICTS
 from ...draw.text_output import TextOutput
-from ...job.load_job import LoadedJob, job_flags
+from ...job.job_flags import flags_by_key
+from ...job.load_job import LoadedJob
 
-_SHOWN = 6
+_MAX_SUGGESTIONS = 6
+_HEADINGS: dict[Verdict, str] = {
+    "fits": "changes with which it fits, the cheapest first:",
+    "tight": "no change makes it fit; changes with which it is tight, the cheapest first:",
+    "does_not_fit": "no change makes it fit; the changes that come closest:",
+    "unknown": "changes that make it smaller:",
+}
+"""By the verdict of the best suggestion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to change, best first, and the largest that fits."""
+    """What to change."""
 
     suggestions: tuple[Suggestion, ...] = ()
+    """The best first; empty for a job that fits."""
     largest: LargestFitting | None = None
-    """None: the quick estimate has no rule for the model."""
+    """The largest batch and sequence that fit; None: the closed form does not know the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a surer estimate has to know of the machine."""
+    """The machine that estimates are made for."""
 
     gpu: Gpu | None
     memory_bytes: int | None
@@ -53,33 +62,33 @@ def advise(
     keep_global_batch: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Advice:
-    """Search with the quick estimate; where the job's own step was traced, so are the best few changes.
+    """Search for changes with the closed form; if the job's own step was traced, trace the best few changes too.
 
     Args:
         job: as it is.
-        budget: its own.
+        budget: of the job.
         judge: whether a budget fits.
-        machine: the card, and how many.
+        machine: the GPUs to fit on.
         method: as the user chose it.
-        keep_global_batch: the largest micro-batch is one with which some accumulation keeps the sequences per step.
-        progress: told what is going on.
+        keep_global_batch: the largest micro-batch must allow some accumulation that keeps the sequences per step.
+        progress: called with what is being done.
     """
     try:
         quick = quick_estimator(job, gpu=machine.gpu)
     except CannotTellError:
         return Advice()
-    surer = calibrated(job, budget, quick)
+    scaled = calibrated(job, budget, quick)
     grown = find_largest(
         job,
-        lambda changed: judge(surer(changed)) == "fits",
+        lambda changed: judge(scaled(changed)) == "fits",
         max_positions=quick.max_positions,
         keep_global_batch=keep_global_batch,
     )
     if job.served_by_vllm:
-        grown = replace(grown, micro_batch=None)  # it runs as many as its cache holds
+        grown = replace(grown, micro_batch=None)  # vLLM runs as many sequences as its cache holds
     if judge(budget) not in ("does_not_fit", "tight"):
         return Advice(largest=grown)
-    found = suggest(job, budget, quick, judge, gpus=machine.gpus, most=_SHOWN)
+    found = suggest(job, budget, quick, judge, gpus=machine.gpus, most=_MAX_SUGGESTIONS)
     if budget.method == "traced" and method in ("auto", "traced"):
 
         def traced(changed: Job) -> Budget:
@@ -91,32 +100,32 @@ def advise(
     return Advice(suggestions=found, largest=grown)
 
 
-def edits_of(source: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:
-    """The suggestion as edits of what the user wrote."""
-    if source.reading is not None:
-        return tool_edits(source.reading, source.job, suggestion.changes, tool=source.tool, place=source.place)
-    return flag_edits(source.job, suggestion.changes, {key: flag for flag, key in job_flags().items()})
+def suggestion_edits(loaded: LoadedJob, suggestion: Suggestion) -> tuple[Edit, ...]:
+    """Return the suggestion as edits of the file or command line that the job was loaded from."""
+    if loaded.reading is not None:
+        return tool_edits(loaded.reading, loaded.job, suggestion.changes, tool=loaded.tool, place=loaded.place)
+    return flag_edits(loaded.job, suggestion.changes, flags_by_key())
 
 
-def diff_of(source: LoadedJob, suggestion: Suggestion) -> str | None:
-    """The suggestion as a unified diff of the user's job file; None where there is none, or it cannot be edited."""
-    if source.file is None:
+def suggestion_diff(loaded: LoadedJob, suggestion: Suggestion) -> str | None:
+    """Return the suggestion as a unified diff of the job file; None if there is no file, or it cannot be edited."""
+    if loaded.file is None:
         return None
-    before = read_file(Path(source.file)).decode()
+    before = read_file(Path(loaded.file)).decode()
     after = edit_job_file(before, suggestion.changes)
-    return None if after is None else unified_diff(before, after, name=str(source.file))
+    return None if after is None else unified_diff(before, after, name=str(loaded.file))
 
 
-def advice_json(advice: Advice, source: LoadedJob) -> dict[str, Any]:
-    """The contract's ``suggestions`` and ``largest``."""
+def advice_json(advice: Advice, loaded: LoadedJob) -> dict[str, Any]:
+    """Return the JSON keys ``suggestions`` and ``largest``."""
     return {
-        "suggestions": [_suggestion_json(s, source) for s in advice.suggestions],
+        "suggestions": [_suggestion_json(suggestion, loaded) for suggestion in advice.suggestions],
         "largest": advice.largest.to_json() if advice.largest else None,
     }
 
 
-def _suggestion_json(suggestion: Suggestion, source: LoadedJob) -> dict[str, Any]:
-    peak, diff = suggestion.budget.peak, diff_of(source, suggestion)
+def _suggestion_json(suggestion: Suggestion, loaded: LoadedJob) -> dict[str, Any]:
+    peak, diff = suggestion.budget.peak, suggestion_diff(loaded, suggestion)
     return {
         "changes": suggestion.changes,
         "device_bytes": peak.device_bytes,
@@ -129,51 +138,43 @@ def _suggestion_json(suggestion: Suggestion, source: LoadedJob) -> dict[str, Any
         "slowdown": round(sum(part.slowdown for part in suggestion.parts), 3),
         "quality": round(sum(part.quality for part in suggestion.parts), 3),
         "sources": list(suggestion.sources),
-        "edits": [edit.to_json() for edit in edits_of(source, suggestion)],
+        "edits": [edit.to_json() for edit in suggestion_edits(loaded, suggestion)],
         **({"diff": diff} if diff else {}),
     }
 
 
-def advice_lines(advice: Advice, source: LoadedJob, terminal: TextOutput) -> Iterator[str]:
-    """Suggestions with their edits, then the largest that fits."""
+def advice_lines(advice: Advice, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:
+    """Yield the suggestions with their edits, then the largest batch and sequence that fit."""
     if advice.suggestions:
         yield ""
         yield _HEADINGS[advice.suggestions[0].verdict]
         for suggestion in advice.suggestions:
-            yield from _suggestion_lines(suggestion, source, terminal)
-        diff = diff_of(source, advice.suggestions[0])
+            yield from _suggestion_lines(suggestion, loaded, output)
+        diff = suggestion_diff(loaded, advice.suggestions[0])
         if diff:
             yield ""
-            yield from (f"  {terminal.text(line)}" for line in diff.splitlines())
+            yield from (f"  {output.text(line)}" for line in diff.splitlines())
     if advice.largest is not None:
         yield ""
-        yield terminal.text(_largest_words(advice.largest, source.job))
+        yield output.text(_largest_line(advice.largest, loaded.job))
 
 
-_HEADINGS: dict[Verdict, str] = {
-    "fits": "what makes it fit, the cheapest first:",
-    "tight": "nothing makes it fit; what makes it tight, the cheapest first:",
-    "does_not_fit": "nothing makes it fit; what comes closest:",
-    "unknown": "what makes it smaller:",
-}
-
-
-def _suggestion_lines(suggestion: Suggestion, source: LoadedJob, terminal: TextOutput) -> Iterator[str]:
+def _suggestion_lines(suggestion: Suggestion, loaded: LoadedJob, output: TextOutput) -> Iterator[str]:
     mark, peak = VERDICTS[suggestion.verdict], suggestion.budget.peak
     need = f"{format_gib(peak.device_bytes):>6} GiB ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)})"
     traced = ", traced" if suggestion.confirmed else ""
-    verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
-    yield f"  {verdict}" + terminal.text(f" {need}{traced}: {suggestion.why}")
-    words = ", ".join(edit.words for edit in edits_of(source, suggestion))
-    yield from terminal.wrapped(words, indent=6 * " ")
+    verdict = output.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
+    yield f"  {verdict}" + output.text(f" {need}{traced}: {suggestion.why}")
+    edits = ", ".join(edit.words for edit in suggestion_edits(loaded, suggestion))
+    yield from output.wrapped(edits, indent=6 * " ")
 
 
-def _largest_words(grown: LargestFitting, job: Job) -> str:
+def _largest_line(grown: LargestFitting, job: Job) -> str:
     training = job.training
     limit = ", the model's limit" if grown.at_model_limit else ""
     length = f"{grown.sequence_length:,} tokens{limit}" if grown.sequence_length else "not even 64 tokens"
-    words = f"sequences of {length} (now {training.sequence_length:,})"
+    text = f"sequences of {length} (now {training.sequence_length:,})"
     if not job.served_by_vllm:
         batch = f"micro-batch {grown.micro_batch}" if grown.micro_batch else "not even micro-batch 1"
-        words = f"{batch} (now {training.micro_batch}); {words}"
-    return f"largest that fits, all else as it is: {words}"
+        text = f"{batch} (now {training.micro_batch}); {text}"
+    return f"largest that fits, with everything else unchanged: {text}"

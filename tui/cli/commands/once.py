@@ -40,14 +40,14 @@ def _read(options: argparse.Namespace) -> Board:
     def quick(job: "Job") -> "Budget":
         from vramtop.estimator.estimation import estimate  # not before there is a job: it takes a fifth of the start
 
-        return estimate(job, gpu=None if job.target.gpu else watchlist.card)
+        return estimate(job, gpu=None if job.target.gpu else watchlist.gpu_type)
 
-    watchlist = Watchlist(quick, oddities=AnomalyDetector(min_duration_seconds=0))
+    watchlist = Watchlist(quick, anomaly_detector=AnomalyDetector(min_duration_seconds=0))
     if options.job:
         from vramtop.estimator.job.job_file import load_job
 
         for path in options.job:
-            watchlist.pend(load_job(Path(path)))
+            watchlist.add_pending(load_job(Path(path)))
     source = NvmlSource()
     source.open()
     try:
@@ -70,9 +70,9 @@ def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
         return
     held = observe(attachment, snapshot)
     card = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
-    watchlist.refine(estimate(job, gpu=None if job.target.gpu else card, environ=attachment.environ_hf))
+    watchlist.set_budget(estimate(job, gpu=None if job.target.gpu else card, environ=attachment.estimate_environ))
     ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
-    watchlist.watch(WatchedJob(job=job, pids=ranks))
+    watchlist.add_run(WatchedJob(job=job, pids=ranks))
 
 
 def board_json(board: Board) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def board_json(board: Board) -> dict[str, Any]:
             }
             for row in board.pending
         ],
-        "oddities": [oddity.to_json() for oddity in board.oddities],
+        "oddities": [oddity.to_json() for oddity in board.anomalies],
     }
 
 
@@ -167,11 +167,11 @@ def _lines(board: Board, terminal: TextOutput) -> Iterator[str]:
     facts += [f"driver {source.driver_version}"] if source.driver_version else []
     facts += [f"CUDA {source.cuda_version}"] if source.cuda_version else []
     yield terminal.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
-    coming = iter(_aligned([_gpu_cells(row) for row in board.shown], "<<>>>>>", terminal))
+    coming = iter(_aligned([_gpu_cells(row) for row in board.displayed_gpus], "<<>>>>>", terminal))
     for gpu in board.gpus:
         yield from islice(coming, 1 + len(gpu.devices))
         yield from anomaly_lines(
-            [oddity for oddity in board.oddities if oddity.gpu_index == gpu.reading.index], terminal
+            [oddity for oddity in board.anomalies if oddity.gpu_index == gpu.reading.index], terminal
         )
     yield ""
     yield from _process_lines(board, terminal)
@@ -192,8 +192,8 @@ def _process_lines(board: Board, terminal: TextOutput) -> Iterator[str]:
     for gpu in board.gpus:
         rows += [_process_cells(row) for row in gpu.rows]
         for each in (gpu, *gpu.devices):
-            if each.rest_bytes:
-                where, size = f"GPU {each.reading.label}", f"{format_gib(each.rest_bytes)} GiB"
+            if each.unattributed_bytes:
+                where, size = f"GPU {each.reading.label}", f"{format_gib(each.unattributed_bytes)} GiB"
                 rows.append(("", "", where, size, "", "", unattributed_label(each.reading)))
     for line in _aligned(rows, "<<<>><<", terminal):
         yield line if terminal.unlimited_width else truncate(line, terminal.width)

@@ -1,4 +1,4 @@
-"""``vramtop preflight JOB``: whether all that a job needs is there."""
+"""``vramtop preflight JOB``: check everything that a job needs."""
 
 import argparse
 import os
@@ -6,92 +6,107 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vramtop.estimator.common.sizes import parse_size
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.host.host_memory import HostRam
-from vramtop.monitor.preflight.context.check import Outcome
-from vramtop.monitor.preflight.context.context import Context
-from vramtop.monitor.preflight.facts.interpreter import job_python
-from vramtop.monitor.preflight.facts.launch import job_environ
-from vramtop.monitor.preflight.facts.machine import DRIVER_SECONDS, Machine, described_machine, this_machine
-from vramtop.monitor.preflight.prepare import BUDGET_SECONDS, prepare, refuse_nonsense
-from vramtop.monitor.preflight.run import CHECKS, exit_code
-from vramtop.monitor.preflight.run import run as run_checks
+from vramtop.monitor.preflight.context.check import CheckResult
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
+from vramtop.monitor.preflight.facts.launch_environment import job_environment
+from vramtop.monitor.preflight.facts.machine import DRIVER_TIMEOUT_SECONDS, Machine, described_machine, this_machine
+from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job
+from vramtop.monitor.preflight.run_checks import CHECKS, exit_code, run_checks
 
 from ...draw.text_output import detect_output
 from ...job.load_job import job_from_options
 from ...reports.preflight_text import preflight_lines
+from ..arguments import add_estimate_arguments, add_host_memory_argument, positive_seconds
 from ..json_text import json_text
+from ..options import described_gpu, described_host, described_rooms, gpu_indices
 from ..progress import Progress
-from .estimate import elsewhere
-from .fit import named_gpus, rooms_elsewhere
 
+_EPILOG = """\
+Exit codes: 0 no check fails, though there may be warnings, a tight fit among them; 1 a check fails: the job would not
+run; 2 wrong input; 3 no check fails, but the driver, the memory or the model's files could not be checked, without
+which it is unknown whether the job can start. Any other check that cannot be made, or not in time, is a warning.
+--python names the interpreter that will run the job; without it, it is that of the launch line, of the active
+environment, or vramtop's own. Settings that only preflight uses are in the job file's [run] table: output_dir,
+save_total_limit, logging_dir, report_to, inference_endpoint, inference_key, required_environment.
+"""
+_BUDGET_SHARE = 0.75
+"""Share of ``--timeout`` for the estimate, so that it ends before the check that needs it times out."""
 _RESULTS = {0: "pass", 1: "failure", 3: "unknown"}
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the job, the machine, the method and the time limit."""
+    parser.epilog = _EPILOG
+    add_estimate_arguments(parser)
+    add_host_memory_argument(parser)
+    text = "time limit of each check (default: its own limit, 30 to 120 s)"
+    parser.add_argument("--timeout", type=positive_seconds, default=None, metavar="SECONDS", help=text)
+
+
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Print what each check says; 0: nothing fails, 1: something does, 3: whether the job may start cannot be told."""
+    """Print the outcome of each check; exit code 0: nothing fails, 1: a check fails, 3: cannot tell."""
     job, notes = job_from_options(options, launch)
     context = _context(options, job, launch)
-    outcomes = _outcomes(context, options)
+    outcomes = _run_checks(context, options)
     if options.json:
         print(json_text(_to_json(context, outcomes, notes)))
     else:
-        terminal = detect_output(ascii_only=options.ascii)
-        print("\n".join(preflight_lines(job.label, outcomes, terminal)))
+        output = detect_output(ascii_only=options.ascii)
+        print("\n".join(preflight_lines(job.label, outcomes, output)))
         for note in notes:
-            print(terminal.text(f"note: {note}"))
+            print(output.text(f"note: {note}"))
     return exit_code(outcomes)
 
 
-def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> Context:
+def _context(options: argparse.Namespace, job: Job, launch: Sequence[str] | None) -> CheckContext:
     context = prepare(
         job,
         _machine(options, job),
-        job_python(options.python, launch, job_environ(os.environ, launch)),
+        find_job_interpreter(options.python, launch, job_environment(os.environ, launch)),
         environ=os.environ,
         folder=Path.cwd(),
         launch=launch,
         method=options.method,
         worker_python=options.python,
-        seconds=min(BUDGET_SECONDS, (options.timeout or BUDGET_SECONDS) * 0.75),  # else the check itself is given up
+        seconds=min(ESTIMATE_TIMEOUT_SECONDS, (options.timeout or ESTIMATE_TIMEOUT_SECONDS) * _BUDGET_SHARE),
     )
-    refuse_nonsense(context)
+    validate_job(context)
     return context
 
 
 def _machine(options: argparse.Namespace, job: Job) -> Machine:
-    gpu, memory = elsewhere(options, job)
-    if memory:
-        rooms = rooms_elsewhere(gpu, memory, options.gpus or job.parallel.world_size)
-        return described_machine(rooms, gpu, _host(options))
-    seconds = min(DRIVER_SECONDS, options.timeout or DRIVER_SECONDS)
-    machine = this_machine(lambda found: named_gpus(options.gpu, found) if options.gpu else None, seconds=seconds)
-    return replace(machine, host=_host(options) or machine.host)
+    gpu, memory_bytes = described_gpu(options, job)
+    host = described_host(options)
+    if memory_bytes:
+        rooms = described_rooms(gpu, memory_bytes, options.gpus or job.parallel.world_size)
+        return described_machine(rooms, gpu, host)
+    seconds = min(DRIVER_TIMEOUT_SECONDS, options.timeout or DRIVER_TIMEOUT_SECONDS)
+    machine = this_machine(
+        lambda snapshot: gpu_indices(options.gpu, snapshot) if options.gpu else None, seconds=seconds
+    )
+    return replace(machine, host=host or machine.host)
 
 
-def _host(options: argparse.Namespace) -> HostRam | None:
-    return HostRam(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
-
-
-def _outcomes(context: Context, options: argparse.Namespace) -> tuple[Outcome, ...]:
-    """What the checks say; while they run, a terminal shows which are still at it."""
-    names = [check.name for check in CHECKS]
+def _run_checks(context: CheckContext, options: argparse.Namespace) -> tuple[CheckResult, ...]:
+    """Run all checks; a terminal shows which are still running."""
+    running = [check.name for check in CHECKS]
     with Progress(quiet=options.json) as progress:
 
-        def told(outcome: Outcome) -> None:
-            names.remove(outcome.name)
-            progress(f"checking: {', '.join(names)}")
+        def on_outcome(outcome: CheckResult) -> None:
+            running.remove(outcome.name)
+            progress(f"checking: {', '.join(running)}")
 
-        return run_checks(context, seconds=options.timeout, told=told)
+        return run_checks(context, seconds=options.timeout, told=on_outcome)
 
 
-def _to_json(context: Context, outcomes: Sequence[Outcome], notes: Sequence[str]) -> dict[str, object]:
+def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> dict[str, object]:
     return {
         "schema": 1,
         "job": context.job.label,
         "result": _RESULTS[exit_code(outcomes)],
-        "python": {"path": str(context.python.path), "origin": context.python.origin},
+        "python": {"path": str(context.interpreter.path), "origin": context.interpreter.origin},
         "checks": [outcome.to_json() for outcome in outcomes],
         "notes": list(notes),
     }

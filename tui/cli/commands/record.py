@@ -15,44 +15,56 @@ from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter
 from vramtop.monitor.sources.sampler import Sampler
 
+from ..arguments import positive_seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the file and the times."""
+    parser.add_argument("file", metavar="FILE", help="the recording, such as run.jsonl.gz")
+    parser.add_argument("--seconds", type=positive_seconds, default=None, help="stop after this time")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    parser.add_argument(
+        "--interval", type=positive_seconds, default=1.0, metavar="SECONDS", help="time between readings (default: 1)"
+    )
+
 
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Record until interrupted, or for ``--seconds``; exit code 0, or 3 where no reading came in."""
+    """Record until interrupted, or for ``--seconds``; exit code 0, or 3 if there was no reading."""
     del launch
     path = Path(options.file)
-    done = threading.Event()
-    failed: list[VramtopError] = []
-    written = 0
+    stop = threading.Event()
+    errors: list[VramtopError] = []
+    count = 0
 
-    def keep(snapshot: Snapshot) -> None:
-        nonlocal written
-        writer.write(snapshot)  # what it raises ends the sampler, which says so
-        written += 1
+    def write(snapshot: Snapshot) -> None:
+        nonlocal count
+        writer.write(snapshot)  # an error ends the sampler, which passes it to fail()
+        count += 1
 
     def fail(error: VramtopError) -> None:
-        failed.append(error)
-        done.set()
+        errors.append(error)
+        stop.set()
 
     def end(number: int, frame: FrameType | None) -> None:
         del number, frame
-        done.set()
+        stop.set()
 
     source = NvmlSource()
-    source.open()  # without a driver there is nothing to record, and no file to leave behind
+    source.open()  # without a driver this raises before a file is created
     source.close()
     with RecordingWriter(path, overwrite=options.overwrite) as writer:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, end)
-        sampler = Sampler(NvmlSource(), options.interval, keep, fail, retry_seconds=None)
+        sampler = Sampler(NvmlSource(), options.interval, write, fail, retry_seconds=None)
         sampler.start()
         if sys.stderr.isatty():
-            print(f"recording to {path}, Ctrl-C ends it", file=sys.stderr)
-        done.wait(options.seconds)
+            print(f"recording to {path}, Ctrl-C stops", file=sys.stderr)
+        stop.wait(options.seconds)
         sampler.stop()
-    if failed:
-        raise failed[0]
-    if not written:
-        raise CannotTellError(f"{path}: nothing was recorded: no reading has come in; the driver may hang")
-    count = "1 snapshot" if written == 1 else f"{written} snapshots"
-    print(json.dumps({"file": str(path), "snapshots": written}) if options.json else f"{path}: {count}")
+    if errors:
+        raise errors[0]
+    if not count:
+        raise CannotTellError(f"{path}: nothing was recorded: there was no reading; the driver may hang")
+    snapshots = "1 snapshot" if count == 1 else f"{count} snapshots"
+    print(json.dumps({"file": str(path), "snapshots": count}) if options.json else f"{path}: {snapshots}")
     return 0

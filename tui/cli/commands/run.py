@@ -8,11 +8,16 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.probe.launch import probed_environment
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Set the usage line; the command itself stands after ``--``."""
+    parser.usage = "vramtop run -- COMMAND [ARGUMENT ...]"
+
+
 def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
-    """Become the command; returns only where it cannot be started.
+    """Replace this process with the command; returns only if it cannot be started.
 
     Raises:
-        InputError: there is no command, or it cannot be started.
+        InputError: no command is given, or it cannot be started.
     """
     del options
     if not launch:

@@ -1,4 +1,4 @@
-"""``vramtop fit JOB --wait``: wait until the job fits, promise it the room, and start it, or say so."""
+"""``vramtop fit JOB --wait``: wait until the job fits, reserve its memory, and start it or report."""
 
 import argparse
 import os
@@ -10,45 +10,60 @@ from dataclasses import dataclass
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.board.fit import Fit, Room, fit
-from vramtop.monitor.board.runs import start_time_of
+from vramtop.monitor.board.fit_check import DeviceCapacity, FitResult, check_fit
+from vramtop.monitor.board.run_tracker import start_time_of
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
 from ...draw.text_output import printable
+from ..arguments import positive_seconds
 
-START_SECONDS = 120.0
-"""For so long a promise holds for whoever waited and starts the job itself."""
+RESERVATION_SECONDS = 120.0
+"""How long memory stays reserved after vramtop ends for a caller that starts the job itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """What is waited for, and how.
+class WaitRequest:
+    """What to wait for.
 
     Args:
         budget: of the job.
-        read: this machine's GPUs, as they are now.
-        rooms: what they can give, by a snapshot; what is promised and committed is taken off.
-        interval: seconds between two looks.
+        read: reads this machine's GPUs.
+        rooms: what the GPUs of a snapshot can give, without what is reserved and committed.
+        interval: seconds between two readings.
         timeout: seconds after which to give up; None: never.
-        program: the command to become; empty: say so and end.
-        judge: whether a budget fits these rooms; ``fit`` itself looks at the GPUs alone.
+        program: the command to start; empty: report and end.
+        judge: whether a budget fits these GPUs; ``fit`` itself ignores the host's RAM.
     """
 
     budget: Budget
     read: Callable[[], Snapshot]
-    rooms: Callable[[Snapshot], Sequence[Room]]
+    rooms: Callable[[Snapshot], Sequence[DeviceCapacity]]
     interval: float
     timeout: float | None
     program: Sequence[str]
-    judge: Callable[[Budget, Sequence[Room]], Fit] = fit
+    judge: Callable[[Budget, Sequence[DeviceCapacity]], FitResult] = check_fit
+
+
+def add_wait_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that wait for GPUs of this machine."""
+    group = parser.add_argument_group("waiting")
+    group.add_argument(
+        "--wait", action="store_true", help="wait until the job fits on GPUs of this machine; then exit code 0"
+    )
+    text = "give up after this time, with the exit code of the verdict"
+    group.add_argument("--timeout", type=positive_seconds, metavar="SECONDS", help=text)
+    text = "time between readings (default: 2)"
+    group.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS", help=text)
+    text = "then run this command on the GPUs that were found (the rest of the line; without one, the launch line)"
+    group.add_argument("--exec", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
 
 
 def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) -> tuple[str, ...]:
-    """The command after ``--exec``, else the launch line itself; empty without ``--exec``.
+    """Return the command after ``--exec``, or the launch line if there is none; empty without ``--exec``.
 
     Raises:
-        InputError: there is none, or no such program.
+        InputError: there is no command, or no such program.
     """
     if options.exec is None:
         return ()
@@ -60,44 +75,48 @@ def program_to_start(options: argparse.Namespace, launch: Sequence[str] | None) 
     return program
 
 
+def _print_status(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def wait_until_it_fits(
-    asked: Wait,
+    request: WaitRequest,
     *,
     reservations: Reservations | None = None,
-    say: Callable[[str], None] = lambda sentence: print(sentence, file=sys.stderr, flush=True),
+    report: Callable[[str], None] = _print_status,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Fit:
-    """Look again and again until the job fits, and promise it the room; gives the last verdict.
+) -> FitResult:
+    """Read the GPUs until the job fits, reserve its memory, and return the last verdict.
 
     Raises:
-        CannotTellError: the GPUs cannot be read, or no promise can be made.
+        CannotTellError: the GPUs cannot be read, or the memory cannot be reserved.
     """
     reservations = reservations or Reservations()
-    end = None if asked.timeout is None else clock() + asked.timeout
-    told: str | None = None
+    deadline = None if request.timeout is None else clock() + request.timeout
+    reported: str | None = None
     while True:
         with reservations.locked():
-            snapshot = asked.read()
-            found = asked.judge(asked.budget, asked.rooms(snapshot))
-            if found.verdict == "fits":
-                reservations.add(_promise(asked, found))
-                return found
-        if end is not None and clock() >= end:
-            return found
-        if found.sentence != told:
-            told = found.sentence
-            say(f"waiting: {printable(told)}")
-        sleep(asked.interval if end is None else max(0.0, min(asked.interval, end - clock())))
+            snapshot = request.read()
+            verdict = request.judge(request.budget, request.rooms(snapshot))
+            if verdict.verdict == "fits":
+                reservations.add(_reservation(request, verdict))
+                return verdict
+        if deadline is not None and clock() >= deadline:
+            return verdict
+        if verdict.sentence != reported:
+            reported = verdict.sentence
+            report(f"waiting: {printable(reported)}")
+        sleep(request.interval if deadline is None else max(0.0, min(request.interval, deadline - clock())))
 
 
-def exec_program(program: Sequence[str], found: Fit) -> None:
-    """Run the command in this process's place, on the GPUs that it was promised.
+def exec_program(program: Sequence[str], verdict: FitResult) -> None:
+    """Replace this process with the command, on the GPUs that are reserved for it.
 
     Raises:
         InputError: it cannot be started.
     """
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(found.devices)}
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(verdict.cuda_devices)}
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -106,16 +125,16 @@ def exec_program(program: Sequence[str], found: Fit) -> None:
         raise InputError(f"--exec {program[0]}: it cannot be started: {error.strerror}") from None
 
 
-def _promise(asked: Wait, found: Fit) -> Reservation:
-    """For the command that this process becomes; else for whoever waited for this process to end."""
-    pid = os.getpid() if asked.program else os.getppid()
+def _reservation(request: WaitRequest, verdict: FitResult) -> Reservation:
+    """Reserve for the command that this process becomes; without one, for the parent that waited for this process."""
+    pid = os.getpid() if request.program else os.getppid()
     started = start_time_of(pid)
     if started is None:
-        raise CannotTellError(f"Process {pid}, for which the room would be kept, has ended.")
+        raise CannotTellError(f"Process {pid}, for which the memory would be reserved, has ended.")
     return Reservation(
         pid=pid,
         start_time=started,
-        job=asked.budget.job.label,
-        gpus={room.device: size for room, size in found.taken},
-        until=None if asked.program else time.time() + START_SECONDS,
+        job=request.budget.job.label,
+        gpus={room.cuda_device: size for room, size in verdict.bytes_by_device},
+        until=None if request.program else time.time() + RESERVATION_SECONDS,
     )

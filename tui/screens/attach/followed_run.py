@@ -13,9 +13,9 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
-from vramtop.monitor.attach.attach import Attachment
+from vramtop.monitor.attach.read_run import Attachment
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
-from vramtop.monitor.board.diagnose import why
+from vramtop.monitor.board.diagnose import diagnose
 from vramtop.monitor.board.divergence_status import Status
 from vramtop.monitor.snapshot.history import History
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey
@@ -157,12 +157,12 @@ class FollowedRun(Vertical):
             return {}
         present = {row.process.key for row in self.rows}
         if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
-            attachment = attachment.seated([gpu.reading for gpu in board.gpus])
+            attachment = attachment.with_gpu_assignments([gpu.reading for gpu in board.gpus])
         placements: dict[ProcessKey, RankPlacement] = {}
         for rank in attachment.ranks:
             key = rank.pid, rank.start_time
             missing = NOT_ON_GPU_YET if key in present else missing_reason(board, (key,), self._is_running)
-            gpu = "-" if rank.seat.gpu is None else str(rank.seat.gpu)
+            gpu = "-" if rank.gpu_assignment.gpu is None else str(rank.gpu_assignment.gpu)
             placements[key] = RankPlacement(rank.rank, gpu, missing.short)
         return placements
 
@@ -182,7 +182,7 @@ class FollowedRun(Vertical):
             self._explain_task.cancel()
             self.query_one(RankView).show_explanation(Content())
             return
-        high = comparison.high_water
+        high = comparison.peak_usage
         held = (high.size_bytes if high else comparison.observed_bytes) or 0
         steps = round(held / max(1.0, _EXPLAIN_STEP * budget.peak.device_bytes))
         divergence = (id(budget), row.key, steps, row.process.counters is not None, comparison.status)
@@ -190,8 +190,8 @@ class FollowedRun(Vertical):
             return
         self._explained = divergence
         assumed = [f.key for f in attachment.reading.findings if not f.written] if attachment else []
-        estimate = partial(self._estimate, environ=attachment.environ_hf if attachment else None)
-        self._explain_task.submit(lambda: why(budget, comparison, row.process, estimate, assumed=assumed))
+        estimate = partial(self._estimate, environ=attachment.estimate_environ if attachment else None)
+        self._explain_task.submit(lambda: diagnose(budget, comparison, row.process, estimate, assumed=assumed))
 
 
 def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
@@ -212,7 +212,7 @@ def is_only_in_recording(board: Board | None, pid: int) -> bool:
     """Return True if the process is known from a recording only: a local process with its pid is another one."""
     if board is None or board.snapshot.source.kind == "nvml":
         return False
-    return any(row.process.pid == pid for row in (*board.processes, *board.ended))
+    return any(row.process.pid == pid for row in (*board.processes, *board.ended_processes))
 
 
 def with_start_times(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:

@@ -1,4 +1,4 @@
-"""Keys of the attach screen."""
+"""Keys and layout of the attach screen."""
 
 from textual.binding import Binding, BindingType
 
@@ -26,3 +26,11 @@ ATTACH_KEYS: list[BindingType] = [
     Binding("left_square_bracket", "run(-1)", "Run before", show=False),
     Binding("x", "dismiss_run", "Dismiss", tooltip="dismiss this run: an ended one stays until then"),
 ]  # fmt: skip
+
+ATTACH_LAYOUT = """
+AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
+AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
+AttachScreen.-narrow.-settings #settings { display: block; }
+AttachScreen.-narrow.-settings #memory { display: none; }
+AttachScreen.-unreadable #settings { display: none; }
+"""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.divergence_status import HighWater
+from vramtop.monitor.board.divergence_status import PeakUsage
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from ...draw.cell_text import CellText, status_tone
@@ -97,8 +97,8 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
         mark = STATUSES[comparison.status]
         status = CellText(f"{mark.letter} {mark.word}", tone)
         phase = PHASES[comparison.phase][1] if comparison.phase else ""
-        if comparison.high_water:
-            peak, known = format_gib(comparison.high_water.size_bytes), _known_by(comparison.high_water)
+        if comparison.peak_usage:
+            peak, known = format_gib(comparison.peak_usage.size_bytes), _known_by(comparison.peak_usage)
     ended = row.ended_at is not None
     texts: dict[RankColumn, CellText] = {
         "RANK": CellText("-" if rank is None else str(rank)),
@@ -128,7 +128,7 @@ def _missing_row(key: ProcessKey, place: RankPlacement) -> RankRow:
     return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
 
 
-def _known_by(high: HighWater) -> str:
-    if high.how == "seen":
-        return "seen" if high.every_seconds is None else f"seen {high.every_seconds:.1f} s"
-    return {"probe": "probe", "accounting": "driver"}[high.how]
+def _known_by(high: PeakUsage) -> str:
+    if high.source == "seen":
+        return "seen" if high.interval_seconds is None else f"seen {high.interval_seconds:.1f} s"
+    return {"probe": "probe", "accounting": "driver"}[high.source]

@@ -14,8 +14,8 @@ from textual.widgets import Input
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.estimation import estimate
-from vramtop.monitor.attach.attach import Attachment, attach
-from vramtop.monitor.attach.saved_answers import Answers, run_key
+from vramtop.monitor.attach.read_run import Attachment, read_run
+from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board, RunRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessKey, WatchedJob
@@ -30,7 +30,7 @@ from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
 from ..step.live_step import LiveStepScreen
 from .followed_run import FollowedRun, find_run, is_only_in_recording, with_start_times
-from .keys import ATTACH_KEYS
+from .keys import ATTACH_KEYS, ATTACH_LAYOUT
 from .pid_chooser import PidChooser
 from .rank_table import RankTable
 from .rank_view import RankView
@@ -62,22 +62,16 @@ class AttachScreen(Screen[None]):
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
     BINDINGS: ClassVar[list[BindingType]] = ATTACH_KEYS
-    DEFAULT_CSS = """
-    AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
-    AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
-    AttachScreen.-narrow.-settings #settings { display: block; }
-    AttachScreen.-narrow.-settings #memory { display: none; }
-    AttachScreen.-unreadable #settings { display: none; }
-    """
+    DEFAULT_CSS = ATTACH_LAYOUT
 
     def __init__(
         self,
         watchlist: Watchlist,
         *,
-        attach: AttachFunction = attach,
+        attach: AttachFunction = read_run,
         estimate: EstimateFunction = estimate,
         refine: EstimateFunction | None = None,
-        answers: Answers | None = None,
+        answers: SavedAnswers | None = None,
         attached: MutableMapping[ProcessKey, Attachment] | None = None,
         board: Board | None = None,
         pid: int | None = None,
@@ -95,7 +89,7 @@ class AttachScreen(Screen[None]):
         self._budget: Budget | None = None
         self._edited_field = "model.id"
         self._delayed: Timer | None = None
-        answers = answers or Answers()
+        answers = answers or SavedAnswers()
         self._answer_writer = AnswerWriter(
             answers, self.call_later, partial(self.notify, severity="warning", markup=False)
         )
@@ -107,15 +101,15 @@ class AttachScreen(Screen[None]):
             on_read=self._show_attachment,
             on_error=self._show_unread,
         )
+        self._step = LiveStepScreen(self)
         self._estimates = JobEstimates(
             estimate,
             refine,
             self.call_later,
             on_budget=self._follow_with_budget,
             on_error=self._show_estimate_error,
-            on_not_refined=lambda reason: self._step.show_not_refined(reason),
+            on_not_refined=self._step.show_not_refined,
         )
-        self._step = LiveStepScreen(self, self._estimates)
 
     def compose(self) -> ComposeResult:
         """The choice of a process, or the run."""
@@ -195,9 +189,9 @@ class AttachScreen(Screen[None]):
         run = self._shown_run
         if run is None:
             return
-        self._watchlist.dismiss(run.pids)
+        self._watchlist.dismiss_runs(run.pids)
         self._reader.forget(run.pids)
-        self._board = self._watchlist.again()
+        self._board = self._watchlist.rebuild_board()
         self.notify(f"{run.job.label} is no longer followed.", markup=False)
         if self._runs:
             self._open_run(self._runs[0].pids)
@@ -215,7 +209,7 @@ class AttachScreen(Screen[None]):
         attachment = self._attachment
         if attachment is not None:
             self._answer_writer.remove_all()
-            self._watchlist.dismiss(self._keys)
+            self._watchlist.dismiss_runs(self._keys)
             self.notify("Forgotten: what you had filled in for this command line.")
             self._read(attachment.pid, attachment.start_time, recall=False)
 
@@ -226,14 +220,14 @@ class AttachScreen(Screen[None]):
         if budget is None:
             self.notify("There is no budget for this process yet, so there is no step to draw.", severity="warning")
         else:
-            self._step.open(budget, card_bytes=row.gpu.total_bytes if row else None)
+            self._step.open(budget, self._estimates, card_bytes=row.gpu.total_bytes if row else None)
 
     def action_choose(self, failure: str = "") -> None:
         """Ask for another process; ``failure`` says why the last one could not be read."""
         self._reader.cancel()
+        self._estimates.cancel()
         self._pid, self._keys, self._attachment = None, (), None
         chooser = self.query_one(PidChooser)
-        self._show_chooser(shown=True)
         self._show_run()
         if self._board:
             chooser.show_board(self._board)
@@ -253,7 +247,6 @@ class AttachScreen(Screen[None]):
         """Show this run, and read the first of its processes."""
         self._keys, self._attachment, self._budget = keys, None, None
         self.query_one(FollowedRun).remove_form()
-        self._show_chooser(shown=False)
         self._show_problem(None)
         self._show_run()
         self._read(*self._keys[0])
@@ -273,7 +266,7 @@ class AttachScreen(Screen[None]):
     async def _show_attachment(self, attachment: Attachment) -> None:
         """Show the job of a process that was read, and estimate it."""
         keys = self._reader.remember(attachment)
-        known = next((run.job for run in self._watchlist.watched() if set(keys) & set(run.pids)), None)
+        known = next((run.job for run in self._watchlist.runs() if set(keys) & set(run.pids)), None)
         try:
             job = known or attachment.reading.job()
         except VramtopError as error:
@@ -312,7 +305,7 @@ class AttachScreen(Screen[None]):
             return
         form = self.query_one(JobForm)
         if job := form.job:
-            options = {"environ": attachment.environ_hf, "python": attachment.worker_python}
+            options = {"environ": attachment.estimate_environ, "python": attachment.worker_python}
             self._estimates.estimate(job, **options)
             self._estimates.refine(job, **options)
         else:
@@ -320,32 +313,25 @@ class AttachScreen(Screen[None]):
 
     def _follow_with_budget(self, budget: Budget) -> None:
         """Compare the run with this budget from now on, unless a better one of the same job is known."""
-        if self._attachment is None:
-            return
         if self._budget is not None and not is_better_estimate(budget, self._budget):
             budget = self._budget
         self._budget = budget
         self.query_one(JobForm).settle()
         self._show_problem(None)
         self._answer_writer.save()
-        self._step.update(budget)
-        self._watchlist.refine(budget)
-        self._watchlist.watch(WatchedJob(job=budget.job, pids=self._keys))
-        self._board = self._watchlist.again() or self._board
+        self._step.update(budget, self._estimates)
+        self._watchlist.set_budget(budget)
+        self._watchlist.add_run(WatchedJob(job=budget.job, pids=self._keys))
+        self._board = self._watchlist.rebuild_board() or self._board
         self._show_run()
 
     def _show_estimate_error(self, sentence: str) -> None:
-        if self._attachment is not None:
-            self.query_one(JobForm).complain(self._edited_field, sentence)
-            self._show_problem(sentence)
+        self.query_one(JobForm).complain(self._edited_field, sentence)
+        self._show_problem(sentence)
 
     def _show_problem(self, sentence: str | None) -> None:
         note = " Until then the last settings count." if self._budget and sentence else ""
         self.query_one(FollowedRun).show_problem(f"{sentence}{note}" if sentence else None)
-
-    def _show_chooser(self, *, shown: bool) -> None:
-        self.query_one(PidChooser).display = shown
-        self.query_one(FollowedRun).display = not shown
 
     def _focus_on(self, form: JobForm | None) -> None:
         """Move the focus to the form, or to the run; narrow terminals show only one of them."""
@@ -355,8 +341,10 @@ class AttachScreen(Screen[None]):
 
     @on(Resize)
     def _show_run(self) -> None:
-        """Draw the names of the runs, and the run that is shown."""
+        """Draw the names of the runs, and the run that is shown or the choice of a process."""
         self._keys = with_start_times(self._board, self._keys)
+        self.query_one(PidChooser).display = not self._keys
+        self.query_one(FollowedRun).display = bool(self._keys)
         self.query_one("#title", StaticLines).show(run_tabs(self._runs, self._keys, self.size.width - 2))
         if self._keys:
             self.query_one(FollowedRun).show(self._board, self._keys, self._attachment, self._budget)

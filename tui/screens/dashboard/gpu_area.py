@@ -50,7 +50,7 @@ class GpuArea:
 
     def select(self, board: Board, position: int) -> None:
         """Select the GPU or MIG device at this position."""
-        self._selected = board.shown[position].reading.key, position
+        self._selected = board.displayed_gpus[position].reading.key, position
 
     def show(self, board: Board, layout: DashboardLayout, *, width: int, feed: FeedStatus, history: History) -> None:
         """Show the GPUs of the board.
@@ -69,22 +69,22 @@ class GpuArea:
         rows.display = not layout.panels
         titles.display = layout.titles
         opened.display = layout.open_panel
-        stale = [_stale_seconds(gpu, board, feed) for gpu in board.shown]
+        stale = [_stale_seconds(gpu, board, feed) for gpu in board.displayed_gpus]
         if layout.panels:
-            self._fill_panels(panels, layout, len(board.shown))
+            self._fill_panels(panels, layout, len(board.displayed_gpus))
             shape = PanelShape(width=width // layout.columns, graph_height=layout.graph_height)
-            for panel, gpu, age in zip(self._panels, board.shown, stale, strict=True):
+            for panel, gpu, age in zip(self._panels, board.displayed_gpus, stale, strict=True):
                 _show_panel(panel, gpu, board, shape, stale_seconds=age, history=history)
             return
-        selected = self._selected_position(board.shown)
-        row_width = width - (layout.gpu_height < len(board.shown))  # the scrollbar
-        name_width = gpu_name_width(board.shown)
+        selected = self._selected_position(board.displayed_gpus)
+        row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
+        name_width = gpu_name_width(board.displayed_gpus)
         rows.styles.height = layout.gpu_height
         titles.show(gpu_row_titles(row_width, names=name_width))
-        rows.show_gpus(board.shown, width=row_width, name_width=name_width, selected=selected, stale=stale)
+        rows.show_gpus(board.displayed_gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
         if layout.open_panel:
             shape = PanelShape(width=width, graph_height=layout.graph_height)
-            gpu, age = board.shown[selected], stale[selected]
+            gpu, age = board.displayed_gpus[selected], stale[selected]
             _show_panel(opened, gpu, board, shape, stale_seconds=age, history=history)
 
     def _fill_panels(self, container: Container, layout: DashboardLayout, count: int) -> None:
@@ -120,4 +120,4 @@ def _stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
     if not reading.read_at or (reading.used_bytes is None and not reading.mig):
         return None
     age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
-    return age if reading.is_old or age > STALE_INTERVALS * feed.interval else None
+    return age if reading.is_stale or age > STALE_INTERVALS * feed.interval else None

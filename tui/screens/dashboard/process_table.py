@@ -127,7 +127,7 @@ class ProcessTable(ScrollView, can_focus=True):
     def show_board(self, board: Board, *, width: int) -> None:
         """Show the board's processes in a table of this width."""
         self._all = table_rows(board)
-        gpu_width = max((len(gpu.reading.label) for gpu in board.shown), default=0)
+        gpu_width = max((len(gpu.reading.label) for gpu in board.displayed_gpus), default=0)
         columns = columns_for(width - self.scrollbar_size_vertical, _GAP, gpu_width=gpu_width)
         if columns != self._columns:
             self._columns = columns

@@ -54,7 +54,7 @@ class DashboardScreen(Screen[None]):
         Binding("s", "sort", "Sort", tooltip="sort the processes by the next column, marked ↓ in its title"),
         Binding(
             "k", "terminate", "Kill",
-            tooltip="terminate the process under the cursor: asks first, and again before SIGKILL; not with --read-only",
+            tooltip="terminate the process under the cursor: asks first, also before SIGKILL; not with --read-only",
         ),
         Binding("k", "explain_refusal", show=False),
         Binding("r", "app.record", "Rec", tooltip="record to a file, and stop recording"),
@@ -212,7 +212,7 @@ class DashboardScreen(Screen[None]):
         row, board, app = self.selected_process, self.app.board, self.app
         if row is not None and row.ended_at is not None and board is not None:
             pids = next((run.pids for run in board.runs if row.process.key in run.pids), (row.process.key,))
-            app.watchlist.dismiss(pids)
+            app.watchlist.dismiss_runs(pids)
             app.rebuild_board()
             return
         jobs = app.watchlist.pending()
@@ -255,7 +255,7 @@ class DashboardScreen(Screen[None]):
         self._draw()
 
     def _unpin(self, job: Job) -> None:
-        self.app.watchlist.unpend(job)
+        self.app.watchlist.remove_pending(job)
         self.notify(f"{job.label} is no longer pending.", markup=False)
 
     def _show_no_match(self) -> None:
@@ -284,8 +284,8 @@ class DashboardScreen(Screen[None]):
         return plan_layout(
             width=self._area.width,
             height=height,
-            gpus=len(board.shown),
-            processes=len(board.processes) + len(board.shown),
+            gpus=len(board.displayed_gpus),
+            processes=len(board.processes) + len(board.displayed_gpus),
             pending=len(board.pending),
             budgets=any(gpu.expected_bytes is not None for gpu in board.gpus),
         )

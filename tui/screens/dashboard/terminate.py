@@ -36,7 +36,7 @@ class TerminateScreen(ModalScreen[bool]):
 
     Args:
         row: the process, on the GPU where it was selected.
-        ending: signals and watches the process.
+        termination: signals and watches the process.
         board: the latest board.
     """
 
@@ -62,10 +62,10 @@ class TerminateScreen(ModalScreen[bool]):
     TerminateScreen Button { margin: 0 2 0 0; }
     """
 
-    def __init__(self, row: ProcessRow, ending: ProcessTermination, board: Board) -> None:
+    def __init__(self, row: ProcessRow, termination: ProcessTermination, board: Board) -> None:
         super().__init__()
         self._row = row
-        self._ending = ending
+        self._termination = termination
         self._board = board
         self._refused: str | None = None
         self._shows_end = False
@@ -130,7 +130,7 @@ class TerminateScreen(ModalScreen[bool]):
 
     def _send(self, *, force: bool) -> None:
         try:
-            self._ending.send(force=force)
+            self._termination.send(force=force)
         except NotTerminatedError as error:
             self._refused = error.message
         self._refresh_state()
@@ -139,18 +139,18 @@ class TerminateScreen(ModalScreen[bool]):
         """Draw the details and the status, and offer what can be done now."""
         if not self.is_mounted or not self.size.width:
             return
-        ending = self._ending
+        termination = self._termination
         scroll = self.query_one(VerticalScroll)
         scroll.styles.max_height = max(3, self.size.height - _FRAME_LINES)
         width = (self.query_one("#box").content_size.width or 60) - 1
-        details = termination_details(self._row, self._board, ending, width=width, age=self.app.feed.age_seconds)
+        details = termination_details(self._row, self._board, termination, width=width, age=self.app.feed.age_seconds)
         self.query_one("#details", StaticLines).show(details, layout=True)
-        self.query_one("#status", StaticLines).show(termination_status(ending, self._refused), layout=True)
-        self._shows_end = ending.ended
-        alive = not ending.ended and self._refused is None
-        self._offer("terminate", alive and ending.sent is None)
-        self._offer("kill", alive and ending.overdue)
-        asks = alive and ending.sent is None
+        self.query_one("#status", StaticLines).show(termination_status(termination, self._refused), layout=True)
+        self._shows_end = termination.ended
+        alive = not termination.ended and self._refused is None
+        self._offer("terminate", alive and termination.sent is None)
+        self._offer("kill", alive and termination.overdue)
+        asks = alive and termination.sent is None
         self.query_one("#leave", Button).label = "Leave it" if asks else "Close"
         self.query_one("#box").border_subtitle = "Esc leaves it alone" if asks else "Esc closes"
 
@@ -187,31 +187,31 @@ class Terminations:
         """Ask about a process, or say why it may not be terminated."""
         key = row.process.key
         try:
-            ending = self._unfinished.pop(key, None) or ProcessTermination(row.process)
+            termination = self._unfinished.pop(key, None) or ProcessTermination(row.process)
         except NotTerminatedError as error:
             self._screen.notify(error.message, severity="warning", markup=False)
             return
         self._reported.discard(key)
         self._screen.app.push_screen(
-            TerminateScreen(row, ending, board), lambda shown: self._watch(ending, end_shown=bool(shown))
+            TerminateScreen(row, termination, board), lambda shown: self._watch(termination, end_shown=bool(shown))
         )
 
-    def _keep(self, ending: ProcessTermination, *, said: bool) -> None:
-        if ending.sent is None or end_shown:
-            ending.close()
+    def _watch(self, termination: ProcessTermination, *, end_shown: bool) -> None:
+        if termination.sent is None or end_shown:
+            termination.close()
             return
-        self._unfinished[ending.process.key] = ending
+        self._unfinished[termination.process.key] = termination
         if self._timer is None:
             self._timer = self._screen.set_interval(1.0, self._refresh_state)
         self._timer.resume()
 
     def _refresh_state(self) -> None:
-        for key, ending in list(self._unfinished.items()):
-            if ending.ended:
-                self._screen.notify(termination_status(ending, None).plain, markup=False)
+        for key, termination in list(self._unfinished.items()):
+            if termination.ended:
+                self._screen.notify(termination_status(termination, None).plain, markup=False)
                 self._unfinished.pop(key).close()
-            elif ending.overdue and key not in self._reported:
-                words = f"Process {key[0]}: {still_running_text(ending)} k asks again."
+            elif termination.overdue and key not in self._reported:
+                words = f"Process {key[0]}: {still_running_text(termination)} k asks again."
                 self._screen.notify(words, severity="warning", markup=False)
                 self._reported.add(key)
         if not self._unfinished and self._timer:

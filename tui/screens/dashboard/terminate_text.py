@@ -20,25 +20,25 @@ _MAX_COMMAND_LINES = 4
 
 
 def termination_details(
-    row: ProcessRow, board: Board, ending: ProcessTermination, *, width: int, age: float | None = None
+    row: ProcessRow, board: Board, termination: ProcessTermination, *, width: int, age: float | None = None
 ) -> Content:
     """Return what the process is, what it holds, and what depends on it.
 
     Args:
         row: the process, on the GPU where it was selected.
         board: the latest board.
-        ending: signals and watches the process.
+        termination: signals and watches the process.
         width: cells that a line may take.
         age: seconds since those figures were read, if they are stale.
     """
-    process = ending.process
+    process = termination.process
     user = printable(process.user or "n/a")
     entries = [
         ("pid", str(process.pid), ""),
         (
             "user",
-            f"{user}{SEPARATOR}not you" if ending.is_other_users else user,
-            "bold" if ending.is_other_users else "",
+            f"{user}{SEPARATOR}not you" if termination.is_other_users else user,
+            "bold" if termination.is_other_users else "",
         ),
         ("command", printable(process.command or process.name or "n/a"), ""),
         ("holds", _held(row, board) + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
@@ -46,43 +46,47 @@ def termination_details(
         ("job", _job(process, board), ""),
     ]
     entries += [("", words, "$text-warning") for words in _related(process, board)]
-    if ending.uncertainty:
-        entries.append(("!", ending.uncertainty, "$text-warning"))
+    if termination.uncertainty:
+        entries.append(("!", termination.uncertainty, "$text-warning"))
     return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
 
 
-def termination_status(ending: ProcessTermination, refused: str | None) -> Content:
+def termination_status(termination: ProcessTermination, refused: str | None) -> Content:
     """Return what a signal would do, the state after one, or the outcome.
 
     Args:
-        ending: signals and watches the process.
+        termination: signals and watches the process.
         refused: why the last signal could not be sent.
     """
-    if ending.ended:
-        after = f"{ending.seconds:.1f} s after {ending.sent.name}" if ending.sent else "by itself; no signal was sent"
-        return Content.styled(f"✓ Process {ending.process.pid} has ended {after}.", "$text-success")
+    if termination.ended:
+        after = (
+            f"{termination.seconds:.1f} s after {termination.sent.name}"
+            if termination.sent
+            else "by itself; no signal was sent"
+        )
+        return Content.styled(f"✓ Process {termination.process.pid} has ended {after}.", "$text-success")
     if refused:
         return Content.styled(f"✗ {printable(refused)}", "$text-error")
-    if ending.sent is None:
+    if termination.sent is None:
         return Content.styled("SIGTERM asks it to end. What it has not saved is lost.", MUTED)
-    return Content.styled(still_running_text(ending), "$text-warning" if ending.overdue else "")
+    return Content.styled(still_running_text(termination), "$text-warning" if termination.overdue else "")
 
 
-def still_running_text(ending: ProcessTermination) -> str:
+def still_running_text(termination: ProcessTermination) -> str:
     """Return the state of a process that has not ended after a signal."""
-    signal = ending.sent.name if ending.sent else "SIGTERM"
+    signal = termination.sent.name if termination.sent else "SIGTERM"
     hindrance = {
         None: "",
         "stopped": " It is stopped, as by Ctrl-Z, and takes SIGTERM only when it goes on.",
         "in the kernel": " It waits inside the kernel, often for the GPU's driver, and ends when that returns.",
-    }[ending.blocker]
-    if not ending.overdue:
-        left = f" SIGKILL is offered in {GRACE_SECONDS - ending.seconds:.0f} s." if signal == "SIGTERM" else ""
-        return f"… {signal} was sent {ending.seconds:.0f} s ago; it has not ended yet.{left}{hindrance}"
+    }[termination.blocker]
+    if not termination.overdue:
+        left = f" SIGKILL is offered in {GRACE_SECONDS - termination.seconds:.0f} s." if signal == "SIGTERM" else ""
+        return f"… {signal} was sent {termination.seconds:.0f} s ago; it has not ended yet.{left}{hindrance}"
     advice = (
         " SIGKILL ends it at once: nothing is saved, and no other process is notified." if signal == "SIGTERM" else ""
     )
-    return f"! Still there {format_duration(ending.seconds)} after {signal}.{advice}{hindrance}"
+    return f"! Still there {format_duration(termination.seconds)} after {signal}.{advice}{hindrance}"
 
 
 def _held(row: ProcessRow, board: Board) -> str:

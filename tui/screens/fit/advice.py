@@ -29,6 +29,11 @@ class Advice:
     sweeps: tuple[Sweep, ...] = ()
     """One over the micro-batch and one over the sequence length."""
 
+    @property
+    def can_plot(self) -> bool:
+        """True if every sweep has a point."""
+        return bool(self.sweeps) and all(sweep.points for sweep in self.sweeps)
+
 
 def find_advice(budget: Budget, capacity: Capacity, quick_estimator: QuickEstimatorFor) -> Advice:
     """Search for advice on the budget's job; the result is empty if the quick estimate has no rule for its model.
@@ -53,8 +58,10 @@ def _search(budget: Budget, capacity: Capacity, quick_estimate: EstimateJob) -> 
         return quick_estimate(job)
 
     found: tuple[Suggestion, ...] = ()
-    if capacity.rooms and capacity.verdict(budget) in ("does_not_fit", "tight"):
-        found = suggest(budget.job, budget, estimate, capacity.verdict, gpus=len(capacity.rooms), most=_MAX_SUGGESTIONS)
+    if capacity.devices and capacity.verdict(budget) in ("does_not_fit", "tight"):
+        found = suggest(
+            budget.job, budget, estimate, capacity.verdict, gpus=len(capacity.devices), most=_MAX_SUGGESTIONS
+        )
     limits, max_positions = capacity.limits(budget), getattr(quick_estimate, "max_positions", None)
 
     def sweep_over(axis: Axis) -> Sweep:

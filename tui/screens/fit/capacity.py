@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from vramtop.estimator.advice.suggestions import Suggestion
 from vramtop.estimator.budget.budget import Budget
-from vramtop.monitor.board.fit import Fit, Room, Verdict, fit, with_host
-from vramtop.monitor.host.host_memory import HostRoom
+from vramtop.monitor.board.fit_check import DeviceCapacity, FitResult, Verdict, check_fit, with_host_memory
+from vramtop.monitor.host.host_memory import HostRam
 
 from .sweep import GpuLimits
 
@@ -18,15 +18,15 @@ _STEP_BITS = 27
 class Capacity:
     """Decides whether budgets fit."""
 
-    rooms: tuple[Room, ...] = ()
-    host: HostRoom | None = None
+    devices: tuple[DeviceCapacity, ...] = ()
+    host: HostRam | None = None
 
-    def fit(self, budget: Budget) -> Fit:
+    def fit(self, budget: Budget) -> FitResult:
         """Return the GPUs that the job would take, and whether their memory is enough."""
-        found = fit(budget, self.rooms)
+        found = check_fit(budget, self.devices)
         if self.host is None:
             return found
-        return with_host(found, budget, self.host, ranks=max(1, min(len(budget.ranks), len(self.rooms))))
+        return with_host_memory(found, budget, self.host, ranks=max(1, min(len(budget.ranks), len(self.devices))))
 
     def verdict(self, budget: Budget) -> Verdict:
         """Return only the verdict of ``fit``."""
@@ -35,11 +35,11 @@ class Capacity:
     def limits(self, budget: Budget) -> GpuLimits:
         """Return the limits of the GPU that would have the least memory left with the job on it."""
         found = self.fit(budget)
-        chosen = [gpu for gpu in found.gpus if gpu.room in found.placed]
+        chosen = [gpu for gpu in found.gpus if gpu.device in found.rank_devices]
         tightest = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
         if tightest is None:
             return GpuLimits()
-        return GpuLimits(available_bytes=tightest.room.available_bytes, card_bytes=tightest.room.total_bytes)
+        return GpuLimits(available_bytes=tightest.device.available_bytes, card_bytes=tightest.device.total_bytes)
 
 
 def capacity_fingerprint(suggestions: Iterable[Suggestion], budget: Budget, capacity: Capacity) -> list[object]:

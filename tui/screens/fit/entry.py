@@ -34,7 +34,7 @@ def _open(app: BoardApp, job: Job | None) -> None:
     watchlist = app.watchlist
 
     def make_quick_estimator(job: Job) -> QuickEstimator:
-        return quick_estimator(job, gpu=None if job.target.gpu else watchlist.card)
+        return quick_estimator(job, gpu=None if job.target.gpu else watchlist.gpu_type)
 
     def keep_draft(job: Job) -> None:
         if job.model != ModelSpec():

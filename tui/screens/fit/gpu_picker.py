@@ -13,7 +13,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import Room, rooms_of
+from vramtop.monitor.board.fit_check import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
 _HERE = ""
@@ -66,7 +66,7 @@ class GpuPicker(Horizontal):
         """The typed count of GPUs of a catalogue model; None: one per rank, or the GPUs of this machine."""
         return self._count if self._chosen != _HERE else None
 
-    def rooms(self, ranks: int, *, pinned: Job | None = None) -> tuple[Room, ...]:
+    def devices(self, ranks: int, *, pinned: Job | None = None) -> tuple[DeviceCapacity, ...]:
         """Return the chosen GPUs; one of the catalogue is empty but for the memory that the driver reserves.
 
         Args:
@@ -78,12 +78,14 @@ class GpuPicker(Horizontal):
         if card is not None:
             free_bytes = card.total_bytes - (card.reserved_bytes or 0)
             return tuple(
-                Room(index=index, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=free_bytes)
+                DeviceCapacity(
+                    index=index, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=free_bytes
+                )
                 for index in range(self._count or ranks)
             )
         if self._board is None:
             return ()
-        return rooms_of(self._board.snapshot, _committed(self._board, pinned))
+        return device_capacities(self._board.snapshot, _committed(self._board, pinned))
 
     def choose(self, card: str | None) -> None:
         """Choose a model by a name in the catalogue; None: the GPUs of this machine."""
@@ -130,6 +132,6 @@ def _committed(board: Board, pinned: Job | None) -> dict[DeviceIndex, int]:
         if row.job == pinned:
             break
         if row.fit is not None and row.fit.verdict in ("fits", "tight"):
-            for room, size in row.fit.taken:
-                committed[room.place] = committed.get(room.place, 0) + size
+            for device, size in row.fit.bytes_by_device:
+                committed[device.place] = committed.get(device.place, 0) + size
     return committed

@@ -19,7 +19,6 @@ from vramtop.monitor.board.watchlist import Watchlist
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
 from ...job.copy_dialog import ShowTextScreen
-from ...job.form_fields import cached_models
 from ...job.form_inputs import ModelInput
 from ...job.job_form import JobForm
 from ...job.open_dialog import OpenedJob, OpenJobScreen
@@ -82,6 +81,7 @@ class FitCheckScreen(Screen[None]):
         self._session = FitSession(watchlist, initial or Job(), pinned)
         self._on_close = on_close
         self._quick_estimator = quick_estimator or (lambda _: estimate)
+        self._step = LiveStepScreen(self)
         self._estimates = JobEstimates(
             estimate,
             refine,
@@ -91,8 +91,6 @@ class FitCheckScreen(Screen[None]):
             on_not_refined=self._show_not_refined,
         )
         self._advice_task = LatestOnlyTask("fit check, suggestions", self.call_later, self._show_advice)
-        self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
-        self._step = LiveStepScreen(self, self._estimates)
         self._what_if_screen: WhatIfScreen | None = None
         self._delayed: list[Timer] = []
 
@@ -113,17 +111,15 @@ class FitCheckScreen(Screen[None]):
         """Estimate the initial job."""
         self._pane.focus_form()
         self._estimate()
-        self._models_task.submit(cached_models)
 
     def on_unmount(self) -> None:
         """Cancel all background work."""
-        self._models_task.cancel()
         self._cancel_estimates()
         self._on_close(self._session.history.current)
 
     def show_board(self, board: Board) -> None:
         """Compare the job with the GPUs as they are now."""
-        self._session.read_host(board)
+        self._session.set_board(board)
         self.query_one(GpuPicker).show_board(board)
         self._compare()
 
@@ -137,12 +133,9 @@ class FitCheckScreen(Screen[None]):
     def settings_edited(self, event: JobForm.Edited) -> None:
         """Estimate the edited job at once."""
         self._pane.set_edited_field(event.key)
-        if (job := self._pane.form.job) is not None:
-            history = self._session.history
-            could_undo = history.can_undo
-            history.record(job, event.key or None)
-            if history.can_undo != could_undo:  # drawing the footer is slow
-                self.refresh_bindings()
+        job, history = self._pane.form.job, self._session.history
+        if job is not None and history.record(job, event.key or None):
+            self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
         self._estimate()
 
     @on(GpuPicker.Changed)
@@ -215,7 +208,7 @@ class FitCheckScreen(Screen[None]):
         budget, advice = self._current_budget("plot"), self.query_one(VerdictView).advice
         if budget is None:
             return
-        if advice is None or not advice.sweeps or not all(sweep.points for sweep in advice.sweeps):
+        if advice is None or not advice.can_plot:
             self.notify("The quick estimate has no rule for this model, so there is no plot.", severity="warning")
             return
         self._what_if_screen = WhatIfScreen(advice.sweeps, label=budget.job.label)
@@ -224,16 +217,16 @@ class FitCheckScreen(Screen[None]):
     def action_step(self) -> None:
         """Open the step screen on the job."""
         if budget := self._current_budget("draw"):
-            self._step.open(budget, card_bytes=self._session.capacity.limits(budget).card_bytes)
+            self._step.open(budget, self._estimates, card_bytes=self._session.capacity.limits(budget).card_bytes)
 
     def action_preflight(self) -> None:
         """Open the preflight screen on the job."""
         from ..preflight.screen import open_preflight  # imports all the checks
 
         job = self.job
-        rooms = self.query_one(GpuPicker).rooms(job.parallel.world_size) if job else ()
+        devices = self.query_one(GpuPicker).devices(job.parallel.world_size) if job else ()
         budget = self.query_one(VerdictView).budget
-        open_preflight(self, job, rooms=rooms, budget=budget, launch=self._session.launch)
+        open_preflight(self, job, devices=devices, budget=budget, launch=self._session.launch)
 
     def action_choose_gpus(self) -> None:
         """Move the focus to the choice of GPUs."""
@@ -271,7 +264,7 @@ class FitCheckScreen(Screen[None]):
         self._pane.form.settle()
         view = self.query_one(VerdictView)
         view.set_budget(budget, refining=self._estimates.may_refine(budget))
-        self._step.update(view.budget or budget)
+        self._step.update(view.budget or budget, self._estimates)
         self._compare(is_new_budget=True)
 
     def _show_not_refined(self, reason: str) -> None:
@@ -290,15 +283,12 @@ class FitCheckScreen(Screen[None]):
         if self._what_if_screen is not None and advice.sweeps:
             self._what_if_screen.show_sweeps(advice.sweeps)
 
-    def _offer_models(self, names: tuple[str, ...]) -> None:
-        self._pane.form.offer(names)
-
     def _compare(self, *, is_new_budget: bool = False) -> None:
         """Compare the budget with the GPUs, and search for advice again if it may have changed."""
         picker, view, session = self.query_one(GpuPicker), self.query_one(VerdictView), self._session
         budget = view.budget
-        rooms = picker.rooms(budget.job.parallel.world_size if budget else 1, pinned=session.pinned)
-        is_outdated = session.set_rooms(rooms, budget, view.advice)
+        devices = picker.devices(budget.job.parallel.world_size if budget else 1, pinned=session.pinned)
+        is_outdated = session.set_devices(devices, budget, view.advice)
         view.set_capacity(session.capacity)
         if not view.is_invalid and (is_new_budget or is_outdated):
             self.call_after_refresh(self._search_advice)

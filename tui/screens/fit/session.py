@@ -2,19 +2,22 @@
 
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import Room
+from vramtop.monitor.board.fit_check import DeviceCapacity
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.host.host_memory import HostRoom
 
 from ...job.changed_settings import changed_settings_text
 from ...job.open_dialog import OpenedJob
 from .advice import Advice
 from .capacity import Capacity, capacity_fingerprint
 from .undo_history import UndoHistory
+
+if TYPE_CHECKING:
+    from vramtop.monitor.host.host_memory import HostRam
 
 
 class FitSession:
@@ -28,7 +31,7 @@ class FitSession:
 
     def __init__(self, watchlist: Watchlist, initial: Job, pinned: Job | None) -> None:
         self._watchlist = watchlist
-        self._host: HostRoom | None = None
+        self._host: HostRam | None = None
         self.initial = initial
         self.history = UndoHistory(initial)
         self.pinned = pinned
@@ -58,25 +61,25 @@ class FitSession:
     def pin(self, job: Job, budget: Budget) -> None:
         """Make the job pending, in place of the version that was pinned before."""
         if self.pinned is not None and self.pinned != job:
-            self._watchlist.unpend(self.pinned)
+            self._watchlist.remove_pending(self.pinned)
         self.pinned = job
-        self._watchlist.pend(job)
+        self._watchlist.add_pending(job)
         if budget.method != "formula" and budget.job == job:
-            self._watchlist.refine(budget)
+            self._watchlist.set_budget(budget)
 
     def changes_text(self, job: Job, gpus: int | None) -> str:
         """Return the changed settings, as flags of vramtop and as edits of the file that was opened."""
         source, given = (self.opened.source, self.opened.given) if self.opened else (None, "")
         return changed_settings_text(job, source, given, gpus=gpus)
 
-    def read_host(self, board: Board) -> None:
-        """Read how much RAM this machine has free."""
-        self._host = self._watchlist.host(board.snapshot)
+    def set_board(self, board: Board) -> None:
+        """Take the RAM of this machine from the latest board."""
+        self._host = self._watchlist.host_memory(board.snapshot)
 
-    def set_rooms(self, rooms: tuple[Room, ...], budget: Budget | None, advice: Advice | None) -> bool:
+    def set_devices(self, devices: tuple[DeviceCapacity, ...], budget: Budget | None, advice: Advice | None) -> bool:
         """Compare the job with these GPUs; return True if the budget's advice is out of date now."""
         is_local = budget is None or budget.job.target.gpu is None
-        before, self.capacity = self.capacity, Capacity(rooms=rooms, host=self._host if is_local else None)
+        before, self.capacity = self.capacity, Capacity(devices=devices, host=self._host if is_local else None)
         if budget is None:
             return False
         offered = advice.suggestions if advice else ()

@@ -9,7 +9,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import with_changes
 
-from ...job.form_fields import model_names
+from ...background.latest_only_task import LatestOnlyTask
+from ...job.form_fields import cached_models, model_names
 from ...job.job_form import JobForm
 from ...job.load_job import LoadedJob
 
@@ -28,10 +29,19 @@ class SettingsPane(Vertical):
         super().__init__(id=id)
         self._initial = initial
         self._edited_field = _MODEL
+        self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
 
     def compose(self) -> ComposeResult:
         """The form."""
         yield JobForm(self._initial, models=model_names(), id="form")
+
+    def on_mount(self) -> None:
+        """Look for models in the Hugging Face cache, to suggest their names."""
+        self._models_task.submit(cached_models)
+
+    def on_unmount(self) -> None:
+        """Cancel the search for models."""
+        self._models_task.cancel()
 
     @property
     def form(self) -> JobForm:
@@ -67,3 +77,6 @@ class SettingsPane(Vertical):
         form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
         await self.mount(form)
         self._edited_field = source.missing[0] if source.missing else _MODEL
+
+    def _offer_models(self, names: tuple[str, ...]) -> None:
+        self.form.offer(names)

@@ -27,18 +27,20 @@ class UndoHistory:
         """True if there is an earlier version."""
         return bool(self._earlier)
 
-    def record(self, job: Job, field: str | None = None) -> None:
-        """Record a new version.
+    def record(self, job: Job, field: str | None = None) -> bool:
+        """Record a new version, and return True if it is the first that can be undone.
 
         Args:
             job: the job as it is now.
             field: key of the edited field; None: a step of its own, whatever came before.
         """
         if job == self._current:
-            return
+            return False
+        could_undo = self.can_undo
         if field is None or field != self._field:
             self._earlier = [*self._earlier, self._current][-_MAX_STEPS:]
         self._current, self._field = job, field
+        return self.can_undo and not could_undo
 
     def undo(self) -> Job | None:
         """Go back one step and return that version; None if there is none."""

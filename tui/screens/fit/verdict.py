@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.fit import Fit
+from vramtop.monitor.board.fit_check import FitResult
 
 from ...draw.labels import MUTED
 from ...widgets.budget_view import (
@@ -132,7 +132,7 @@ class VerdictView(VerticalScroll):
         if budget is None or self.size.width == 0:
             return
         compact, width = self.size.height < _COMPACT_ROWS, self.scrollable_content_region.width
-        fit = self._capacity.fit(budget) if self._capacity.rooms else None
+        fit = self._capacity.fit(budget) if self._capacity.devices else None
         head = verdict_lines(budget, fit, width=width, compact=compact)
         head.insert(min(2, len(head)), self._method_line(budget))
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
@@ -142,7 +142,7 @@ class VerdictView(VerticalScroll):
         self.query_one("#details", StaticLines).show(Content("\n").join(details), layout=True)
         self._draw_plot()
 
-    def _draw_suggestions(self, budget: Budget, fit: Fit | None, *, compact: bool) -> None:
+    def _draw_suggestions(self, budget: Budget, fit: FitResult | None, *, compact: bool) -> None:
         """Show the suggestions; those for earlier settings stay until there are new ones, to avoid flicker."""
         is_needed = fit is not None and fit.verdict in ("tight", "does_not_fit") and not self.is_invalid
         advice = self.advice if self.advice is not None and self.advice.budget.job == budget.job else None
@@ -175,7 +175,7 @@ class VerdictView(VerticalScroll):
             plot.show(self.advice.sweeps[0])
 
 
-def verdict_lines(budget: Budget, fit: Fit | None, *, width: int, compact: bool) -> list[Content]:
+def verdict_lines(budget: Budget, fit: FitResult | None, *, width: int, compact: bool) -> list[Content]:
     """Return the verdict, the peak, and the GPUs.
 
     Args:

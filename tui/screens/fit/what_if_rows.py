@@ -3,7 +3,7 @@
 This module needs no terminal library.
 """
 
-from vramtop.monitor.board.fit import Verdict
+from vramtop.monitor.board.fit_check import Verdict
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import EIGHTHS, level_of

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.preflight.context.check import Check, Outcome
+from vramtop.monitor.preflight.context.check import Check, CheckResult
 
 from ...draw.labels import MUTED, shorten
 from ...draw.palette import CHECK_RUNNING, CHECK_UNKNOWN, CHECKS, Mark
@@ -109,7 +109,7 @@ class PreflightMark(StaticLines):
         await self.screen.run_action("preflight")
 
 
-def _row(outcome: Outcome, name_width: int, width: int) -> list[Content]:
+def _row(outcome: CheckResult, name_width: int, width: int) -> list[Content]:
     mark, margin = outcome_mark(outcome), MARK_WIDTH + name_width + 4
     found, advice = outcome_lines(outcome, max(20, width - margin), printable)
     head = Content.assemble(_painted(mark, _head(mark)), f"  {outcome.name:<{name_width}}  ", found[0])
@@ -123,7 +123,9 @@ def _running_row(check: Check, progress: "PreflightProgress", name_width: int, w
     """Return the row of a running check: what it waits for, and its time limit."""
     waits = "for the machine to be read"
     if progress.context is not None:
-        waits = f"{max(0.0, now - progress.started_at):.0f} of {check.seconds:.0f} s: waits for {check.waits_for}"
+        waits = (
+            f"{max(0.0, now - progress.started_at):.0f} of {check.timeout_seconds:.0f} s: waits for {check.waits_for}"
+        )
     text = shorten(waits, max(0, width - MARK_WIDTH - name_width - 4))
     name = f"  {check.name:<{name_width}}  "
     return Content.assemble(_painted(CHECK_RUNNING, _head(CHECK_RUNNING)), name, (text, MUTED))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,9 +15,9 @@ from textual.screen import Screen
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit import Room
+from vramtop.monitor.board.fit_check import DeviceCapacity
 from vramtop.monitor.preflight.context.check import Check
-from vramtop.monitor.preflight.context.context import Context
+from vramtop.monitor.preflight.context.check_context import CheckContext
 
 from ...background.latest_only_task import LatestOnlyTask
 from ...background.preflight_run import PreflightProgress, PreflightRequest, read_context, run_preflight
@@ -57,7 +57,7 @@ class PreflightScreen(Screen[None]):
         request: PreflightRequest,
         *,
         on_done: Callable[[PreflightProgress], None] = lambda _: None,
-        read: Callable[[PreflightRequest], Context] = read_context,
+        read: Callable[[PreflightRequest], CheckContext] = read_context,
         checks: Sequence[Check] | None = None,
     ) -> None:
         super().__init__()
@@ -134,10 +134,10 @@ class PreflightScreen(Screen[None]):
 
 
 def open_preflight(
-    opener: Screen[None],
+    opener: Screen[Any],
     job: Job | None,
     *,
-    rooms: tuple[Room, ...] = (),
+    devices: tuple[DeviceCapacity, ...] = (),
     budget: Budget | None = None,
     launch: Sequence[str] | None = None,
 ) -> None:
@@ -146,7 +146,7 @@ def open_preflight(
     Args:
         opener: the screen that opens it.
         job: the job; None: its settings are invalid, and a notification says so.
-        rooms: the chosen GPUs; used if the job is for another machine.
+        devices: the chosen GPUs; used if the job is for another machine.
         budget: the best known budget of this job.
         launch: the launch line that the job was read from; None: there was none.
     """
@@ -158,7 +158,7 @@ def open_preflight(
     app, marks = opener.app, opener.query(PreflightMark)
     request = PreflightRequest(
         job=job,
-        rooms=rooms if job.target.gpu else (),
+        devices=devices if job.target.gpu else (),
         board=getattr(app, "board", None),
         budget=budget,
         launch=launch,
@@ -177,8 +177,8 @@ def _facts(progress: PreflightProgress) -> str:
     context = progress.context
     if context is None:
         return ""
-    machine, python = context.machine, context.python
+    machine, python = context.machine, context.interpreter
     where = "on this machine"
-    if machine.elsewhere:
-        where = f"on {len(machine.rooms)} × {machine.rooms[0].name} elsewhere" if machine.rooms else "elsewhere"
+    if machine.is_described:
+        where = f"on {len(machine.devices)} × {machine.devices[0].name} elsewhere" if machine.devices else "elsewhere"
     return printable(f"{where} · {python.path} ({python.origin})")

@@ -27,7 +27,7 @@ def show_step(app: BoardApp, budget: Budget, card_bytes: int | None) -> None:
     def refine() -> Budget:
         assert estimate is not None  # noqa: S101 - passed on only if there is one
         refined = estimate(budget.job)
-        app.watchlist.refine(refined)
+        app.watchlist.set_budget(refined)
         return refined
 
     app.push_once(StepScreen(budget, card_bytes=card_bytes, refine=refine if estimate else None))

@@ -13,25 +13,29 @@ class LiveStepScreen:
 
     Args:
         opener: the screen from which it is opened.
-        estimates: the estimates of the job that the opener edits.
     """
 
-    def __init__(self, opener: Screen[None], estimates: JobEstimates) -> None:
+    def __init__(self, opener: Screen[None]) -> None:
         self._opener = opener
-        self._estimates = estimates
         self._screen: StepScreen | None = None
 
-    def open(self, budget: Budget, *, card_bytes: int | None) -> None:
-        """Open the screen on this budget; ``card_bytes``: memory of the GPU, None if it is not known."""
-        self._screen = StepScreen(budget, card_bytes=card_bytes, refining=self._estimates.may_refine(budget))
-        if self._estimates.not_refined:
-            self._screen.show_no_trace(self._estimates.not_refined)
+    def open(self, budget: Budget, estimates: JobEstimates, *, card_bytes: int | None) -> None:
+        """Open the screen on a budget.
+
+        Args:
+            budget: the latest budget of the job.
+            estimates: the estimates of that job.
+            card_bytes: memory of the GPU; None if it is not known.
+        """
+        self._screen = StepScreen(budget, card_bytes=card_bytes, refining=estimates.may_refine(budget))
+        if estimates.not_refined:
+            self._screen.show_no_trace(estimates.not_refined)
         self._opener.app.push_screen(self._screen, self._close)
 
-    def update(self, budget: Budget) -> None:
+    def update(self, budget: Budget, estimates: JobEstimates) -> None:
         """Draw this budget, if the screen is open."""
         if self._screen is not None:
-            self._screen.show_budget(budget, refining=self._estimates.may_refine(budget))
+            self._screen.show_budget(budget, refining=estimates.may_refine(budget))
 
     def show_not_refined(self, reason: str) -> None:
         """Say why there is no refined budget, if the screen is open."""

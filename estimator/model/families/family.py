@@ -1,0 +1,126 @@
+"""The record that describes a model family: config defaults, parameter names, task heads, and block rules."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from ...job.job import Task
+from ..architecture import Architecture, BlockRules
+from ..parameter_roles import NamedShape
+
+Body = Callable[[Architecture, "Family", str], Iterator[NamedShape]]
+"""Yields the parameters of a model without its head, each name after a prefix."""
+
+DECODER_TASKS: tuple[Task, ...] = (
+    "causal-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedLmHead:
+    """Module names of a masked language model's head."""
+
+    transform: str
+    norm: str
+    output: str
+    output_is_linear: bool = False
+    """The output module is the linear layer itself; otherwise it holds one named ``decoder`` and a bias of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHeads:
+    """Names and shapes of the task heads that a family puts on top of its body."""
+
+    without_prefix: tuple[Task, ...] = ("feature-extraction",)
+    """Tasks whose model is the body itself, so that its parameters have no prefix."""
+    lm_head_bias: bool = False
+    masked_lm: MaskedLmHead | None = None
+    """The language-model head of an encoder; None: ``lm_head``, a single linear layer."""
+    sequence_classifier: tuple[str, ...] = ("score",)
+    """Linear layers of the sequence classifier: the last gives the labels, those before it keep the hidden size."""
+    sequence_classifier_bias: bool = False
+    tokens_classifier: str = "score"
+    """The linear layer of the token classifier."""
+    answers_are_labels: bool = False
+    """The question-answering head has ``num_labels`` outputs; otherwise two, the start and the end of the answer."""
+    pooled: tuple[Task, ...] = ()
+    """Tasks whose model has BERT's pooler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A model family, as ``model_type`` names it."""
+
+    body: Body
+    prefix: str = "model"
+    """Module name of the body in a model with a head."""
+    qa_prefix: str | None = None
+    """Module name of the body in the question-answering model, if it differs."""
+    tasks: tuple[Task, ...] = DECODER_TASKS
+    """Supported tasks; the first is the usual one."""
+    without_head: tuple[Task, ...] = ()
+    """Tasks for which transformers 5 has no class of this family: their head is assumed to be an ordinary one."""
+    heads: TaskHeads = TaskHeads()
+    rules: BlockRules = field(default_factory=BlockRules)
+
+    # What its config leaves unstated.
+    absent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Values of fields that a config does not mention."""
+    stack: Literal["decoder", "encoder", "encoder-decoder"] = "decoder"
+    tied: bool = False
+    """The default of ``tie_word_embeddings``."""
+    norm: Literal["rms", "layer"] = "rms"
+    block_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    """Norms of a block over the hidden size."""
+    qk_norm: Literal["none", "head", "full"] = "none"
+    """Norms on queries and keys: per head, or over all heads."""
+    gated: bool = True
+    activation: str = "silu"
+    feed_forward_proj: bool = False
+    """The config names activation and gating in one field, ``feed_forward_proj``."""
+    mlp_ratio: int | None = None
+    """MLP size over hidden size if the config states none; None: the config must state the MLP size."""
+    bias_fields: tuple[str, ...] = ()
+    """Which of the fields ``attention_bias``, ``mlp_bias``, ``qkv_bias`` the family's code reads."""
+    qkv_bias: bool = False
+    """Queries, keys and values have a bias unless a field states otherwise."""
+    output_bias: bool = False
+    """The attention's output projection has a bias unless a field states otherwise."""
+    mlp_bias: bool = False
+    dropout: float = 0.0
+    """Dropout of hidden states and attention probabilities unless a field states otherwise."""
+    reads_kv_heads: bool = True
+    """The family's code reads ``num_key_value_heads``; otherwise every head has its own keys and values."""
+    reads_head_dim: bool = True
+    """The family's code reads ``head_dim``; otherwise it is the hidden size over the heads, whatever the config has."""
+    parallel_residual: Literal["never", "always", "by config"] = "never"
+    """Attention and MLP read the same input; ``by config``: unless ``use_parallel_residual`` is false."""
+    full_attention_every: int | None = None
+    """Every n-th layer attends to the whole sequence, the others to a sliding window."""
+    window_off_by_default: bool = False
+    """Layers have a sliding window only if ``use_sliding_window`` is true."""
+    logit_softcap: float | None = None
+    attention_softcap: float | None = None
+    learned_positions: int = 0
+    """Rows of the learned position embedding if the config states none; 0: positions are rotary or relative."""
+    token_types: int = 0
+    """Rows of the token type embedding if the config states none; 0: there is no such embedding."""
+    relative_positions: bool = False
+    """Attention adds T5's learned bias for relative positions."""
+
+    # Mixtures of experts.
+    experts: bool = True
+    """The config may have experts."""
+    router_bias: bool = False
+    shared_expert_gate: bool = False
+    """There is one shared expert, weighted by a gate of its own."""
+    expert_names: tuple[str, str, str] | None = None
+    """What checkpoints call an expert's gate, up and down projection, which transformers 5 fuses.
+
+    peft accepts these names for the fused tensors; None: it does not.
+    """

@@ -1,0 +1,144 @@
+"""Reads an ``Architecture`` from a Hugging Face config: recognises the family and chooses the head to count."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, get_args
+
+from ..common.errors import CannotTellError, InputError
+from ..job.config_fields import ConfigFields, MissingFieldError
+from ..job.job import Task
+from .architecture import Architecture
+from .architecture_parts import read_parts
+from .families.family import Family
+from .families.registry import FAMILIES, GENERIC, family_of
+
+RULED_TASKS: tuple[Task, ...] = (
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+    "feature-extraction",
+)
+"""The heads that the formula has rules for."""
+_STAND_INS: Mapping[Task, Task | None] = MappingProxyType(
+    {
+        "multiple-choice": "sequence-classification",
+        "next-sentence-prediction": "sequence-classification",
+        "text-encoding": "feature-extraction",
+        "image-text-to-text": "causal-lm",
+        "multimodal-lm": "causal-lm",
+        "pretraining": None,
+    }
+)
+"""Heads that are counted as another one; None: as the family's usual head."""
+_TWO_STACKS = {"decoder_layers", "num_decoder_layers", "d_kv"}
+"""ConfigFields that only models with an encoder and a decoder have."""
+
+
+def read_architecture(
+    config: Mapping[str, Any], task: Task = "causal-lm", *, where: str = "the model's config"
+) -> Architecture:
+    """Return the architecture that a config describes.
+
+    Args:
+        config: the fields of a Hugging Face config.json.
+        task: the head on top.
+        where: name of the config in error messages.
+
+    Raises:
+        InputError: a field is missing or wrong, or the family has no such head.
+        CannotTellError: the formula has no rule for this kind of model or head.
+    """
+    config = _text_part(complete_config(config, where=where))
+    name = config["model_type"]
+    family = family_of(name)
+    served = _served_task(name, family, task, where)
+    if name not in FAMILIES and (config.get("is_encoder_decoder") or _TWO_STACKS & config.keys()):
+        raise CannotTellError(f"the formula has no rule for models of type {name!r}, of an encoder and a decoder")
+    try:
+        parts = read_parts(ConfigFields(config, where, family.absent), family, served)
+    except MissingFieldError as error:
+        if name in FAMILIES:
+            raise
+        raise CannotTellError(f"the formula has no rule for models of type {name!r} ({error.message})") from None
+    return Architecture(
+        family=name,
+        approximate=name not in FAMILIES or served != task or served in family.without_head or "text_config" in config,
+        task=served,
+        **parts,
+    )
+
+
+def complete_config(config: Mapping[str, Any], *, where: str = "the model's config") -> dict[str, Any]:
+    """Return the config with a ``model_type``, recognised from its other fields if it has none.
+
+    Raises:
+        InputError: the family cannot be recognised.
+    """
+    given = config.get("model_type")
+    if given is not None and not isinstance(given, str):
+        raise InputError(f"{where}: model_type = {given!r} is not a word")
+    name = given or _recognise(config)
+    if name is None:
+        raise InputError(f"{where}: model_type is missing, such as {', '.join(list(FAMILIES)[:3])}")
+    return {**config, "model_type": name}
+
+
+def usual_task(config: Mapping[str, Any], *, where: str = "the model's config") -> Task:
+    """Return the task that a model of this family is usually trained for.
+
+    For an unknown family it is the task of the class in ``architectures``.
+    """
+    name = complete_config(config, where=where)["model_type"]
+    return FAMILIES[name].tasks[0] if name in FAMILIES else _task_of_class(config) or GENERIC.tasks[0]
+
+
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a multimodal model's language model; the other parts are not counted."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else config
+
+
+def _recognise(config: Mapping[str, Any]) -> str | None:
+    classes = config.get("architectures")
+    if isinstance(classes, list) and classes:
+        stem = str(classes[0]).partition("For")[0].removesuffix("Model").removesuffix("LMHead").lower()
+        known = {name.replace("_", ""): name for name in FAMILIES}
+        if stem in known:
+            return known[stem]
+    marks = {"type_vocab_size": "bert", "n_embd": "gpt2", "d_kv": "t5", "rms_norm_eps": "llama"}
+    return next((family for mark, family in marks.items() if mark in config), None)
+
+
+def _task_of_class(config: Mapping[str, Any]) -> Task | None:
+    """Return the task of the class in ``architectures``: image-classification for ``ViTForImageClassification``."""
+    classes = config.get("architectures")
+    words = str(classes[0]).partition("For")[2] if isinstance(classes, list) and classes else ""
+    if words == "ConditionalGeneration":
+        if "num_mel_bins" in config:
+            return "speech-seq2seq"
+        return "image-text-to-text" if "vision_config" in config else "seq2seq-lm"
+    known = {task.replace("-", ""): task for task in get_args(Task)}
+    return known.get(words.lower())
+
+
+def _served_task(name: str, family: Family, task: Task, where: str) -> Task:
+    """Return the head by whose rule the task's head is counted.
+
+    Raises:
+        InputError: the family has no such head.
+        CannotTellError: no rule applies.
+    """
+    if task in RULED_TASKS and name in FAMILIES and task not in family.tasks:
+        raise InputError(
+            f"{where}: a {name} model has no {task} head; set model.task to one of {', '.join(family.tasks)}"
+        )
+    if task in family.tasks:
+        return task
+    stand_in = _STAND_INS.get(task, family.tasks[0] if task in ("masked-lm", "seq2seq-lm") else task)
+    served = family.tasks[0] if stand_in is None else stand_in
+    if served not in family.tasks:
+        raise CannotTellError(f"the formula has no rule for the {task} head of models of type {name!r}")
+    return served

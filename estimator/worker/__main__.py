@@ -1,0 +1,37 @@
+"""Worker program: counts and traces models in an interpreter that has torch; JSON lines over pipes.
+
+Run by its file's path under any Python (3.9 or newer); vramtop need not be installed there. Each line on stdin is a
+request, each line on stdout the answer (``request.protocol``). Operations, each documented in its module:
+
+    {"op": "ping"}       versions of the libraries
+    {"op": "packages"}   installed distributions and modules, without importing them
+    {"op": "torch"}      how torch was built
+    {"op": "inventory"}  parameters and buffers of a model
+    {"op": "trace"}      memory of a training step
+
+No GPU is touched, and torch is imported by the first operation that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+if not __package__:  # run by its path: import the folder as a package, so that its module names shadow no library
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [str(folder.parent), *(entry for entry in sys.path if not entry or Path(entry).resolve() != folder)]
+    import_module(folder.name)
+    del sys.path[0]
+    __package__ = folder.name
+
+from .operations.installed import packages, torch_build
+from .operations.inventory import inventory
+from .operations.trace import trace
+from .request.protocol import ping, serve_requests
+
+OPERATIONS = {"ping": ping, "packages": packages, "torch": torch_build, "inventory": inventory, "trace": trace}
+
+
+if __name__ == "__main__":
+    serve_requests(OPERATIONS)

@@ -1,0 +1,64 @@
+"""History of a traced job: storages as they are allocated and freed, and the phases of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
+
+
+@dataclass(eq=False)
+class StorageRecord:
+    """One storage between its allocation and its release."""
+
+    number: int
+    size: int
+    """Bytes, in whole blocks of the allocator."""
+    shape: tuple[int, ...]
+    dtype: str
+    module: str
+    """Path of the module whose forward or backward pass allocated it; empty outside of modules."""
+    stream: int
+    """0 is the compute stream; others are numbered in the order of their first use."""
+    component: str | None = None
+    host: bool = False
+    """In a real run it would be in host memory."""
+
+
+@dataclass
+class Phase:
+    """One phase of one step."""
+
+    step: int
+    phase: str
+    start: int
+    """Index of its first event."""
+
+
+@dataclass(frozen=True)
+class PhaseSpan:
+    """One phase of one step, with the events in it."""
+
+    step: int
+    phase: str
+    start: int
+    """Index of its first event."""
+    end: int
+    """Index of the event after its last."""
+
+
+@dataclass
+class AllocationHistory:
+    """Records, events and phases, in order."""
+
+    records: list[StorageRecord] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    """``n + 1`` allocates record n; ``-(n + 1)`` frees it."""
+    phases: list[Phase] = field(default_factory=list)
+
+
+def phase_spans(history: AllocationHistory) -> list[PhaseSpan]:
+    """Return the phases of all steps with their events."""
+    ends = [phase.start for phase in history.phases[1:]] + [len(history.events)]
+    pairs = zip(history.phases, ends)  # noqa: B905 - not in Python 3.9
+    return [PhaseSpan(phase.step, phase.phase, phase.start, end) for phase, end in pairs]

@@ -1,0 +1,78 @@
+"""Reserved memory of a trace: its allocations replayed through the allocator model, and packed to be kept.
+
+Standard library only: the worker replays them once, and vramtop again for a GPU on which they do not fit.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from .allocator import CachingAllocator
+from .allocator_settings import AllocatorSettings
+from .timeline import replay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Allocation = tuple[int, tuple[int, "int | None", int]]
+    """Index of the event, and ``(record, bytes, stream)``, or ``(record, None, 0)`` for its release."""
+
+MAX_TIMELINE_POINTS = 500
+WORDS_PER_ALLOCATION = 4
+
+
+def replay_reserved(
+    allocations: Sequence[Allocation], marks: Sequence[int], options: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return peak and timeline of the reserved bytes over both steps; the second finds the cache of the first.
+
+    Args:
+        allocations: in order.
+        marks: indices of events whose reserved bytes the timeline has to contain.
+        options: ``conf``: the allocator's settings as in its environment variable; ``capacity_bytes``: GPU memory that
+            torch can get, and ``device_bytes``: the GPU's whole memory; unlimited by default.
+    """
+    options = options or {}
+    settings = AllocatorSettings.from_conf(options.get("conf"))
+    allocator = CachingAllocator(settings, options.get("capacity_bytes"), device_bytes=options.get("device_bytes"))
+    indices = [index for index, _ in allocations]
+    kept = {bisect_right(indices, mark) - 1 for mark in marks}
+    line = replay((event for _, event in allocations), allocator, MAX_TIMELINE_POINTS, keep=kept)
+    return {
+        "peak": line.peak_reserved.reserved_bytes if line.peak_reserved else 0,
+        "retries": line.retries,
+        "out_of_memory": line.out_of_memory,
+        "timeline": [[indices[point.event], point.reserved_bytes] for point in line.points],
+        "followed": list(settings.followed),
+        "notes": list(settings.notes),
+    }
+
+
+def pack_allocations(allocations: Sequence[Allocation]) -> str:
+    """Return the allocations as text, for a machine with the same byte order."""
+    words = array("q")
+    for index, (record, size, stream) in allocations:
+        words.extend((index, record, -1 if size is None else size, stream))
+    return base64.b64encode(zlib.compress(words.tobytes(), 6)).decode()
+
+
+def unpack_allocations(text: str) -> list[Allocation]:
+    """Return the allocations that ``pack_allocations`` packed.
+
+    Raises:
+        ValueError: the text is not packed allocations.
+    """
+    words = array("q")
+    try:
+        words.frombytes(zlib.decompress(base64.b64decode(text, validate=True)))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    columns = [words[at::WORDS_PER_ALLOCATION] for at in range(WORDS_PER_ALLOCATION)]
+    return [
+        (index, (record, None if size < 0 else size, stream))
+        for index, record, size, stream in zip(*columns)  # noqa: B905 - not in Python 3.9
+    ]

@@ -1,0 +1,73 @@
+"""Operations ``packages`` and ``torch``: the libraries of an interpreter.
+
+{"op": "packages", "distributions": [name, ...], "modules": [name, ...], "wishes_of": [name, ...]}
+    -> {"python": ..., "executable": ..., "versions": {distribution: version},
+        "modules": [those that can be found], "wishes": [requirements of the distributions in wishes_of, ...]}
+{"op": "torch"}
+    -> {"version": ..., "cuda": version or null, "hip": version or null,
+        "architectures": ["sm_80", ..., "compute_90"] or null, "problem": null}
+    -> {"problem": "why torch cannot be imported"}
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def packages(request: dict[str, Any]) -> dict[str, Any]:
+    """Return installed versions, the modules that can be found, and requirements; imports none of them."""
+    import platform
+
+    versions = {name: _version(name) for name in request.get("distributions") or ()}
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "versions": {name: version for name, version in versions.items() if version is not None},
+        "modules": [name for name in request.get("modules") or () if _is_importable(name)],
+        "wishes": [requirement for name in request.get("wishes_of") or () for requirement in _requirements(name)],
+    }
+
+
+def torch_build(_request: dict[str, Any]) -> dict[str, Any]:
+    """Return how torch was built, without initialising CUDA."""
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001 - a broken installation raises anything: OSError, ImportError, ...
+        return {"problem": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+    # torch.cuda.get_arch_list() is empty where no GPU is visible
+    flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)()
+    return {
+        "version": str(torch.__version__),
+        "cuda": getattr(torch.version, "cuda", None),
+        "hip": getattr(torch.version, "hip", None),
+        "architectures": flags.split() if flags else None,
+        "problem": None,
+    }
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _requirements(name: str) -> list[str]:
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        return requires(name) or []
+    except PackageNotFoundError:
+        return []
+
+
+def _is_importable(name: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # its parent package is missing, or was imported without a spec
+        return False

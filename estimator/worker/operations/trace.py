@@ -1,0 +1,52 @@
+"""Operation ``trace``: runs two training steps of a job on fake tensors and returns what torch allocates.
+
+    {"op": "trace", "config": {...}, "task": "causal-lm", "attention": "sdpa",
+     "training": {...}, "lora": {...} or null, "parallel": {...}}  with the fields of job files
+        -> {"parameters": ..., "trainable": ..., "phases": {"forward": {"allocated": ..., "components": {...}},
+            ...}, "peak_tensors": [...], "timeline": [[event, bytes], ...],
+            "timeline_components": {"weights": [bytes, ...], ...}, "timeline_phases": [[phase, event], ...],
+            "reserved": {...}, "allocations": "...", "versions": {...}, "seconds": ...}
+        -> {"unsupported": "why this job cannot be traced"}
+
+Needs torch (2.6 or newer for sharding, else 2.4), transformers (4.53 or newer), and peft for adapters. The tensors are
+fake CPU tensors: they take no memory and no GPU is touched. Where CUDA allocates otherwise than a CPU, its behaviour
+is imitated (``cuda_kernels``, ``cuda_autocast``; in-place sums of gradients) unless the request has
+``"cpu_kernels": true``. Fake tensors on "cuda" would need no imitation in a forward pass, but their backward pass asks
+for a real device (``hasPrimaryContext`` in autograd's engine; without CUDA in the build, for the device guard).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+
+def trace(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the memory of the second of two training steps."""
+    start = time.monotonic()
+    from ..memory.reserved_memory import pack_allocations, replay_reserved
+    from ..memory.summary import allocator_events, summarize
+    from ..request.errors import UnsupportedError
+    from ..request.protocol import library_versions
+    from ..request.request import read_request
+    from ..step.training_steps import trace_steps
+
+    gc.freeze()  # collections during the trace need not scan the libraries' own objects
+    request = read_request(message)
+    try:
+        traced = trace_steps(request)
+    except UnsupportedError as reason:
+        return {"unsupported": str(reason)}
+    summary = summarize(traced.history)
+    allocations = list(allocator_events(traced.history))
+    timeline_events = [event for event, _ in summary["timeline"]]
+    return {
+        "parameters": traced.parameters,
+        "trainable": traced.trainable,
+        **summary,
+        "reserved": replay_reserved(allocations, timeline_events, request.allocator),
+        "allocations": pack_allocations(allocations),
+        "versions": library_versions(),
+        "seconds": round(time.monotonic() - start, 3),
+    }

@@ -1,0 +1,98 @@
+"""Data parallelism, really applied: FSDP2 in the units that accelerate wraps, and DDP's gradient buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..model.build import transformer_blocks
+from ..request.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from ..memory.tracker import StorageTracker
+    from ..request.request import Parallel
+
+BUCKET_BYTES = 25 << 20
+FIRST_BUCKET_BYTES = 1 << 20
+"""DistributedDataParallel's defaults (``torch/nn/parallel/distributed.py``)."""
+REDUCE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def apply_fsdp2(model: Any, parallel: Parallel, mesh: Any, compute_dtype: Any) -> None:
+    """Shard a model in place with FSDP2, in the units that accelerate makes (``utils/fsdp_utils.py``, 1.15).
+
+    Units: each block, the embedding, norm and head together (not resharded after forward), and the rest under the root.
+
+    Args:
+        model: a transformers model.
+        parallel: of the job.
+        mesh: of the job.
+        compute_dtype: of gathered parameters under mixed precision; None: their own dtype.
+
+    Raises:
+        UnsupportedError: this torch has no ``fully_shard``, or the model does not name its blocks.
+    """
+    try:
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    except ImportError:
+        raise UnsupportedError(f"torch {torch.__version__} has no fully_shard; it came with 2.6") from None
+    names = ("replicate", "shard") if parallel.data_replicate > 1 else ("shard",)
+    reduce_dtype = REDUCE_DTYPES[parallel.reduce_dtype]
+    options = {
+        "mesh": mesh[names],
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=compute_dtype, reduce_dtype=reduce_dtype, output_dtype=compute_dtype
+        ),
+        "offload_policy": CPUOffloadPolicy(pin_memory=False) if parallel.cpu_offload == "all" else OffloadPolicy(),
+    }
+    block_options = {**options, "reshard_after_forward": parallel.reshard_after_forward}
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    with_embedding = _modules_sharing_parameters(model, embedding)
+    for block in _blocks(model):
+        if not any(module in with_embedding for module in block.modules()):
+            fully_shard(block, **block_options)
+    tied = head in with_embedding
+    if not tied:
+        fully_shard(with_embedding, **block_options)
+    last = [module for module in (_final_norm(model), *(with_embedding if tied else (head,))) if module is not None]
+    last += [other for module in last for other in _modules_sharing_parameters(model, module) if other not in last]
+    if last:
+        fully_shard(last, **{**block_options, "reshard_after_forward": False})
+    fully_shard(model, **options)
+
+
+def allocate_ddp_buckets(model: Any, tracker: StorageTracker) -> list[Any]:
+    """Allocate the buckets into which DistributedDataParallel copies gradients: one element per trained one."""
+    buckets: list[Any] = []
+    limit, filled = FIRST_BUCKET_BYTES, 0
+    sizes: dict[Any, int] = {}
+    with tracker.labelling("communication"):
+        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+            filled += parameter.numel() * parameter.element_size()
+            if filled >= limit:
+                buckets += [torch.empty(size, dtype=dtype) for dtype, size in sizes.items()]
+                limit, filled, sizes = BUCKET_BYTES, 0, {}
+        buckets += [torch.empty(size, dtype=dtype) for dtype, size in sizes.items()]
+    return buckets
+
+
+def _blocks(model: Any) -> list[Any]:
+    blocks = list(transformer_blocks(model).values())
+    if not blocks:
+        raise UnsupportedError(f"{type(model).__name__} does not name the blocks that FSDP wraps")
+    return blocks
+
+
+def _modules_sharing_parameters(model: Any, module: Any) -> list[Any]:
+    """Return the module and all that share a parameter with it: they have to be gathered together."""
+    own = {id(parameter) for parameter in module._parameters.values() if parameter is not None}
+    return [other for other in model.modules() if own & set(map(id, other._parameters.values()))]
+
+
+def _final_norm(model: Any) -> Any:
+    """Return the last norm among the base model's children, or None."""
+    base = getattr(model, getattr(model, "base_model_prefix", ""), model)
+    norms = [child for child in base.children() if "Norm" in type(child).__name__]
+    return norms[-1] if norms else None

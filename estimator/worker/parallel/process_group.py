@@ -1,0 +1,72 @@
+"""A process group with all of the job's ranks in a single process, whose collectives do nothing.
+
+The trace runs as rank 0, which holds the most where a dimension does not divide evenly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..memory.tracker import StorageTracker
+    from ..request.request import Parallel
+
+
+@contextlib.contextmanager
+def fake_process_group(world_size: int) -> Iterator[None]:
+    """Open a fake process group of this size; none for a single rank."""
+    if world_size == 1:
+        yield
+        return
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    coordinate = getattr(DeviceMesh, "_compute_coordinate_on_dim", None)
+    if coordinate is not None:
+        DeviceMesh._compute_coordinate_on_dim = lambda mesh: _without_fake_mode(coordinate, mesh)
+    try:
+        yield
+    finally:
+        if coordinate is not None:
+            DeviceMesh._compute_coordinate_on_dim = coordinate
+        dist.destroy_process_group()
+
+
+def device_mesh(parallel: Parallel) -> Any:
+    """Return a mesh with those of the dimensions ``replicate``, ``shard`` and ``tensor`` that are larger than 1."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    sizes = {"replicate": parallel.data_replicate, "shard": parallel.data_shard, "tensor": parallel.tensor}
+    named = {name: size for name, size in sizes.items() if size > 1}
+    return _without_fake_mode(lambda: init_device_mesh("cpu", tuple(named.values()), mesh_dim_names=tuple(named)))
+
+
+@contextlib.contextmanager
+def meta_propagation_untracked(tracker: StorageTracker) -> Iterator[None]:
+    """Pause the tracker where DTensor runs an operation on fake tensors to infer the shape of its result."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    original = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with tracker.paused():
+            return original(*args, **kwargs)
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = run
+    try:
+        yield
+    finally:
+        ShardingPropagator._propagate_tensor_meta_non_cached = original
+
+
+def _without_fake_mode(function: Any, *args: Any) -> Any:
+    """Call a function on real tensors: a mesh reads its ranks' values."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        return function(*args)

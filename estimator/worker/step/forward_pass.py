@@ -1,0 +1,90 @@
+"""Forward passes of the traced step: the training loss as the Trainer computes it, and an inference prefill."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from ..model.inputs import LABEL_NAMES, make_inputs
+from ..request.errors import RefusedError, UnsupportedError
+from ..request.user_code import refusing_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..memory.tracker import StorageTracker
+    from ..request.request import Request
+
+LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
+"""Exceptions of fake tensors where a program reads values."""
+
+
+def training_loss(model: Any, request: Request) -> Any:
+    """Run a forward pass with labels and return the loss of one micro-batch.
+
+    Raises:
+        UnsupportedError: the model returns no loss.
+    """
+    training = request.training
+    inputs = make_inputs(model, request)
+    with _autocast(request), _user_model_errors(request):
+        outputs = model(**inputs)
+    if training.mixed and hasattr(outputs, "items"):  # accelerate's convert_outputs_to_fp32
+        outputs = {name: _to_fp32(value) for name, value in outputs.items()}
+    loss = outputs.get("loss") if hasattr(outputs, "get") else getattr(outputs, "loss", None)
+    if loss is None:
+        raise UnsupportedError(f"{type(model).__name__} returns no loss when it is called with labels")
+    micro_batches = training.gradient_accumulation
+    return loss / micro_batches if micro_batches > 1 else loss
+
+
+def run_inference(model: Any, request: Request, tracker: StorageTracker) -> None:
+    """Run the prompt's forward pass, which fills the key-value cache."""
+    model.eval()
+    if hasattr(model, "config"):
+        model.config.use_cache = True
+    tracker.begin_phase(2, "forward")
+    with torch.no_grad(), _autocast(request):
+        inputs = {name: value for name, value in make_inputs(model, request).items() if name not in LABEL_NAMES}
+        if request.task == "seq2seq-lm":
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+        with _user_model_errors(request):
+            outputs = model(**inputs)
+        cache = getattr(outputs, "past_key_values", None)
+        for layer in getattr(cache, "layers", ()):
+            tracker.label((getattr(layer, "keys", None), getattr(layer, "values", None)), "activations")
+        tracker.begin_phase(3, "end")
+
+
+def autocast_dtype(request: Request) -> torch.dtype | None:
+    """Return the dtype of matrix products under autocast; None without autocast."""
+    return LOW_PRECISION[request.training.precision.partition("-")[0]] if request.training.mixed else None
+
+
+def _autocast(request: Request) -> Any:
+    dtype = autocast_dtype(request)
+    return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+
+@contextlib.contextmanager
+def _user_model_errors(request: Request) -> Iterator[None]:
+    """Report errors of a model that the user wrote as errors of that code."""
+    code = request.code
+    if code is None or not code.model:
+        yield
+        return
+    with refusing_errors(code.model, code.folder):
+        try:
+            yield
+        except DATA_DEPENDENT_ERRORS as error:
+            raise RefusedError(f"{code.model} decides by the values of its tensors ({error.func})") from None
+
+
+def _to_fp32(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION.values():
+        return value.float()
+    return value

@@ -1,0 +1,65 @@
+"""Jobs that a trace supports: a sentence for each setting that it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..request.errors import UnsupportedError
+from .optimizers import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..request.request import Request
+
+STRATEGIES = ("none", "ddp", "fsdp2")
+
+
+def check_supported(request: Request) -> None:
+    """Raise for the first setting of the job that cannot be traced.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    for sentence in _unsupported_settings(request):
+        raise UnsupportedError(sentence)
+
+
+def _unsupported_settings(request: Request) -> Iterator[str]:
+    yield from _unsupported_training(request)
+    yield from _unsupported_parallelism(request)
+    if request.lora is not None and request.lora.quantization != "none":
+        yield f"weights quantized to {request.lora.quantization} need a GPU to be traced"
+
+
+def _unsupported_training(request: Request) -> Iterator[str]:
+    training = request.training
+    if training.framework != "transformers":
+        yield f"the training loop of {training.framework} cannot be traced, only that of transformers"
+    if training.optimizer not in OPTIMIZERS:
+        yield f"the optimizer {training.optimizer} cannot be traced"
+    if training.loss != "full":
+        yield f"the {training.loss} loss cannot be traced"
+    if training.activation_checkpointing == "selective":
+        yield "selective activation checkpointing is no setting of transformers and cannot be traced"
+    if training.activation_offload:
+        yield "activation offload cannot be traced"
+    if training.optimizer_in_backward and (request.parallel.world_size > 1 or training.precision == "fp16-mixed"):
+        yield "an optimizer that steps in the backward pass can be traced on one GPU only, without a gradient scaler"
+    if training.compile:
+        yield "torch.compile cannot be traced"
+    if request.task == "feature-extraction" and training.mode == "train":
+        yield "feature-extraction has no loss, so no training step can be traced"
+
+
+def _unsupported_parallelism(request: Request) -> Iterator[str]:
+    parallel = request.parallel
+    if parallel.strategy not in STRATEGIES:
+        yield f"the strategy {parallel.strategy} cannot be traced, only none, ddp and fsdp2"
+    for name in ("pipeline", "context", "expert"):
+        if getattr(parallel, name) > 1:
+            yield f"{name} parallelism cannot be traced"
+    if parallel.cpu_offload == "optimizer":
+        yield "CPU offload of the optimizer alone cannot be traced"
+    if parallel.cpu_offload == "all" and not parallel.sharded:
+        yield "CPU offload can be traced under fsdp2 only"

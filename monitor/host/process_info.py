@@ -1,0 +1,182 @@
+"""One process as vramtop may read it: command line, environment, folder, interpreter and parent."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+import psutil
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.estimator.readers.program.launchers import Launch, parse_launch
+
+from .process_identity import is_same_start
+
+_LOCAL_RANK_OPTION = re.compile(r"--local[-_]rank=\d+$")
+_MAX_COMMAND_CHARACTERS = 120
+_SHELLS = ("sh", "bash", "zsh", "dash", "fish", "ksh")
+_MULTIPROCESSING_MODULES = (
+    "multiprocessing.spawn",
+    "multiprocessing.forkserver",
+    "multiprocessing.resource_tracker",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """What this user may read of a process; None for what is hidden."""
+
+    pid: int
+    parent: int | None
+    start_time: float
+    """Unix seconds; with the pid it identifies the process."""
+    argv: tuple[str, ...]
+    environ: Mapping[str, str] | None
+    """As it was when the program started."""
+    cwd: Path | None
+    exe: Path | None
+    user: str | None
+    hidden: tuple[str, ...] = ()
+    """What could not be read: ``its environment``, ``its folder``."""
+
+    @property
+    def launch(self) -> Launch:
+        """Its parsed command line, without a launcher's ``--local-rank`` option, which differs between ranks."""
+        launch = parse_launch(self.argv)
+        return replace(launch, arguments=tuple(each for each in launch.arguments if not _LOCAL_RANK_OPTION.match(each)))
+
+    @property
+    def is_helper(self) -> bool:
+        """True if multiprocessing started it: its command line says nothing about the job."""
+        return any(name in argument for argument in self.argv for name in _MULTIPROCESSING_MODULES)
+
+    @property
+    def is_rank(self) -> bool:
+        """True if a launcher started it as one of the ranks of a job."""
+        return self.environ is not None and ("RANK" in self.environ or "LOCAL_RANK" in self.environ)
+
+    @property
+    def rank_order(self) -> tuple[int, int]:
+        """Global and local rank, by which the ranks of a job are sorted; 0 where they are unknown."""
+        environ = self.environ or {}
+        return parse_rank(environ.get("RANK")) or 0, parse_rank(environ.get("LOCAL_RANK")) or 0
+
+    @property
+    def is_spawned(self) -> bool:
+        """True if multiprocessing's spawn method started it."""
+        return "spawn_main" in " ".join(self.argv)
+
+    @property
+    def runs_program(self) -> bool:
+        """True if it runs a Python program itself, rather than launching one."""
+        launch = self.launch
+        return launch.program_name is not None and not (launch.only_launches or self.is_helper or self._is_shell)
+
+    @property
+    def _is_shell(self) -> bool:
+        return bool(self.argv) and PurePath(self.argv[0].lstrip("-")).name in _SHELLS
+
+    @property
+    def command_line(self) -> str:
+        """Its command line in one line, cut where it is long."""
+        line = " ".join(" ".join(self.argv).replace("\0", " ").split())
+        return line if len(line) <= _MAX_COMMAND_CHARACTERS else f"{line[:_MAX_COMMAND_CHARACTERS]}..."
+
+
+def read_process(pid: int, *, start_time: float | None = None) -> ProcessInfo:
+    """Read one process.
+
+    Args:
+        pid: of the process.
+        start_time: Unix seconds, if it was seen before: pids are reused.
+
+    Raises:
+        InputError: there is no such process.
+        CannotTellError: it is a zombie, hidden, or another process than before.
+    """
+    try:
+        process = psutil.Process(pid)
+        started = process.create_time()
+        argv = process.cmdline()
+    except psutil.ZombieProcess:
+        raise CannotTellError(f"Process {pid} has ended already (a zombie that its parent has not reaped).") from None
+    except psutil.NoSuchProcess:
+        raise InputError(f"There is no process {pid} here; it has ended, or lives in another container.") from None
+    except (ValueError, OverflowError):
+        raise InputError(f"There is no process {pid}; a pid is a positive number.") from None
+    except psutil.AccessDenied:
+        raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.") from None
+    if start_time is not None and not is_same_start(started, start_time):
+        raise CannotTellError(f"Process {pid} is another one by now: the one that was meant has ended.")
+    return _process_info(process, started, argv)
+
+
+def ancestors(process: ProcessInfo) -> Iterator[ProcessInfo]:
+    """Yield its parent, its parent's parent and so on, up to vramtop itself or the machine's first process."""
+    pid = process.parent
+    while pid and pid != os.getpid() and pid > 1:
+        try:
+            parent = read_process(pid)
+        except (InputError, CannotTellError):
+            return
+        yield parent
+        pid = parent.parent
+
+
+def descendants(process: ProcessInfo) -> Iterator[ProcessInfo]:
+    """Yield its children and their children, in the order of their pids."""
+    try:
+        children = psutil.Process(process.pid).children(recursive=True)
+    except psutil.Error:
+        return
+    for child in sorted(children, key=lambda each: each.pid):
+        try:
+            yield read_process(child.pid)
+        except (InputError, CannotTellError):  # ended meanwhile
+            continue
+
+
+def parse_rank(text: str | None) -> int | None:
+    """Return the number in a rank or world size variable; None if it is missing or no number."""
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None
+
+
+def _process_info(process: psutil.Process, started: float, argv: list[str]) -> ProcessInfo:
+    hidden: list[str] = []
+
+    def read(what: str, name: str) -> object | None:
+        try:
+            value: object = getattr(process, name)()
+        except (psutil.Error, OSError):
+            hidden.append(what)
+            return None
+        return value
+
+    environ, cwd = read("its environment", "environ"), read("its folder", "cwd")
+    exe, user, parent = read("its interpreter", "exe"), read("its user", "username"), read("its parent", "ppid")
+    return ProcessInfo(
+        pid=process.pid,
+        parent=parent if isinstance(parent, int) else None,
+        start_time=started,
+        argv=tuple(_encodable(argument) for argument in argv),
+        environ=_encodable_items(environ) if isinstance(environ, dict) and (environ or not hidden) else None,
+        cwd=_folder(process.pid, cwd) if isinstance(cwd, str) and cwd else None,
+        exe=Path(exe) if isinstance(exe, str) and exe else None,
+        user=user if isinstance(user, str) else None,
+        hidden=tuple(hidden),
+    )
+
+
+def _encodable(text: str) -> str:
+    """Return text that can be encoded as UTF-8; bytes that are not UTF-8 become replacement characters."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _encodable_items(environ: Mapping[str, str]) -> dict[str, str]:
+    return {_encodable(name): _encodable(value) for name, value in environ.items()}
+
+
+def _folder(pid: int, cwd: str) -> Path:
+    """Return a working folder; by way of ``/proc`` if its name is not UTF-8."""
+    return Path(cwd if _encodable(cwd) == cwd else f"/proc/{pid}/cwd")

@@ -1,0 +1,195 @@
+"""Can several ranks reach each other: what NCCL needs of the network, of shared memory, and of the limits.
+
+Sources: NCCL's documentation, Environment Variables (NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE, NCCL_IB_HCA) and
+Troubleshooting (shared memory, pinned memory); torchrun's documentation (MASTER_ADDR, MASTER_PORT).
+"""
+
+import errno
+import os
+import resource
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vramtop.estimator.common.sizes import GIB, MIB, format_gib
+
+from ..context.check import Check, CheckResult
+from ..context.check_context import CheckContext
+
+_SHARED_BYTES = GIB
+"""What NVIDIA gives containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
+_IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_ALONE = "a single rank talks to nobody"
+_ELSEWHERE = "the job is for another machine than this one"
+
+
+def _skip_reason(context: CheckContext) -> str | None:
+    """Why there is nothing to look at; None: there is."""
+    if context.job.parallel.world_size == 1:
+        return _ALONE
+    return _ELSEWHERE if context.machine.is_described else None
+
+
+class NetworkInterfaceCheck(Check):
+    """The network interface that NCCL is told to use is there."""
+
+    name = "NCCL interface"
+
+    def __init__(self, interfaces: Sequence[str] | None = None) -> None:
+        self._interfaces = interfaces
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """A name that no interface has is a failure."""
+        reason = _skip_reason(context)
+        if reason is not None:
+            return self.skips(reason)
+        here = self._interfaces
+        if here is None:
+            here = [name for _, name in socket.if_nameindex()]
+        said = [(name, context.environ[name]) for name in _IFNAMES if context.environ.get(name, "").strip()]
+        for name, value in said:
+            if not select_interfaces(value, here):
+                found = f"{name}={value} names none of this machine's interfaces ({', '.join(here)})"
+                return self.fails(found, f"set {name} to one of them, or unset it")
+        if said:
+            words = "; ".join(f"{name}={value}: {', '.join(select_interfaces(value, here))}" for name, value in said)
+            return self.passes(words)
+        words = f"NCCL_SOCKET_IFNAME is not set: NCCL chooses among {', '.join(here)}"
+        return self.passes(f"{words}. Direct access between GPUs (P2P, NVLink) is not looked at")
+
+
+class InfiniBandCheck(Check):
+    """InfiniBand is used where it is there, and may pin memory."""
+
+    name = "NCCL InfiniBand"
+
+    def __init__(self, folder: Path = Path("/sys/class/infiniband"), locked_bytes: int | None = None) -> None:
+        self._folder = folder
+        self._locked_bytes = locked_bytes
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """A limit on pinned memory is a warning, as is an adapter that is switched off between machines."""
+        reason = _skip_reason(context)
+        if reason is not None:
+            return self.skips(reason)
+        adapters = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else []
+        wanted = context.environ.get("NCCL_IB_HCA", "")
+        if not adapters:
+            if wanted:
+                return self.warns(f"NCCL_IB_HCA={wanted}, and there is no InfiniBand adapter", "unset NCCL_IB_HCA")
+            return self.skips("no InfiniBand adapter here")
+        names = ", ".join(adapters)
+        if context.environ.get("NCCL_IB_DISABLE", "") == "1":
+            if context.several_machines:
+                return self.warns(f"{names} here, and NCCL_IB_DISABLE=1: machines talk over sockets", "unset it")
+            return self.passes(f"{names} here, not used (NCCL_IB_DISABLE=1)")
+        active = [name for name in adapters if _is_active(self._folder / name)]
+        if not active:
+            return self.warns(f"{names} here, and no port of theirs is active", "look with ibstat")
+        locked = self._locked_bytes
+        if locked is None:
+            locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        if locked != resource.RLIM_INFINITY:
+            found = f"{', '.join(active)} active, and only {format_gib(locked, digits=2)} GiB may be pinned (ulimit -l)"
+            return self.warns(found, "ulimit -l unlimited; in a container --ulimit memlock=-1")
+        return self.passes(f"{', '.join(active)} active, memory may be pinned without limit")
+
+
+class SharedMemoryCheck(Check):
+    """Shared memory, through which ranks of a machine talk."""
+
+    name = "Shared memory"
+
+    def __init__(self, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - it is what is looked at
+        self._folder = folder
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """None at all is a failure, little of it a warning."""
+        reason = _skip_reason(context)
+        if reason is not None:
+            return self.skips(reason)
+        if context.environ.get("NCCL_SHM_DISABLE", "") == "1":
+            return self.skips("NCCL_SHM_DISABLE=1: NCCL does without")
+        advice = "make it larger; in a container --shm-size=1g, or --ipc=host"
+        if not self._folder.is_dir() or not os.access(self._folder, os.W_OK):
+            return self.fails(f"{self._folder} is not there, or cannot be written to", advice)
+        disk = os.statvfs(self._folder)
+        free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        found = f"{self._folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"
+        if free < MIB:
+            return self.fails(
+                f"{found}: it is full", "delete what programs that have gone left there, or make it larger"
+            )
+        return self.warns(found, advice) if free < _SHARED_BYTES else self.passes(found)
+
+
+class RendezvousCheck(Check):
+    """The machine at which ranks meet has an address, and its port is free."""
+
+    name = "Rendezvous"
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """An address that cannot be resolved is a failure; so is a port of this machine that is taken."""
+        reason = _skip_reason(context)
+        if reason is not None:
+            return self.skips(reason)
+        address, port = context.environ.get("MASTER_ADDR"), context.environ.get("MASTER_PORT")
+        if not address:
+            if context.several_machines:
+                advice = (
+                    "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; that is not looked at)"
+                )
+                return self.inconclusive("several machines, and MASTER_ADDR is not set", advice)
+            return self.skips("MASTER_ADDR is not set: the launcher chooses")
+        try:
+            found = socket.getaddrinfo(address, None, proto=socket.IPPROTO_TCP)
+        except (socket.gaierror, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "no host name"
+            return self.fails(
+                f"MASTER_ADDR={address} cannot be resolved ({reason})", "set it to a host or an IP address"
+            )
+        if port is not None and not (port.isdecimal() and int(port) < 2**16):
+            return self.fails(f"MASTER_PORT={port} is no port", "set it to a free one, such as 29500")
+        ip = str(found[0][4][0])
+        words = f"MASTER_ADDR={address} is {ip}"
+        if port is not None and _is_taken(ip, int(port)):
+            return self.fails(f"{words}, and its port {port} is taken", "set MASTER_PORT to another one")
+        return self.passes(words)
+
+
+def select_interfaces(value: str, here: Sequence[str]) -> list[str]:
+    """Those of this machine's interfaces that NCCL would take: prefixes, ``=`` exact names, ``^`` all but these."""
+    without = value.startswith("^")
+    value = value.removeprefix("^")
+    exact = value.startswith("=")
+    names = [name.strip() for name in value.removeprefix("=").split(",") if name.strip()]
+
+    def named(interface: str) -> bool:
+        return interface in names if exact else any(interface.startswith(name) for name in names)
+
+    return [interface for interface in here if named(interface) != without]
+
+
+def _is_active(adapter: Path) -> bool:
+    return any("ACTIVE" in text for text in _states(adapter))
+
+
+def _states(adapter: Path) -> Iterator[str]:
+    """What each port of an adapter says of itself: ``4: ACTIVE``."""
+    for state in sorted(adapter.glob("ports/*/state")):
+        try:
+            yield state.read_text(encoding="ascii", errors="replace")
+        except OSError:
+            continue
+
+
+def _is_taken(ip: str, port: int) -> bool:
+    """Another program listens at that port of this machine; False for another machine's."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ip, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

@@ -1,0 +1,85 @@
+"""Which Python will run a job."""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from vramtop.estimator.common.untrusted_files import open_file
+from vramtop.estimator.readers.program.launchers import find_program_index, split_launch_line
+from vramtop.estimator.trace.interpreters import find_interpreters
+
+_PYTHON = re.compile(r"python[0-9.]*")
+_SCRIPT = re.compile(rb"""\A\#!(?:/bin/sh\n'''exec'\s+"?|\s*)(?P<path>/[^\s"]+)(?:[ \t]+(?P<name>[^\s"$]+))?""")
+"""The first lines of a console script; where the path is long, pip writes it behind ``/bin/sh``."""
+_OWN_WORLD = {"conda", "mamba", "micromamba", "uv", "poetry", "pixi", "docker", "podman", "apptainer", "singularity"}
+"""Wrappers that give the program a Python of their own choosing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInterpreter:
+    """The Python that will run the job."""
+
+    path: Path
+    origin: str
+    """Who says so: ``--python``, ``torchrun``, ``VIRTUAL_ENV``."""
+    is_certain: bool = True
+    """False: nobody says so; it is vramtop's own."""
+
+
+def find_job_interpreter(
+    python: str | None, launch: Sequence[str] | None, environ: Mapping[str, str]
+) -> JobInterpreter:
+    """The Python that the user named, else the launch line's, else that of the active environment, else vramtop's own.
+
+    Args:
+        python: what ``--python`` says.
+        launch: the launch line; None: there is none.
+        environ: the job's environment.
+
+    Raises:
+        InputError: ``python`` is not there.
+    """
+    if python is not None:
+        return JobInterpreter(path=find_interpreters(python, environ)[0], origin="--python")
+    return (_of_launch(split_launch_line(launch), environ) if launch else None) or _active(environ)
+
+
+def _of_launch(words: Sequence[str], environ: Mapping[str, str]) -> JobInterpreter | None:
+    """A launch line's Python: itself, or the one in the first line of its launcher."""
+    at = find_program_index(words)
+    if at is None or not _OWN_WORLD.isdisjoint(PurePath(word).name for word in words[:at]):
+        return None
+    program = shutil.which(words[at], path=environ.get("PATH"))
+    if program is None:
+        return None
+    if _PYTHON.fullmatch(PurePath(program).name):
+        return JobInterpreter(path=Path(program).absolute(), origin=words[at])
+    named = _first_line(Path(program), environ)
+    return None if named is None else JobInterpreter(path=named, origin=words[at])
+
+
+def _first_line(program: Path, environ: Mapping[str, str]) -> Path | None:
+    try:
+        with open_file(program) as file:
+            match = _SCRIPT.match(file.read(4096))
+    except OSError:
+        return None
+    if match is None:
+        return None
+    path = match["path"]
+    if PurePath(os.fsdecode(path)).name == "env":
+        found = shutil.which(os.fsdecode(match["name"] or b""), path=environ.get("PATH"))
+        return Path(found) if found else None
+    named = Path(os.fsdecode(path))
+    return named if _PYTHON.fullmatch(named.name) and os.access(named, os.X_OK) else None
+
+
+def _active(environ: Mapping[str, str]) -> JobInterpreter:
+    found = find_interpreters(None, environ)[0]
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable) and found == Path(environ[variable]) / "bin" / "python":
+            return JobInterpreter(path=found, origin=variable)
+    return JobInterpreter(path=found, origin="the Python that runs vramtop", is_certain=False)

@@ -1,0 +1,329 @@
+import json
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.monitor.attach.read_run import read_run
+from vramtop.monitor.probe.launch import probed_environment
+from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
+
+SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
+SPAWNS = """\
+import multiprocessing, time
+def child():
+    print("ready", flush=True)
+    time.sleep(120)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("METHOD").Process(target=child, daemon=True)
+    process.start()
+    process.join()
+"""
+needs_torch = pytest.mark.skipif(find_spec("transformers") is None, reason="needs torch and transformers")
+Start = Callable[..., int]
+Flags = Callable[..., list[str]]
+Script = Callable[[str], str]
+
+
+def test_a_script_in_its_own_folder(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+    pid = start([sys.executable, "-u", script(SLEEPS), *flags()], CUDA_VISIBLE_DEVICES="3")
+    attached = read_run(pid)
+    job = attached.reading.job()
+    assert (job.model.id, job.training.micro_batch) == (str(tmp_path / "tiny"), 4)
+    assert job.training.precision == "bf16"
+    assert (attached.cwd, attached.launcher, attached.interpreter) == (tmp_path, None, Path(sys.executable))
+    assert [(rank.pid, rank.rank, rank.gpu_hint) for rank in attached.ranks] == [(pid, None, "3")]
+    assert attached.start_time == psutil.Process(pid).create_time()
+    answer = json.loads(json.dumps(attached.to_json()))
+    assert answer["evidence"]["training.micro_batch"] == "--per_device_train_batch_size on the command line"
+    assert answer["missing"] == []
+
+
+def test_versions_are_those_of_the_processs_interpreter(
+    start: Start, script: Script, tmp_path: Path, flags: Flags
+) -> None:
+    packages = tmp_path / "venv" / "lib" / "python3.99" / "site-packages"
+    (packages / "transformers-4.57.1.dist-info").mkdir(parents=True)
+    (tmp_path / "venv" / "bin").mkdir()
+    (tmp_path / "venv" / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    pid = start(["venv/bin/python", script(SLEEPS), *flags()])
+    attached = read_run(pid)
+    assert attached.interpreter == tmp_path / "venv" / "bin" / "python"
+    assert attached.versions["transformers"] == "4.57.1"
+    assert attached.reading.evidence()["training.optimizer"] == "default of transformers 4.57.1"
+    assert attached.reading.value("training.precision") == "fp32"
+    assert attached.reading.job().software.transformers == "4.57.1"
+    assert attached.reading.evidence()["software.transformers"] == "installed beside its interpreter"
+    (tmp_path / "own" / "transformers-5.1.0.dist-info").mkdir(parents=True)
+    pid = start(["venv/bin/python", "train.py", *flags()], PYTHONPATH=str(tmp_path / "own"))
+    assert read_run(pid).versions["transformers"] == "5.1.0"
+
+
+def test_models_are_looked_up_where_the_process_has_them(
+    start: Start, script: Script, tmp_path: Path, flags: Flags
+) -> None:
+    snapshot = tmp_path / "cache" / "hub" / "models--some--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text('{"model_type": "llama", "dtype": "float16"}')
+    (tmp_path / "cache" / "hub" / "models--some--model" / "refs").mkdir()
+    (tmp_path / "cache" / "hub" / "models--some--model" / "refs" / "main").write_text("abc")
+    command = [sys.executable, script(SLEEPS), *flags(model_name_or_path="some/model")]
+    environ = {"HF_HOME": str(tmp_path / "cache"), "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    attached = read_run(start(command, **environ, HF_TOKEN="hf_secret"))  # noqa: S106
+    assert attached.estimate_environ["HF_HOME"] == str(tmp_path / "cache")
+    assert attached.estimate_environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert "hf_secret" not in str(attached)
+    assert attached.reading.value("training.precision") == "fp16"
+
+
+@needs_torch
+def test_every_rank_of_torchrun_from_any_of_its_processes(
+    start: Start,
+    script: Script,
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+    flags: Flags,
+) -> None:
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = start([*run, script(SLEEPS), *flags()], ready=2, CUDA_VISIBLE_DEVICES="5,6")
+    attached = read_run(launcher)
+    assert [(rank.rank, rank.local_rank, rank.gpu_hint) for rank in attached.ranks] == [(0, 0, "5"), (1, 1, "6")]
+    assert [(rank.gpu_assignment.gpu, rank.gpu_assignment.certainty) for rank in attached.ranks] == [
+        (5, "likely"),
+        (6, "likely"),
+    ]
+    gpus = [make_gpu(7, [make_process(attached.ranks[1].pid, 20, start_time=attached.ranks[1].start_time)])]
+    assert [each["gpu"] for each in attached.with_gpu_assignments(gpus).to_json()["ranks"]] == [None, 7]
+    assert attached.launcher == "torchrun"
+    assert attached.reading.value("parallel.strategy") == "ddp"
+    assert attached.reading.value("parallel.data_replicate") == 2
+    from_second = read_run(attached.ranks[1].pid)
+    assert (from_second.ranks, from_second.reading.job()) == (attached.ranks, attached.reading.job())
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_child_of_the_program_has_its_settings(start: Start, script: Script, method: str, flags: Flags) -> None:
+    parent = start([sys.executable, script(SPAWNS.replace("METHOD", method)), *flags()])
+    children = [child for child in psutil.Process(parent).children() if "resource_tracker" not in str(child.cmdline())]
+    attached = read_run(children[0].pid)
+    assert attached.reading.value("training.micro_batch") == 4
+    assert [rank.pid for rank in attached.ranks] == [children[0].pid if method == "spawn" else parent]
+    assert any("multiprocessing" in warning for warning in attached.warnings) == (method == "spawn")
+    assert [rank.pid for rank in read_run(children[0].pid, on_gpu={parent}).ranks] == [parent]
+
+
+def test_a_shell_that_waits_for_the_script(start: Start, script: Script, flags: Flags) -> None:
+    line = f"{sys.executable} {script(SLEEPS)} {' '.join(flags())}; true"
+    assert read_run(start(["bash", "-c", line])).reading.value("training.micro_batch") == 4
+
+
+def test_a_wrapper_that_waits_for_the_script(start: Start, script: Script, flags: Flags) -> None:
+    pid = start(["timeout", "120", sys.executable, script(SLEEPS), *flags()])
+    (child,) = psutil.Process(pid).children()
+    assert [rank.pid for rank in read_run(pid).ranks] == [child.pid]
+    line = f"{sys.executable} train.py {' '.join(flags())}; true"
+    pid = start(["timeout", "120", "bash", "-c", line])
+    assert [rank.pid for rank in read_run(pid).ranks] == [psutil.Process(pid).children(recursive=True)[1].pid]
+
+
+def test_a_shell_with_several_jobs_is_asked_which(start: Start, script: Script) -> None:
+    line = f"{sys.executable} {script(SLEEPS)} --a & {sys.executable} train.py --b & wait; true"
+    pid = start(["bash", "-c", line], ready=2)
+    with pytest.raises(CannotTellError, match=r"several programs: \d+ \(train\.py\), \d+ \(train\.py\)"):
+        read_run(pid)
+
+
+def test_python_programs_that_the_program_starts_are_its_own_affair(
+    start: Start, script: Script, tmp_path: Path, flags: Flags
+) -> None:
+    (tmp_path / "logger.py").write_text(SLEEPS)
+    starts = f"import subprocess, sys\nsubprocess.Popen([sys.executable, 'logger.py'])\n{SLEEPS}"
+    pid = start(["bash", "-c", f"{sys.executable} {script(starts)} {' '.join(flags())}; true"], ready=2)
+    assert "train.py" in read_run(pid).command
+
+
+def test_what_is_not_on_the_command_line_is_asked_for(start: Start, script: Script) -> None:
+    reading = read_run(start([sys.executable, script(SLEEPS)])).reading
+    assert reading.missing == ("model.id", "training.micro_batch", "training.sequence_length")
+    assert reading.job({"model.id": "gpt2", "training.micro_batch": 2}).training.micro_batch == 2
+
+
+TRAINS = """\
+import os, time, torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+config = LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
+data = [{"input_ids": torch.ones(8, dtype=torch.long), "labels": torch.ones(8, dtype=torch.long)}] * 12
+batch = int(os.environ["BATCH"]) + 1
+arguments = TrainingArguments("out", per_device_train_batch_size=batch, max_steps=2, use_cpu=True, report_to=[],
+                              gradient_accumulation_steps=batch, optim="adafactor", save_strategy="no")
+Trainer(LlamaForCausalLM(config).to(torch.bfloat16), arguments, train_dataset=data).train()
+time.sleep(1.2)
+print("ready", flush=True)
+time.sleep(120)
+"""
+
+
+@needs_torch
+def test_a_probed_run_says_what_no_text_says(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    pid = start([sys.executable, "train.py"], **probed_environment({"BATCH": "2", "HF_HUB_OFFLINE": "1"}))
+    attachment = read_run(pid)
+    job = attachment.reading.job({"training.sequence_length": 8})
+    assert (job.training.micro_batch, job.training.gradient_accumulation) == (3, 3)
+    assert (job.training.precision, job.training.optimizer) == ("bf16", "adafactor")
+    assert job.model.config is not None
+    assert job.model.config["hidden_size"] == 16
+    assert attachment.reading.evidence()["training.micro_batch"] == (
+        "the running Trainer (probe): per_device_train_batch_size"
+    )
+    assert attachment.reading.missing == ("training.sequence_length",)
+
+
+TELLS = """\
+import json, os, sys, time, torch
+from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser
+from transformers import Trainer, TrainerCallback, TrainingArguments
+(arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(sys.argv[1])
+BLOCK_SIZE = 24
+class Tells(TrainerCallback):
+    def on_step_end(self, args, state, control, model, optimizer, **kwargs):
+        while hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
+        facts = {"batch": args.per_device_train_batch_size, "accumulation": args.gradient_accumulation_steps,
+                 "optimizer": type(optimizer).__name__, "checkpointing": bool(model.is_gradient_checkpointing),
+                 "ranks": args.world_size, "weights": str(next(model.parameters()).dtype), "autocast": args.bf16}
+        with open(f"facts{os.environ['RANK']}.json", "w") as file:
+            json.dump(facts, file)
+        print("ready", flush=True)
+        time.sleep(120)
+model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("tiny"), dtype=torch.float32)
+ones = torch.ones(BLOCK_SIZE, dtype=torch.long)
+Trainer(model, arguments, train_dataset=[{"input_ids": ones, "labels": ones}] * 64, callbacks=[Tells()]).train()
+"""
+TINY = {
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "dtype": "bfloat16",
+}
+WRITTEN = """\
+output_dir: out
+per_device_train_batch_size: 3
+gradient_accumulation_steps: 2
+optim: adafactor
+bf16: true
+gradient_checkpointing: true
+use_cpu: true
+report_to: none
+max_steps: 2
+save_strategy: "no"
+"""
+
+
+@needs_torch
+def test_a_trainer_does_what_is_read_of_it(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "train.py").write_text(TELLS)
+    (tmp_path / "x.yaml").write_text(WRITTEN)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "x.yaml"]
+    job = read_run(start(run, ready=2, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")).reading.job()
+    facts = json.loads((tmp_path / "facts1.json").read_text())
+    assert (job.training.micro_batch, job.training.gradient_accumulation) == (facts["batch"], facts["accumulation"])
+    assert (job.training.optimizer, facts["optimizer"]) == ("adafactor", "Adafactor")
+    assert (job.training.activation_checkpointing == "full") == facts["checkpointing"]
+    assert (job.parallel.strategy, job.parallel.data_replicate) == ("ddp", facts["ranks"])
+    assert (job.training.precision, facts["weights"], facts["autocast"]) == ("bf16-mixed", "torch.float32", True)
+    assert (job.model.id, job.training.sequence_length) == (str(tmp_path / "tiny"), 24)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "text", "expected"),
+    [
+        ("llamafactory-cli", ["train", "x.yaml"], "model_name_or_path: gpt2\nstage: sft\ncutoff_len: 300\n", 300),
+        ("axolotl", ["train", "x.yaml"], "base_model: gpt2\nsequence_len: 400\n", 400),
+        ("swift", ["sft", "--model", "gpt2", "--max_length", "500"], "", 500),
+        (
+            "tune",
+            ["run", "full_finetune_single_device", "--config", "x.yaml"],
+            "model:\n  _component_: torchtune.models.llama3_2.llama3_2_1b\nbatch_size: 1\n"
+            "tokenizer:\n  max_seq_len: 600\n",
+            600,
+        ),
+        ("automodel", ["x.yaml"], "dataset: {_target_: a.b, seq_length: 700}\nrecipe: r\n", 700),
+        ("litgpt", ["finetune_lora", "org/model", "--train.max_seq_length", "800"], "", 800),
+    ],
+)
+def test_a_tools_own_command_that_trains_in_process(
+    start: Start, tmp_path: Path, program: str, arguments: list[str], text: str, expected: int
+) -> None:
+    (tmp_path / program).write_text(SLEEPS)
+    (tmp_path / "x.yaml").write_text(text)
+    attachment = read_run(start([sys.executable, program, *arguments]))
+    assert attachment.reading.value("training.sequence_length") == expected
+
+
+LAUNCHES = """\
+import subprocess, sys
+worker = [sys.executable, "-u", "WORKER", "x.yaml"]
+ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+children = [subprocess.Popen(worker, env={**ranks, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+for child in children:
+    child.wait()
+"""
+
+
+def test_a_tool_that_starts_a_worker_per_gpu(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "llamafactory").mkdir()
+    (tmp_path / "llamafactory" / "launcher.py").write_text(SLEEPS)
+    (tmp_path / "llamafactory-cli").write_text(LAUNCHES.replace("WORKER", "llamafactory/launcher.py"))
+    (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nstage: sft\ncutoff_len: 300\n")
+    pid = start([sys.executable, "llamafactory-cli", "train", "x.yaml"], ready=2)
+    for asked in (pid, *(child.pid for child in psutil.Process(pid).children())):
+        attachment = read_run(asked)
+        assert [rank.local_rank for rank in attachment.ranks] == [0, 1]
+        assert attachment.reading.value("training.sequence_length") == 300
+        assert attachment.reading.value("parallel.data_replicate") == 2
+
+
+RANKS = """\
+import multiprocessing, time
+def work(rank):
+    if rank == 1:
+        multiprocessing.get_context("METHOD").Process(target=load, daemon=True).start()
+    print("ready", flush=True)
+    time.sleep(120)
+def load():
+    print("ready", flush=True)
+    time.sleep(120)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("METHOD")
+    ranks = [context.Process(target=work, args=(rank,)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_the_program_started_itself(start: Start, script: Script, method: str, flags: Flags) -> None:
+    program = start([sys.executable, script(RANKS.replace("METHOD", method)), *flags()], ready=3)
+    ranks = [child for child in psutil.Process(program).children() if "resource_tracker" not in str(child.cmdline())]
+    pids = {rank.pid for rank in ranks}
+    loaders = [loader.pid for rank in ranks for loader in rank.children()]
+    assert loaders
+    for asked in (program, *pids, *loaders):
+        attached = read_run(asked, on_gpu=pids)
+        assert {rank.pid for rank in attached.ranks} == pids
+        assert attached.reading.job().parallel.data_replicate == 2
+        assert attached.reading.evidence()["parallel.data_replicate"] == "2 processes that it started hold GPU memory"
+    assert [rank.pid for rank in read_run(program, on_gpu={program, *pids}).ranks] == [program]
+    assert read_run(program).reading.job().parallel.world_size == 1

@@ -1,0 +1,394 @@
+"""Attaching to training tools: their true command lines, environments and files, in stand-in programs."""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from vramtop.monitor.attach.read_run import Attachment, read_run
+
+SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
+LAUNCHES = """\
+import json, pathlib, subprocess, sys
+started = [subprocess.Popen(argv, env=env) for argv, env in json.loads(pathlib.Path(sys.argv[0] + ".json").read_text())]
+for child in started:
+    child.wait()
+"""
+COPIES_ITSELF = f"""\
+import os, subprocess, sys
+if "LOCAL_RANK" not in os.environ:
+    more = {{"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}}
+    subprocess.Popen([sys.executable, *sys.argv], env={{**os.environ, **more}})
+{SLEEPS}"""
+PYTHON = [sys.executable, "-u"]
+Child = tuple[Sequence[str], dict[str, str]]
+Run = Callable[..., int]
+
+
+def of_torchrun(rank: int, world: int) -> dict[str, str]:
+    """What torch.distributed.run adds to a worker's environment."""
+    elastic = {"RESTART_COUNT": "0", "MAX_RESTARTS": "0", "RUN_ID": "none", "USE_AGENT_STORE": "True"}
+    return {
+        **{name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")},
+        **{name: str(world) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")},
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        **{f"TORCHELASTIC_{name}": value for name, value in elastic.items()},
+    }
+
+
+def ranks_of(argv: Sequence[str], world: int, **more: str) -> list[Child]:
+    """A worker for each rank, as torchrun starts it."""
+    return [(argv, {**of_torchrun(rank, world), **more}) for rank in range(world)]
+
+
+class Site:
+    """Stand-ins for installed packages and commands, in a virtual environment's folders."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.packages = root / "venv" / "lib" / "python3.12" / "site-packages"
+
+    def program(self, name: str, text: str = SLEEPS) -> str:
+        """A module's file in site-packages, its packages included."""
+        path = self.packages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in path.relative_to(self.packages).parents:
+            (self.packages / folder / "__init__.py").touch()
+        path.write_text(text)
+        return str(path)
+
+    def command(self, name: str, text: str = SLEEPS, children: Sequence[Child] = ()) -> list[str]:
+        """How a command in ``bin`` shows in the process list; it starts these children where there are any."""
+        path = self.root / "venv" / "bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.starts(path, text, children)
+        return [sys.executable, str(path)]
+
+    def starts(self, path: Path, text: str = SLEEPS, children: Sequence[Child] = ()) -> str:
+        """Write a program that starts these children, or the one given."""
+        inherited = {**os.environ, "PYTHONPATH": str(self.packages)}
+        path.write_text(LAUNCHES if children else text)
+        families = [(list(argv), {**inherited, **environ}) for argv, environ in children]
+        Path(f"{path}.json").write_text(json.dumps(families))
+        return str(path)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def run(tmp_path: Path, site: Site) -> Iterator[Run]:
+    """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
+        inherited = {name: value for name, value in os.environ.items() if name not in ("HF_HOME", "WORLD_SIZE")}
+        process = subprocess.Popen(
+            list(command),
+            cwd=tmp_path,
+            env={**inherited, "PYTHONPATH": str(site.packages), **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        said = ""
+        while said.count("ready") < ready:
+            letter = process.stdout.read(1)
+            assert letter, said
+            said += letter
+        return process.pid
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def run_processes(pid: int) -> list[int]:
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def found(attachment: Attachment, *keys: str) -> list[Any]:
+    return [attachment.reading.value(key) for key in keys]
+
+
+def same_from_everywhere(pid: int, ranks: int) -> Attachment:
+    """The attachment, which must be one and the same whichever process of the job is asked about."""
+    asked = [read_run(member) for member in run_processes(pid)]
+    assert all([rank.local_rank or 0 for rank in each.ranks] == list(range(ranks)) for each in asked)
+    assert all(each.ranks == asked[0].ranks and each.reading == asked[0].reading for each in asked)
+    return asked[0]
+
+
+AXOLOTL = """
+base_model: gpt2
+output_dir: out
+sequence_len: 400
+micro_batch_size: 2
+fsdp_version: 2
+fsdp_config: {reshard_after_forward: true}
+"""
+
+
+def axolotl(site: Site) -> list[str]:
+    """``axolotl train``, which runs ``accelerate launch``, which starts a worker for each GPU."""
+    site.program("axolotl/cli/train.py")
+    (site.root / "cfg.yml").write_text(AXOLOTL)
+    rest = ["-m", "axolotl.cli.train", "cfg.yml", "--micro-batch-size=4"]
+    accelerate = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "no", "OMP_NUM_THREADS": "1"}
+    launch = site.command("accelerate", children=ranks_of([*PYTHON, *rest], 2, **accelerate))
+    outer = site.command("axolotl", children=[([*launch, "launch", *rest], {})])
+    return [*outer, "train", "cfg.yml", "--micro-batch-size=4"]
+
+
+def test_axolotl(run: Run, site: Site) -> None:
+    attachment = same_from_everywhere(run(axolotl(site), ready=2), ranks=2)
+    assert attachment.launcher == "accelerate"
+    evidence = attachment.reading.evidence()
+    assert found(attachment, "training.micro_batch", "training.sequence_length") == [4, 400]
+    assert evidence["training.micro_batch"] == "--micro-batch-size on the command line"
+    assert evidence["training.sequence_length"] == "cfg.yml: sequence_len"
+    assert found(attachment, "parallel.strategy", "parallel.data_shard") == ["fsdp2", 2]
+    assert evidence["parallel.data_shard"] == "WORLD_SIZE in the environment"
+    assert found(attachment, "training.precision") == ["bf16-mixed"]  # its own bf16, not accelerate's "no"
+
+
+def test_axolotls_resolved_log(run: Run, site: Site) -> None:
+    pid = run(axolotl(site), ready=2)
+    resolved = {"base_model": "gpt2", "sequence_len": 999, "micro_batch_size": 9, "output_dir": "out", "bf16": True}
+    (site.root / "out").mkdir()
+    (site.root / "out" / "debug.log").write_text(f"[INFO] config:\n{json.dumps(resolved, indent=2)}\n[INFO] more\n")
+    attachment = read_run(pid)
+    assert found(attachment, "training.micro_batch", "training.sequence_length") == [9, 999]
+    assert attachment.reading.evidence()["training.micro_batch"] == "debug.log of the run: micro_batch_size"
+
+
+FACTORY = "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ncutoff_len: 300\nbf16: true\noutput_dir: out\n"
+
+
+def test_llamafactory_over_torchrun(run: Run, site: Site) -> None:
+    (site.root / "x.yaml").write_text(FACTORY)
+    program = site.program("llamafactory/launcher.py")
+    arguments = ["x.yaml", "per_device_train_batch_size=3"]
+    children = ranks_of([*PYTHON, program, *arguments], 2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    torchrun = site.command("torchrun", children=children)
+    flags = ["--nnodes", "1", "--node_rank", "0", "--nproc_per_node", "2", "--master_addr", "127.0.0.1"]
+    outer = site.command("llamafactory-cli", children=[([*torchrun, *flags, program, *arguments], {})])
+    attachment = same_from_everywhere(run([*outer, "train", *arguments], ready=2), ranks=2)
+    assert found(attachment, "training.micro_batch", "training.sequence_length") == [3, 300]
+    assert found(attachment, "lora.rank", "lora.targets") == [8, "all-linear"]
+    assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
+    assert attachment.estimate_environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert attachment.reading.evidence()["training.micro_batch"] == "per_device_train_batch_size= on the command line"
+
+
+def test_llamafactorys_web_page_writes_its_own_file(run: Run, site: Site) -> None:
+    (site.root / "out").mkdir()
+    (site.root / "out" / "training_args.yaml").write_text(FACTORY)
+    attachment = read_run(run([*site.command("llamafactory-cli"), "train", "out/training_args.yaml"]))
+    assert found(attachment, "training.sequence_length", "parallel.strategy") == [300, None]
+    assert attachment.reading.evidence()["training.sequence_length"] == "training_args.yaml: cutoff_len"
+
+
+SWIFT = ["--model", "gpt2", "--max_length", "700", "--output_dir", "out", "--torch_dtype", "bfloat16"]
+
+
+def test_swift_on_one_gpu(run: Run, site: Site) -> None:
+    program = site.program("swift/cli/sft.py")
+    outer = site.command("swift", children=[([sys.executable, program, *SWIFT], {})])
+    pid = run([*outer, "sft", *SWIFT], CUDA_VISIBLE_DEVICES="0")
+    attachment = same_from_everywhere(pid, ranks=1)
+    keys = ("training.sequence_length", "training.micro_batch", "training.gradient_accumulation", "training.precision")
+    assert found(attachment, *keys) == [700, 1, 16, "bf16"]
+    resolved = {"model": "gpt2", "max_length": 701, "per_device_train_batch_size": 5, "tuner_type": "full"}
+    (site.root / "out" / "v0-20261120").mkdir(parents=True)
+    (site.root / "out" / "v0-20261120" / "args.json").write_text(json.dumps(resolved))
+    later = read_run(pid)
+    assert found(later, "training.sequence_length", "training.micro_batch", "lora.rank") == [701, 5, None]
+    assert later.reading.evidence()["training.micro_batch"] == "args.json of the run: per_device_train_batch_size"
+
+
+def test_swift_on_two_gpus(run: Run, site: Site) -> None:
+    program = site.program("swift/cli/sft.py")
+    children = ranks_of([*PYTHON, program, *SWIFT], 2, NPROC_PER_NODE="2")
+    inner = site.program("torch/distributed/run.py")  # started by its path, so that torch itself is not in the way
+    site.starts(Path(inner), children=children)
+    launch = site.command("torchrun", children=children)
+    outer = site.command("swift", children=[([*launch, "--nproc_per_node", "2", program, *SWIFT], {})])
+    attachment = same_from_everywhere(run([*outer, "sft", *SWIFT], ready=2, NPROC_PER_NODE="2"), ranks=2)
+    assert found(attachment, "parallel.strategy", "parallel.data_replicate") == ["ddp", 2]
+    assert found(attachment, "training.gradient_accumulation") == [8]
+
+
+TUNE = """
+output_dir: OUT
+model: {_component_: torchtune.models.llama3_1.qlora_llama3_1_8b, lora_rank: 8, lora_attn_modules: [q_proj]}
+tokenizer: {max_seq_len: 600}
+batch_size: 2
+dtype: bf16
+"""
+
+
+def test_torchtunes_registry_name(run: Run, site: Site, tmp_path: Path) -> None:
+    shipped = Path(site.program("recipes/configs/llama3_1/8B_qlora_single_device.yaml"))
+    shipped.write_text(TUNE.replace("OUT", str(tmp_path / "out")))
+    arguments = ["--config", "llama3_1/8B_qlora_single_device", "batch_size=5"]
+    pid = run([*site.command("tune"), "run", "lora_finetune_single_device", *arguments])
+    attachment = read_run(pid)
+    keys = ("model.id", "training.micro_batch", "training.sequence_length", "lora.quantization")
+    assert found(attachment, *keys) == ["meta-llama/Llama-3.1-8B", 5, 600, "nf4-double"]
+    evidence = attachment.reading.evidence()
+    assert evidence["training.sequence_length"] == "8B_qlora_single_device.yaml: tokenizer.max_seq_len"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "torchtune_config.yaml").write_text(TUNE.replace("600", "601").replace("OUT", "out"))
+    assert found(read_run(pid), "training.sequence_length") == [601]
+
+
+def test_torchtunes_distributed_recipe(run: Run, site: Site) -> None:
+    shipped = Path(site.program("recipes/configs/llama3_1/8B_lora.yaml"))
+    shipped.write_text(TUNE)
+    recipe = site.program("recipes/lora_finetune_distributed.py")
+    children = ranks_of([*PYTHON, recipe, "--config", str(shipped), "batch_size=6"], 2)
+    line = ["run", "--nproc_per_node", "2", "lora_finetune_distributed", "--config", "llama3_1/8B_lora", "batch_size=6"]
+    attachment = same_from_everywhere(run([*site.command("tune", children=children), *line], ready=2), ranks=2)
+    assert found(attachment, "training.micro_batch", "parallel.strategy", "parallel.data_shard") == [6, "fsdp2", 2]
+
+
+def test_torchtitan(run: Run, site: Site) -> None:
+    site.program("torchtitan/train.py")
+    flags = ["--module", "llama3", "--config", "llama3_8b", "--training.max_context_length", "4096"]
+    flags += ["--training.num-tokens-per-microbatch-per-dp-rank=8192", "activation-checkpoint:full"]
+    children = ranks_of([*PYTHON, "-m", "torchtitan.train", *flags], 2, PYTORCH_ALLOC_CONF="expandable_segments:True")
+    torchrun = site.command("torchrun", children=children)
+    line = [*torchrun, "--nproc_per_node=2", "--rdzv_backend", "c10d", "--rdzv_endpoint=localhost:0"]
+    line += ["--local-ranks-filter", "0", "--role", "rank", "--tee", "3", "-m", "torchtitan.train", *flags]
+    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.activation_checkpointing")
+    assert found(attachment, *keys) == ["meta-llama/Llama-3.1-8B", 2, 4096, "full"]
+    assert found(attachment, "parallel.strategy", "parallel.data_shard") == ["fsdp2", 2]
+
+
+AUTOMODEL = """
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {local_batch_size: 1, global_batch_size: 16}
+model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained, pretrained_model_name_or_path: gpt2}
+dataset: {seq_length: 256}
+distributed: {strategy: fsdp2, activation_checkpointing: true}
+"""
+
+
+def test_automodel(run: Run, site: Site) -> None:
+    (site.root / "cfg.yaml").write_text(AUTOMODEL)
+    recipe = site.program("nemo_automodel/recipes/llm/train_ft.py")
+    override = "--step_scheduler.local_batch_size=4"
+    children = ranks_of([*PYTHON, recipe, "-c", str(site.root / "cfg.yaml"), override], 2)
+    line = [*site.command("automodel", children=children), "cfg.yaml", "--nproc-per-node", "2", override]
+    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    keys = ("training.micro_batch", "training.sequence_length", "training.gradient_accumulation")
+    assert found(attachment, *keys) == [4, 256, 2]
+    assert found(attachment, "training.activation_checkpointing", "parallel.data_shard") == ["full", 2]
+
+
+def test_litgpt_whose_first_rank_starts_the_others(run: Run, site: Site) -> None:
+    flags = ["--devices", "2", "--train.max_seq_length", "128", "--precision", "bf16-true"]
+    line = [*site.command("litgpt", COPIES_ITSELF), "finetune_lora", "checkpoints/org/model", *flags]
+    attachment = same_from_everywhere(run(line, ready=2), ranks=2)
+    keys = ("model.id", "training.sequence_length", "parallel.strategy", "parallel.data_shard", "training.precision")
+    assert found(attachment, *keys) == ["org/model", 128, "fsdp1", 2, "bf16"]
+    assert found(attachment, "training.activation_checkpointing", "training.gradient_accumulation") == ["full", 8]
+
+
+def test_lightning_script(run: Run, site: Site) -> None:
+    text = 'def model():\n    return AutoModelForCausalLM.from_pretrained("gpt2")\n'
+    (site.root / "train.py").write_text(text + COPIES_ITSELF)
+    pid = run([sys.executable, "train.py", "--batch_size", "3"], ready=2)
+    attachment = same_from_everywhere(pid, ranks=2)
+    assert found(attachment, "model.id") == ["gpt2"]
+    assert [rank.pid for rank in attachment.ranks] == run_processes(pid)
+
+
+def test_megatron(run: Run, site: Site) -> None:
+    script = site.starts(site.root / "pretrain_gpt.py")
+    flags = "--num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024"
+    flags += " --micro-batch-size 4 --global-batch-size 16 --bf16 --vocab-size 50257 --tensor-model-parallel-size 2"
+    flags += " --use-distributed-optimizer --recompute-granularity full --recompute-method uniform"
+    children = ranks_of([*PYTHON, script, *flags.split()], 2, CUDA_DEVICE_MAX_CONNECTIONS="1")
+    torchrun = site.command("torchrun", children=children)
+    attachment = same_from_everywhere(
+        run([*torchrun, "--nproc_per_node", "2", script, *flags.split()], ready=2), ranks=2
+    )
+    keys = ("training.micro_batch", "training.gradient_accumulation", "parallel.tensor", "parallel.data_shard")
+    assert found(attachment, *keys) == [4, 4, 2, 1]
+    assert attachment.reading.missing == ()
+
+
+UNSLOTH = """\
+import sys, time
+def main():
+    model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Qwen3-8B", max_seq_length=512)
+    model = FastLanguageModel.get_peft_model(model, r=32, use_gradient_checkpointing="unsloth")
+    SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=3, optim="adamw_8bit", bf16=True)).train()
+"""
+
+
+def test_a_script_of_unsloth(run: Run, site: Site) -> None:
+    (site.root / "train.py").write_text(UNSLOTH + SLEEPS)
+    attachment = read_run(run([sys.executable, "train.py"]))
+    keys = ("model.id", "training.micro_batch", "training.sequence_length", "training.optimizer", "lora.rank")
+    assert found(attachment, *keys) == ["unsloth/Qwen3-8B", 3, 512, "adamw-8bit", 32]
+    assert attachment.reading.evidence()["training.micro_batch"].startswith("train.py line 5: SFTConfig(")
+
+
+def test_unsloths_own_command(run: Run, site: Site) -> None:
+    (site.root / "u.yaml").write_text("model: unsloth/Qwen3-8B\ntraining: {batch_size: 1, max_seq_length: 512}\n")
+    attachment = read_run(run([*site.command("unsloth"), "train", "--config", "u.yaml", "--batch-size", "7"]))
+    keys = ("model.id", "training.micro_batch", "training.sequence_length", "lora.rank", "lora.quantization")
+    assert found(attachment, *keys) == ["unsloth/Qwen3-8B", 7, 512, 64, "nf4-double"]
+
+
+def test_the_deepspeed_launcher(run: Run, site: Site) -> None:
+    script = site.starts(site.root / "train.py")
+    zero = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto"}
+    (site.root / "ds.json").write_text(json.dumps(zero))
+    flags = ["--deepspeed", "ds.json", "--model_name_or_path", "gpt2", "--bf16", "--max_length", "128"]
+    flags += ["--per_device_train_batch_size", "3"]
+    places = {"WORLD_SIZE": "2", "LOCAL_SIZE": "2", "CROSS_RANK": "0", "CROSS_SIZE": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    children = [
+        ([*PYTHON, script, f"--local_rank={rank}", *flags], {"RANK": str(rank), "LOCAL_RANK": str(rank), **places})
+        for rank in range(2)
+    ]
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": [0, 1]}).encode()).decode()
+    launch = site.program("deepspeed/launcher/launch.py")
+    site.starts(Path(launch), children=children)
+    inner = [*PYTHON, "-m", "deepspeed.launcher.launch", f"--world_info={world}", "--master_addr=127.0.0.1"]
+    inner += ["--master_port=29500", "--enable_each_rank_log=None", script, *flags]
+    outer = site.command("deepspeed", children=[(inner, {})])
+    attachment = same_from_everywhere(run([*outer, "--num_gpus=2", "train.py", *flags], ready=2), ranks=2)
+    assert attachment.launcher == "deepspeed"
+    assert [rank.gpu_hint for rank in attachment.ranks] == ["0", "1"]
+    keys = ("parallel.strategy", "parallel.data_shard", "training.micro_batch", "training.precision")
+    assert found(attachment, *keys) == ["zero2", 2, 3, "bf16-mixed"]
+    assert attachment.reading.evidence()["parallel.strategy"] == "ds.json: zero_optimization.stage"

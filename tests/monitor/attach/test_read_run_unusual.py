@@ -1,0 +1,176 @@
+"""Processes that hide, lie, end, or are no training program: each is told in a sentence."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError, InputError
+from vramtop.monitor.attach.read_run import read_run
+
+SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
+Start = Callable[..., int]
+Flags = Callable[..., list[str]]
+Script = Callable[[str], str]
+
+
+@pytest.mark.parametrize("pid", [-1, 2**80])
+def test_a_number_that_is_no_pid(pid: int) -> None:
+    with pytest.raises(InputError, match="There is no process"):
+        read_run(pid)
+
+
+def test_a_pid_that_is_gone(start: Start, script: Script) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(InputError, match=f"no process {process.pid}"):
+        read_run(process.pid)
+
+
+def test_a_zombie() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    with pytest.raises(CannotTellError, match="has ended already"):
+        read_run(process.pid)
+    process.wait()
+
+
+def test_a_pid_that_was_given_to_another_process(start: Start, script: Script) -> None:
+    pid = start([sys.executable, script(SLEEPS)])
+    with pytest.raises(CannotTellError, match="another one by now"):
+        read_run(pid, start_time=psutil.Process(pid).create_time() - 100)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (
+            ["bash", "-c", "echo ready; sleep 120; true"],
+            r"\(bash -c echo ready; sleep 120; true\) runs no Python script",
+        ),
+        (["PYTHON", "-c", SLEEPS], "runs Python code that is in no file"),
+    ],
+)
+def test_a_process_that_trains_nothing(start: Start, command: list[str], why: str) -> None:
+    pid = start([word.replace("PYTHON", sys.executable) for word in command])
+    with pytest.raises(CannotTellError, match=why):
+        read_run(pid)
+
+
+TITLED = """\
+import ctypes, sys, time
+at = int(open("/proc/self/stat").read().rpartition(")")[2].split()[45])
+until = int(open("/proc/self/stat").read().rpartition(")")[2].split()[48])
+title = b"ray::train [rank=0]"
+ctypes.memset(at, 0, until - at)
+ctypes.memmove(at, title, len(title))
+print("ready", flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_program_that_has_overwritten_its_command_line(start: Start, script: Script, flags: Flags) -> None:
+    pid = start([sys.executable, script(TITLED), *flags()])
+    with pytest.raises(CannotTellError, match=rf"Process {pid} \(ray::train \[rank=0\]\) has overwritten its own"):
+        read_run(pid)
+
+
+def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+    pid = start([sys.executable, script(SLEEPS), *flags(), "--config", "x.yaml"], CUDA_MODULE_LOADING="EAGER")
+    (tmp_path / "train.py").unlink()
+    os.mkfifo(tmp_path / "train.py")
+    os.mkfifo(tmp_path / "x.yaml")
+    (tmp_path / "tiny" / "config.json").unlink()
+    os.mkfifo(tmp_path / "tiny" / "config.json")
+    reading = read_run(pid).reading
+    assert [warning.partition(":")[0] for warning in reading.warnings] == [
+        "The program's configuration is not counted",
+        "The script is not counted",
+        "The model's config is not to be had",
+    ]
+    assert reading.value("software.module_loading") == "eager"
+
+
+def test_words_that_are_no_text(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    script(SLEEPS)
+    (tmp_path / "tiny").rename(folder / "tiny")
+    code = f"import os; os.chdir({str(folder)!r}); os.execv({sys.executable!r}, [{sys.executable!r}, '../train.py',"
+    words = ", ".join(repr(word) for word in [*flags(), "--run_name", "caf\udce9", "--bad\udcff", "x" * 100_000])
+    attached = read_run(start([sys.executable, "-c", f"{code} {words}])"], NAME="\udcff"))
+    job = attached.reading.job()
+    assert (job.name, job.training.precision) == ("caf\ufffd", "bf16")
+    assert attached.reading.missing == ()
+    json.dumps(attached.to_json(), ensure_ascii=False).encode()
+    msgspec.json.encode(job)
+
+
+def test_a_script_on_standard_input(start: Start, script: Script, flags: Flags) -> None:
+    line = f"{sys.executable} - < {script('SEQ_LEN = 96' + chr(10) + SLEEPS)} --model_name_or_path tiny; true"
+    attached = read_run(start(["bash", "-c", line]))
+    assert attached.reading.value("training.sequence_length") == 96
+    pid = start(["bash", "-c", f"cat train.py | {sys.executable} - {' '.join(flags())}"])
+    assert read_run(pid).reading.warnings == ("The script came through standard input and is not counted.",)
+
+
+def test_a_folder_of_ours_is_not_taken_for_the_processs_model(
+    start: Start, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: Flags
+) -> None:
+    (tmp_path / "here" / "gpt2").mkdir(parents=True)
+    (tmp_path / "here" / "gpt2" / "config.json").write_text('{"model_type": "llama", "dtype": "float16"}')
+    (tmp_path / "here" / "ours").symlink_to("gpt2")
+    monkeypatch.chdir(tmp_path / "here")
+    attached = read_run(start([sys.executable, script(SLEEPS), *flags(model_name_or_path="gpt2")], HF_HOME="/none"))
+    assert attached.reading.value("model.config")["model_type"] == "gpt2"
+    assert attached.reading.value("training.precision") == "fp32"
+    reading = read_run(start([sys.executable, "train.py", *flags(model_name_or_path="ours")])).reading
+    assert reading.missing == ("model.id",)
+    assert "no model 'ours'" in reading.warnings[0]
+
+
+def test_code_that_a_process_names_as_its_model_is_not_run(start: Start, script: Script, flags: Flags) -> None:
+    reading = read_run(start([sys.executable, script(SLEEPS), *flags(model_name_or_path="os:abort")])).reading
+    assert reading.missing == ("model.id",)
+    assert "is not run" in reading.warnings[0]
+
+
+def test_a_worker_without_a_rank_is_a_single_process(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "trl" / "scripts").mkdir(parents=True)
+    (tmp_path / "trl" / "scripts" / "sft.py").write_text(SLEEPS)
+    (tmp_path / "x.yaml").write_text("model_name_or_path: gpt2\nper_device_train_batch_size: 2\nnum_processes: 4\n")
+    worker = [sys.executable, "trl/scripts/sft.py", "--config", "x.yaml"]
+    (tmp_path / "trl.py").write_text(f"import subprocess\nsubprocess.run({worker!r})\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "trl").write_text((tmp_path / "trl.py").read_text())
+    attached = read_run(start([sys.executable, "bin/trl", "sft", "--config", "x.yaml"]))
+    assert attached.launcher == "trl"
+    assert attached.reading.job().parallel.world_size == 1
+
+
+HIDES = """\
+import ctypes, subprocess, sys
+for rank in (0, 1):
+    subprocess.Popen([sys.executable, "-u", "train.py", *sys.argv[5:]])
+__import__("time").sleep(120)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is hidden from root")
+def test_ranks_whose_environment_is_hidden(start: Start, script: Script, tmp_path: Path, flags: Flags) -> None:
+    script("import ctypes\nctypes.CDLL(None).prctl(4, 0)\n" + SLEEPS)
+    (tmp_path / "torchrun").write_text(HIDES)
+    pid = start([sys.executable, "torchrun", "--standalone", "--nproc-per-node", "2", "train.py", *flags()], ready=2)
+    for asked in (pid, *(child.pid for child in psutil.Process(pid).children())):
+        attached = read_run(asked)
+        assert [rank.pid for rank in attached.ranks] == [child.pid for child in psutil.Process(pid).children()]
+        assert attached.reading.value("parallel.data_replicate") == 2
+        assert "may not see its environment" in attached.warnings[0]

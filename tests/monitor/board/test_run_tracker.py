@@ -1,0 +1,274 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.monitor.board.board import Board, ProcessRow, RunRow
+from vramtop.monitor.board.run_tracker import RunTracker, count_kernel_oom_kills
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.process_identity import is_running
+from vramtop.monitor.snapshot.snapshot import (
+    NO_ANSWER,
+    Fault,
+    FinalCounters,
+    GpuProcess,
+    GpuReading,
+    ProcessCounters,
+    ProcessKey,
+    Snapshot,
+    WatchedJob,
+)
+
+JOB = Job(name="sft", model=ModelSpec(id="gpt2"))
+KEY: ProcessKey = (7, 1_000.0)
+
+
+class Machine:
+    """One GPU on which processes hold what they are told to, a second apart."""
+
+    def __init__(self, make_budget: Callable[..., Budget], make: tuple[Callable[..., object], ...]) -> None:
+        self.alive = {KEY}
+        self.time = 2_000.0
+        self.kind = "nvml"
+        self.last_words: tuple[FinalCounters, ...] = ()
+        self._snapshot, self._gpu, self._process = make
+        self.watchlist = Watchlist(make_budget, is_running=lambda key: key in self.alive)
+        self.watchlist.add_run(WatchedJob(job=JOB, pids=(KEY,)))
+
+    def tick(self, used: float | None, *, readable: bool = True, **of: object) -> Board:
+        """One reading; ``used`` None: the process is not on the GPU."""
+        gpu_facts = {name: of.pop(name) for name in ("free_bytes", "faults") if name in of}
+        rows = [] if used is None else [self._process(7, used, **of)]
+        gpu = self._gpu(0, rows, **gpu_facts)
+        gpu = gpu if readable else replace(gpu, processes=None)  # type: ignore[type-var]
+        snapshot = self._snapshot([gpu], time=self.time, last_words=self.last_words)
+        self.last_words = ()
+        snapshot = replace(snapshot, source=replace(snapshot.source, kind=self.kind))  # type: ignore[attr-defined,type-var]
+        self.time += 1
+        return self.watchlist.update(snapshot)
+
+
+@pytest.fixture
+def machine(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Callable[..., Snapshot],
+    make_gpu: Callable[..., GpuReading],
+    make_process: Callable[..., GpuProcess],
+) -> Machine:
+    return Machine(make_budget, (make_snapshot, make_gpu, make_process))
+
+
+def only(board: Board) -> tuple[RunRow, ProcessRow]:
+    (run,) = board.runs
+    (row,) = run.rows
+    return run, row
+
+
+def status(row: ProcessRow) -> str:
+    assert row.comparison is not None
+    return row.comparison.status
+
+
+def sentence(row: ProcessRow) -> str:
+    assert row.comparison is not None
+    return row.comparison.sentence
+
+
+def test_a_run_has_its_processes_with_phases_and_budget(machine: Machine) -> None:
+    run, row = only(machine.tick(41))
+    assert (run.job, run.pids, run.ended_at) == (JOB, (KEY,), None)
+    assert run.budget is row.budget is not None
+    assert [mark.phase for mark in row.phase_starts] == ["started"]
+    assert status(row) == "on_budget"
+    assert row.ended_at is None
+
+
+def test_a_process_that_comes_while_one_looks_is_marked_from_its_context_on(machine: Machine) -> None:
+    board = machine.tick(None)
+    assert board.runs[0].rows == ()
+    for used in (2.6, 6.0, 10.0, 41.0):
+        board = machine.tick(used)
+    assert [mark.phase for mark in only(board)[1].phase_starts] == ["started", "context", "loading", "warming_up"]
+
+
+def test_a_job_that_is_known_later_has_the_marks_of_what_was_seen(machine: Machine) -> None:
+    machine.watchlist.dismiss_runs([KEY])
+    for used in (None, 2.6, 6.0, 10.0, 41.0):
+        assert machine.tick(used).runs == ()
+    machine.watchlist.add_run(WatchedJob(job=JOB, pids=(KEY,)))
+    board = machine.watchlist.rebuild_board()
+    assert board is not None
+    marks = [(mark.phase, mark.time) for mark in only(board)[1].phase_starts]
+    assert marks == [("started", 1000.0), ("context", 2001.0), ("loading", 2002.0), ("warming_up", 2003.0)]
+
+
+def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> None:
+    for used in (41, 42, 40):
+        machine.tick(used)
+    machine.alive.clear()
+    ended = machine.tick(None)
+    run, row = only(ended)
+    assert (run.ended_at, row.ended_at, status(row)) == (2_003.0, 2_003.0, "ended")
+    assert row.process.used_bytes == 40 * GIB
+    assert row.comparison is not None
+    assert row.comparison.observed_bytes is None
+    assert sentence(row) == "has ended; held at most 42.0 GiB; the budget says 37.5 to 42.5"
+    assert ended.ended_processes == (row,)
+    assert ended.processes == ()
+    for _ in range(200):  # longer than others are remembered
+        later = machine.tick(None)
+    assert only(later)[0].ended_at == 2_003.0
+    assert machine.watchlist.history.lifetime(row.key)
+    machine.watchlist.dismiss_runs(run.pids)
+    assert machine.tick(None).runs == ()
+    for _ in range(200):
+        machine.tick(None)
+    assert not machine.watchlist.history.lifetime(row.key)
+
+
+def test_a_process_that_lets_its_memory_go_has_not_ended(machine: Machine) -> None:
+    machine.tick(41)
+    run, row = only(machine.tick(None))
+    assert run.ended_at is None
+    assert status(row) == "ended"
+    assert "holds no memory on GPU 0 any more, and still runs" in sentence(row)
+    run, row = only(machine.tick(41))
+    assert (status(row), row.ended_at) == ("on_budget", None)
+
+
+def test_a_gpu_that_cannot_be_read_has_not_ended_its_processes(machine: Machine) -> None:
+    machine.tick(41)
+    run, row = only(machine.tick(None, readable=False))
+    assert (run.ended_at, row.ended_at, status(row)) == (None, None, "unknown")
+    assert status(only(machine.tick(41))[1]) == "on_budget"
+
+
+def test_figures_from_before_a_hang_tell_nothing(machine: Machine) -> None:
+    for _ in range(3):
+        _, row = only(machine.tick(40))
+    assert status(row) == "on_budget"
+    hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
+    for _ in range(3):
+        _, row = only(machine.tick(80, faults=(hangs,)))
+    assert status(row) == "unknown"
+    assert row.comparison is not None
+    assert row.comparison.observed_bytes is None
+    assert row.comparison.peak_usage is not None
+    assert row.comparison.peak_usage.size_bytes == 40 * GIB
+    _, row = only(machine.tick(40))
+    assert status(row) == "on_budget"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "words"),
+    [
+        ({"error": "OutOfMemoryError", "ended": 2_000.5}, "out_of_memory", "has run out of memory, as torch itself"),
+        ({"out_of_memory": 1, "out_of_memory_time": 1_990.0}, "out_of_memory", "has run out of memory"),
+        ({"out_of_memory": 1, "out_of_memory_time": 1_200.0, "ended": 2_000.5}, "ended", "has come to its end"),
+        ({"error": "KeyError", "ended": 2_000.5}, "ended", "was ended by KeyError"),
+        ({}, "ended", "was killed, or crashed"),
+    ],
+)
+def test_how_a_run_ended_is_told_by_its_last_words(
+    machine: Machine, said: dict[str, object], expected: str, words: str
+) -> None:
+    machine.tick(41, counters=ProcessCounters(time=2_000.0))
+    machine.alive.clear()
+    figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]
+    machine.last_words = (FinalCounters(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
+    assert (status(only(machine.tick(None))[1]), machine.last_words) == (expected, ())
+    row = only(machine.tick(None))[1]  # they are said once
+    assert status(row) == expected
+    assert sentence(row).startswith(words)
+
+
+def test_a_full_card_before_the_first_step_is_probably_out_of_memory(machine: Machine) -> None:
+    machine.tick(70, free_bytes=GIB // 4)
+    machine.alive.clear()
+    row = only(machine.tick(None, free_bytes=79 * GIB))[1]
+    assert status(row) == "out_of_memory"
+    assert "nearly full then (0.2 GiB free): it has probably run out of memory" in sentence(row)
+
+
+def test_a_steady_job_on_a_full_card_has_just_ended(machine: Machine) -> None:
+    for _ in range(40):
+        machine.tick(41, free_bytes=GIB // 4)
+    machine.alive.clear()
+    row = only(machine.tick(None, free_bytes=79 * GIB))[1]
+    assert status(row) == "ended"
+    assert "its GPU was nearly full then (0.2 GiB free)" in sentence(row)
+
+
+def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
+    kills = iter([4, 4, 5, 5, 5])
+    machine.watchlist._follower = RunTracker(
+        machine.watchlist.history, lambda _: bool(machine.alive), lambda: next(kills)
+    )
+    for _ in range(2):
+        machine.tick(41)
+    machine.alive.clear()
+    for _ in range(2):
+        row = only(machine.tick(None))[1]
+        assert status(row) == "out_of_memory"
+        assert "for want of host memory: probably this one" in sentence(row)
+
+
+def test_the_kernels_kills_are_read_where_it_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 3\nunevictable_pgs_scanned 0\n")
+    assert count_kernel_oom_kills(tmp_path / "vmstat") == 3
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\n")
+    assert count_kernel_oom_kills(tmp_path / "vmstat") is None
+    assert count_kernel_oom_kills(tmp_path / "nothing") is None
+
+
+def test_in_a_recording_who_is_gone_has_ended(machine: Machine) -> None:
+    machine.kind = "recording"
+    machine.tick(41)
+    run, row = only(machine.tick(None))  # whatever process 7 of this machine does
+    assert (run.ended_at, status(row)) == (2_001.0, "ended")
+
+
+def test_a_job_in_place_of_another_keeps_its_place_and_gets_its_own_phases(
+    machine: Machine, make_budget: Callable[..., Budget]
+) -> None:
+    other = WatchedJob(job=Job(name="other"), pids=((8, 1_000.0),))
+    machine.watchlist.add_run(other)
+    for _ in range(50):
+        machine.tick(41)
+    larger = Job(name="larger")
+    machine.watchlist.set_budget(make_budget(larger, device=60))
+    machine.watchlist.add_run(WatchedJob(job=larger, pids=(KEY,)))
+    assert [run.job.name for run in machine.watchlist.runs()] == ["larger", "other"]
+    row = machine.tick(41).runs[0].rows[0]
+    assert (status(row), row.comparison and row.comparison.phase) == ("warming_up", "warming_up")
+
+
+def test_a_recordings_run_is_dismissed_as_long_as_the_recording_has_it(
+    machine: Machine, make_snapshot: Callable[..., Snapshot]
+) -> None:
+    recorded = WatchedJob(job=Job(name="theirs"), pids=((9, 1.0),))
+    snapshot = make_snapshot([], watched=(recorded,))
+    assert [run.job.name for run in machine.watchlist.update(snapshot).runs] == ["sft", "theirs"]
+    machine.watchlist.dismiss_runs(recorded.pids)
+    assert [run.job.name for run in machine.watchlist.update(snapshot).runs] == ["sft"]
+
+
+def test_real_processes_run_until_they_end() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = psutil.Process(child.pid).create_time()
+    assert is_running((child.pid, started))
+    assert is_running((child.pid, None))
+    assert not is_running((child.pid, started - 10))
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_running((child.pid, started))  # a zombie
+    child.wait()
+    assert not is_running((child.pid, started))

@@ -1,0 +1,93 @@
+"""Keys in the environment: asked for by the job, never said."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.job.job import Job, ModelSpec, Run
+from vramtop.monitor.preflight.checks.environment_keys import EnvironmentKeysCheck, HubTokenCheck
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.hub_access import HubAccess
+
+MakeContext = Callable[..., CheckContext]
+SECRET = "nvapi-0123456789"  # noqa: S105 - made up
+INLINE = ModelSpec(config={"model_type": "llama"})
+
+
+def test_a_job_that_asks_for_no_key_is_skipped(make_context: MakeContext) -> None:
+    assert EnvironmentKeysCheck().run(make_context(Job(model=INLINE))).status == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        (Run(inference_endpoint="https://integrate.api.nvidia.com/v1"), "NSS_INFERENCE_KEY"),
+        (Run(inference_endpoint="localhost:8000", inference_key="OPENAI_API_KEY"), "OPENAI_API_KEY"),
+        (Run(report_to=["wandb"]), "WANDB_API_KEY"),
+        (Run(report_to=["tensorboard", "comet_ml"]), "COMET_API_KEY"),
+        (Run(required_environment=["MY_KEY"]), "MY_KEY"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, "", "  "])
+def test_a_key_that_is_not_set_is_a_failure(
+    make_context: MakeContext, tmp_path: Path, run: Run, name: str, value: str | None
+) -> None:
+    job, home = Job(model=INLINE, run=run), {"HOME": str(tmp_path)}
+    found = EnvironmentKeysCheck().run(make_context(job, environ=home if value is None else {**home, name: value}))
+    assert found.status == "failure"
+    assert f"{name} is not set" in found.found
+    assert found.advice == f"set {name} where the job is started"
+    there = EnvironmentKeysCheck().run(make_context(job, environ={**home, name: SECRET}))
+    assert (there.status, there.found) == ("pass", f"{name} is set")
+
+
+def test_no_value_and_no_password_is_ever_said(make_context: MakeContext) -> None:
+    run = Run(inference_endpoint=f"https://ana:{SECRET}@nim.example/v1", required_environment=["A", "B"])
+    found = EnvironmentKeysCheck().run(make_context(Job(model=INLINE, run=run), environ={"A": SECRET}))
+    assert "nim.example" in found.found
+    assert SECRET not in f"{found.found}{found.advice}"
+    padded = EnvironmentKeysCheck().run(
+        make_context(Job(model=INLINE, run=Run(required_environment=["A"])), environ={"A": f"{SECRET}\n"})
+    )
+    assert (padded.status, SECRET in padded.found) == ("warning", False)
+
+
+def test_wandb_may_have_its_key_elsewhere_or_need_none(make_context: MakeContext, tmp_path: Path) -> None:
+    job, home = Job(model=INLINE, run=Run(report_to=["wandb"])), {"HOME": str(tmp_path)}
+    assert EnvironmentKeysCheck().run(make_context(job, environ=home)).status == "failure"
+    assert EnvironmentKeysCheck().run(make_context(job, environ={**home, "WANDB_MODE": "offline"})).status == "pass"
+    (tmp_path / ".netrc").write_text(f"machine api.wandb.ai login user password {SECRET}\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    found = EnvironmentKeysCheck().run(make_context(job, environ=home))
+    assert (found.status, "api.wandb.ai in" in found.found, SECRET in found.found) == ("pass", True, False)
+    own = {**home, "WANDB_BASE_URL": "https://wandb.example"}
+    assert EnvironmentKeysCheck().run(make_context(job, environ=own)).status == "failure"
+    (tmp_path / ".netrc").write_text(f"nonsense {SECRET}\n")
+    broken = EnvironmentKeysCheck().run(make_context(job, environ=home))
+    assert (broken.status, SECRET in broken.found) == ("failure", False)
+
+
+def test_a_gated_model_that_is_not_here_needs_a_token(make_context: MakeContext, tmp_path: Path) -> None:
+    job, environ = Job(model=ModelSpec(id="acme/gated")), {"HF_HOME": str(tmp_path)}
+
+    def look(answer: str, **more: str) -> tuple[str, str]:
+        access = HubAccess(answer=answer, message="", token_from=None)  # type: ignore[arg-type]
+        found = HubTokenCheck().run(make_context(job, environ={**environ, **more}, hub_access=lambda: access))
+        return found.status, found.found
+
+    assert look("gated") == ("failure", f"HF_TOKEN is not set, nor is there a token in {tmp_path / 'token'}")
+    assert look("gated", HF_TOKEN=SECRET) == ("pass", "there is a token (HF_TOKEN)")
+    assert look("gated", HF_HUB_OFFLINE="1")[0] == "skipped"
+    assert look("open")[0] == look("unreachable")[0] == "skipped"
+    (tmp_path / "token").write_text(SECRET)
+    assert look("gated") == ("pass", f"there is a token ({tmp_path / 'token'})")
+    assert HubTokenCheck().run(make_context(Job(model=INLINE))).status == "skipped"
+
+
+def test_keys_wait_for_no_hub(make_context: MakeContext) -> None:
+    def hangs() -> HubAccess:
+        raise AssertionError("asked")
+
+    job = Job(model=ModelSpec(id="acme/gated"), run=Run(required_environment=["A"]))
+    assert EnvironmentKeysCheck().run(make_context(job, environ={}, hub_access=hangs)).status == "failure"

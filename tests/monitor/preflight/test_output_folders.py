@@ -1,0 +1,139 @@
+"""Output and log folders, and what metrics are reported to."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from vramtop.estimator.common.errors import CannotTellError
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
+from vramtop.estimator.job.job import Job, Lora, ModelSpec, Run, Training
+from vramtop.estimator.trace.installed_packages import InstalledPackages
+from vramtop.monitor.preflight.checks.output_folders import LogFolderCheck, OutputFolderCheck, ReportingTargetsCheck
+from vramtop.monitor.preflight.context.check_context import CheckContext
+from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
+
+MakeContext = Callable[..., CheckContext]
+INLINE = ModelSpec(config={"model_type": "llama"})
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets the room on every disk."""
+
+    def set_room(free: int, *, files: int = 1000, inodes: int = 1000) -> None:
+        room = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=inodes, f_favail=files)
+        monkeypatch.setattr(os, "statvfs", lambda path: room)
+
+    return set_room
+
+
+def with_run(make_context: MakeContext, run: Run) -> CheckContext:
+    budget = estimate(Job(model=ModelSpec(id="meta-llama/Llama-3.1-8B"), training=Training(precision="bf16")))
+    return make_context(Job(model=INLINE, run=run), quick_budget=lambda: budget)
+
+
+def test_a_job_that_names_no_folder_is_skipped(make_context: MakeContext) -> None:
+    context = with_run(make_context, Run())
+    assert {
+        check.run(context).status for check in (OutputFolderCheck(), LogFolderCheck(), ReportingTargetsCheck())
+    } == {"skipped"}
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "status", "words"),
+    [
+        (44, None, "failure", "not one has room"),
+        (46, None, "pass", "room for 1; none is deleted"),
+        (100, 2, "warning", "room for 2, and 2 and the newest are kept"),
+        (140, 2, "pass", "room for the 2 that are kept"),
+    ],
+)
+def test_room_for_checkpoints(
+    make_context: MakeContext, disk: Callable[..., None], free: int, limit: int | None, status: str, words: str
+) -> None:
+    """8.03 billion parameters in bf16, and two states for each: 44.9 GiB."""
+    disk(free * GIB)
+    found = OutputFolderCheck().run(with_run(make_context, Run(output_dir="out/run", save_total_limit=limit)))
+    assert (found.status, words in found.found) == (status, True)
+    assert "about 44.87" in found.found
+
+
+def test_a_full_disk(make_context: MakeContext, disk: Callable[..., None]) -> None:
+    disk(0)
+    run = Run(output_dir="out", logging_dir="logs")
+    assert OutputFolderCheck().run(with_run(make_context, run)).status == "failure"
+    assert LogFolderCheck().run(with_run(make_context, run)).status == "failure"
+    disk(500 * GIB, files=0)
+    assert "no inodes left" in OutputFolderCheck().run(with_run(make_context, run)).found
+    disk(500 * GIB, files=0, inodes=0)  # a file system that does not count them
+    assert OutputFolderCheck().run(with_run(make_context, run)).status == "pass"
+
+
+def test_a_folder_that_cannot_be_written_to(make_context: MakeContext, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/below", "/proc/none/out"):
+        for check, run in ((OutputFolderCheck(), Run(output_dir=name)), (LogFolderCheck(), Run(logging_dir=name))):
+            found = check.run(with_run(make_context, run))
+            assert (found.status, "cannot be written to" in found.found) == ("failure", True), name
+
+
+def test_nothing_is_left_in_the_folder(make_context: MakeContext, tmp_path: Path) -> None:
+    assert LogFolderCheck().run(with_run(make_context, Run(logging_dir="logs"))).status == "pass"
+    OutputFolderCheck().run(with_run(make_context, Run(output_dir="out")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_unknown_size_leaves_the_room_open(make_context: MakeContext) -> None:
+    def unknown() -> None:
+        raise CannotTellError("it is code")
+
+    found = OutputFolderCheck().run(make_context(Job(model=INLINE, run=Run(output_dir="out")), quick_budget=unknown))
+    assert (found.unknown, "it is code" in found.found) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("job", "bytes_per_parameter"),
+    [
+        (Training(precision="bf16"), 2 + 2 * 2),
+        (Training(precision="bf16-mixed"), 4 + 2 * 4),
+        (Training(precision="bf16", optimizer="adamw-8bit"), 2 + 2),
+        (Training(precision="bf16", optimizer="paged-adamw"), 2 + 2 * 2),
+        (Training(precision="bf16", optimizer="sgd"), 2),
+        (Training(precision="bf16", optimizer="lion"), 2 + 2),
+        (Training(mode="inference"), 0),
+    ],
+)
+def test_the_size_of_a_checkpoint(job: Training, bytes_per_parameter: int) -> None:
+    budget = estimate(Job(model=ModelSpec(id="gpt2"), training=job))
+    assert checkpoint_bytes(budget) == bytes_per_parameter * 124_439_808
+
+
+def test_adapters_are_saved_alone() -> None:
+    budget = estimate(Job(model=ModelSpec(id="gpt2"), lora=Lora(targets=["c_attn"])))
+    assert checkpoint_bytes(budget) == budget.model.trainable_parameters * 4 * 3
+
+
+def test_reporting_targets_have_to_be_importable(make_context: MakeContext) -> None:
+    def look(*targets: str, modules: tuple[str, ...] = (), sure: bool = True) -> tuple[str, str]:
+        there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, wishes=())
+        python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python", is_certain=sure)
+        job = Job(model=INLINE, run=Run(report_to=list(targets)))
+        found = ReportingTargetsCheck().run(make_context(job, packages=lambda: there, interpreter=python))
+        return found.status, found.found
+
+    assert look("none")[0] == look("all")[0] == look()[0] == "skipped"
+    assert look("wandb") == ("failure", "/opt/env/bin/python has no wandb")
+    assert look("wandb", modules=("wandb",))[0] == "pass"
+    assert look("tensorboard", modules=("tensorboardX",))[0] == "pass"
+    assert look("dagshub", modules=("dagshub",))[0] == "failure"
+    assert look("dagshub", modules=("dagshub", "mlflow"))[0] == "pass"
+    assert look("wandb", sure=False)[0] == "warning"
+    assert look("weights-and-biases") == (
+        "warning",
+        "weights-and-biases: not a target that transformers knows",
+    )

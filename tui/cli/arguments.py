@@ -1,0 +1,81 @@
+"""Arguments that several commands share, and the types of their values."""
+
+import argparse
+
+
+def positive_seconds(text: str) -> float:
+    """Parse a duration between 0.1 s and one day."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return seconds
+
+
+def process_id(text: str) -> int:
+    """Parse a pid."""
+    return _positive_integer(text, "pid")
+
+
+def gpu_count(text: str) -> int:
+    """Parse a number of GPUs."""
+    return _positive_integer(text, "number of GPUs")
+
+
+def _positive_integer(text: str, quantity: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:10]) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text} is not a valid {quantity}")
+    return int(text)
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, *, suppress_defaults: bool) -> None:
+    """Add ``--json``, ``--ascii`` and ``--python``, which may stand before or after the command.
+
+    Args:
+        parser: of vramtop itself or of a command.
+        suppress_defaults: True for a command, whose defaults would overwrite what stood before the command.
+    """
+    json, other = (argparse.SUPPRESS, argparse.SUPPRESS) if suppress_defaults else (False, None)
+    parser.add_argument("--json", action="store_true", default=json, help="print JSON")
+    text = "draw with ASCII characters only (default: depends on the locale)"
+    parser.add_argument("--ascii", action=argparse.BooleanOptionalAction, default=other, help=text)
+    text = "Python interpreter with torch and transformers, for exact counts and traces"
+    parser.add_argument("--python", metavar="PATH", default=other, help=text)
+
+
+def add_estimate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the job with all of its settings, the machine, and the method of the estimate."""
+    from ..job.job_flags import add_job_arguments
+
+    add_job_arguments(parser)
+    _add_machine_arguments(parser)
+    add_method_argument(parser)
+
+
+def add_method_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--method``."""
+    parser.add_argument(
+        "--method",
+        choices=("auto", "formula", "exact", "traced"),
+        default="auto",
+        help="formula: closed form, parameters counted from the shape; exact: closed form, parameters counted on the "
+        "built model; traced: one training step traced; auto: the most accurate that is available",
+    )
+
+
+def add_host_memory_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--host-memory``."""
+    text = "available RAM, such as 256GiB (default: that of this machine; not checked for other machines)"
+    parser.add_argument("--host-memory", metavar="SIZE", help=text)
+
+
+def _add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("machine (default: this one)")
+    gpu = group.add_mutually_exclusive_group()
+    gpu.add_argument("--gpu-type", metavar="NAME", help="a GPU model of the catalogue, such as h100-80gb")
+    gpu.add_argument("--gpu-memory", metavar="SIZE", help="GPUs of this size, such as 80GiB or 81559MiB")
+    gpu.add_argument("--gpu", metavar="INDEX[,INDEX]", help="only these GPUs of this machine")
+    text = "number of GPUs (default: one for each rank of the job)"
+    group.add_argument("--gpus", type=gpu_count, metavar="N", help=text)

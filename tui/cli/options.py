@@ -1,0 +1,63 @@
+"""What the options that describe a machine and a method mean; shared by ``estimate``, ``fit`` and ``preflight``."""
+
+import argparse
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.common.sizes import parse_size
+from vramtop.estimator.estimation import MethodChoice
+from vramtop.estimator.job.gpu_catalogue import Gpu, find_gpu
+from vramtop.estimator.job.job import Job
+from vramtop.monitor.board.fit_check import DeviceCapacity
+from vramtop.monitor.host.host_memory import HostRam
+from vramtop.monitor.snapshot.snapshot import Snapshot
+
+
+def estimate_method(options: argparse.Namespace) -> MethodChoice:
+    """Return the method of the estimate; naming an interpreter without a method asks for the exact count."""
+    return "exact" if options.python and options.method == "auto" else options.method
+
+
+def described_gpu(options: argparse.Namespace, job: Job) -> tuple[Gpu | None, int | None]:
+    """Return the GPU of another machine that options or job name, and its total bytes; Nones mean this machine."""
+    name = options.gpu_type or (job.target.gpu if not options.gpu_memory and not options.gpu else None)
+    gpu = find_gpu(name) if name else None
+    return gpu, parse_size(options.gpu_memory) if options.gpu_memory else gpu.total_bytes if gpu else None
+
+
+def described_rooms(gpu: Gpu | None, memory_bytes: int, count: int) -> tuple[DeviceCapacity, ...]:
+    """Return this number of empty GPUs of a machine that is described rather than read."""
+    reserved = gpu.reserved_bytes or 0 if gpu and memory_bytes == gpu.total_bytes else 0
+    name = gpu.label if gpu else "as described"
+    return tuple(
+        DeviceCapacity(
+            index=index,
+            uuid=None,
+            name=name,
+            total_bytes=memory_bytes,
+            free_bytes=memory_bytes - reserved,
+            reserved_bytes=reserved,
+        )
+        for index in range(count)
+    )
+
+
+def described_host(options: argparse.Namespace) -> HostRam | None:
+    """Return the RAM that ``--host-memory`` names; None if it does not."""
+    return HostRam(available_bytes=parse_size(options.host_memory)) if options.host_memory else None
+
+
+def gpu_indices(text: str, snapshot: Snapshot) -> list[int]:
+    """Parse the value of ``--gpu``.
+
+    Raises:
+        InputError: it is not a list of indices, or this machine has no such GPU.
+    """
+    present = [gpu.index for gpu in snapshot.gpus]
+    try:
+        indices = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--gpu {text}: give indices, such as 0 or 0,1") from None
+    absent = [index for index in indices if index not in present]
+    if absent:
+        raise InputError(f"--gpu {text}: there is no GPU {absent[0]} here, only {', '.join(map(str, present))}")
+    return indices
