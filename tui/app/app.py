@@ -21,6 +21,7 @@ from ..screens.base import BoardApp, FeedStatus, ShowsBoard
 from ..screens.dashboard.header_text import STALE_INTERVALS
 from ..screens.dashboard.screen import DashboardScreen
 from ..screens.registry import SCREENS
+from ..tty.textual_private import write_to_terminal
 from .fit_events import FitEvents, desktop_sequence
 from .options import AppOptions
 
@@ -294,8 +295,8 @@ class VramtopApp(BoardApp):
         self.notify(sentence, markup=False)
         if self._fit_events.signal == "bell":
             self.bell()
-        elif self._fit_events.signal == "desktop" and self._driver is not None:
-            self._driver.write(desktop_sequence(sentence))
+        elif self._fit_events.signal == "desktop":
+            write_to_terminal(self, desktop_sequence(sentence))
 
     def _dashboards(self) -> Iterable[DashboardScreen]:
         return (screen for screen in self.screen_stack if isinstance(screen, DashboardScreen))

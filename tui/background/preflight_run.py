@@ -11,14 +11,15 @@ from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit_check import DeviceCapacity, device_capacities
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
 from vramtop.monitor.preflight.facts.launch_environment import job_environment
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine, this_machine
 from vramtop.monitor.preflight.prepare import prepare, validate_job
-from vramtop.monitor.preflight.run_checks import CHECKS, run_checks
+from vramtop.monitor.preflight.run_checks import run_checks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ def run_preflight(
         report: called on this thread; it raises CancelledError to stop.
         checks: the checks to run; all when left out.
     """
-    checks = tuple(kind() for kind in CHECKS) if checks is None else tuple(checks)
+    checks = tuple(check() for check in find_checks()) if checks is None else tuple(checks)
     progress = PreflightProgress(checks=checks, outcomes={})
 
     def update(new: PreflightProgress) -> None:
@@ -112,7 +113,7 @@ def run_preflight(
     try:
         context = read()
         update(replace(progress, context=context, started_at=time.monotonic()))
-        run_checks(context, checks, told=add)
+        run_checks(context, checks, on_result=add)
     except CancelledError:
         raise
     except VramtopError as error:

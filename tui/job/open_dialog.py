@@ -31,7 +31,8 @@ class OpenedJob:
 class LaunchInput(Input):
     """Takes a pasted launch line of several lines as one."""
 
-    def _on_paste(self, event: Paste) -> None:
+    def on_paste(self, event: Paste) -> None:
+        """Insert the pasted lines as one; ``Input`` does not handle the event again."""
         self.replace(join_lines(event.text), *self.selection)
         event.stop()
         event.prevent_default()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.attach.read_run import Attachment
+    from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import ProcessKey

@@ -58,7 +58,7 @@ def norm_per_token(context: LayerContext, size: float) -> float:
         return widths.residual * size + 4  # input and reciprocal deviation
     scaled = 4 if context.arch.rules.fp32_norm_scale else widths.residual
     if framework.rms_norm == "litgpt":
-        scaled = 4 if context.scales_norms_in_fp32 else widths.compute
+        scaled = 4 if context.versions.scales_norms_in_fp32 else widths.compute
     # T5's norm multiplies its input in its own dtype, and not the fp32 copy that it takes the variance of
     own = widths.residual * size if context.arch.relative_buckets and widths.residual != 4 else 0
     # the input in fp32 and the reciprocal deviation; for the norm's own weight, the normalised input
@@ -68,7 +68,7 @@ def norm_per_token(context: LayerContext, size: float) -> float:
 def quantized_inputs_per_token(context: LayerContext) -> dict[LinearInput, float]:
     """Inputs that 4-bit layers of older bitsandbytes versions keep, unless another operation has saved them."""
     arch, c = context.arch, context.widths.compute
-    if not context.keeps_quantized_inputs:
+    if not context.versions.keeps_quantized_inputs:
         return {}
     sizes: dict[LinearInput, int] = {"attention_in": arch.hidden, "mlp_in": arch.hidden, "mlp_out": arch.mlp_size}
     if arch.parallel_residual and arch.norms_per_layer == 1:

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...job.dtype_widths import Widths
-from ...job.frameworks import FRAMEWORKS, Framework
-from ...job.job import Job
-from ...job.version_rules import (
-    keeps_quantized_inputs,
-    runs_longest_first,
-    saves_softmax_inputs,
-    scales_norms_in_fp32,
-)
+from ...job.frameworks import Framework
+from ...job.resolved_job import ResolvedJob
+from ...job.version_rules import VersionRules
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage
 from .linear_inputs import LinearInput, linear_input_of
@@ -27,6 +22,7 @@ class LayerContext:
 
     arch: Architecture
     framework: Framework
+    versions: VersionRules
     widths: Widths
 
     # --- the micro-batch
@@ -65,16 +61,6 @@ class LayerContext:
     adapted_expert_elements: int
     """Elements of one layer's experts, if they have adapters: peft adds A B to them before they multiply."""
 
-    # --- library versions
-    keeps_quantized_inputs: bool
-    """4-bit layers keep their input until their graph is freed."""
-    saves_softmax_inputs: bool
-    """Softmax saves its input besides its output."""
-    scales_norms_in_fp32: bool
-    """LitGPT's RMSNorm multiplies by its weight in fp32."""
-    runs_longest_first: bool
-    """LitGPT's scripts take the longest sample in the first micro-batch."""
-
     @property
     def trains_weights(self) -> bool:
         """True if the model's own weights are trained, not adapters."""
@@ -112,22 +98,22 @@ class LayerContext:
         return self.tensor_parallel > 1 and self.framework.tensor_parallel_plan
 
 
-def layer_context(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LayerContext:
+def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerContext:
     """Return the context of the blocks on one stage."""
-    training, parallel, lora = job.training, job.parallel, job.lora
-    framework = FRAMEWORKS[training.framework]
+    parallel, lora = job.parallel, job.lora
     eager = uses_eager_attention(job.model.attention, arch)
     return LayerContext(
         arch=arch,
-        framework=framework,
-        widths=widths,
-        micro_batch=training.micro_batch,
-        length=local_length(job),
-        recomputes=training.activation_checkpointing != "none",
+        framework=job.framework,
+        versions=job.versions,
+        widths=job.widths,
+        micro_batch=job.training.micro_batch,
+        length=job.local_length,
+        recomputes=job.recomputes,
         asks_sdpa=job.model.attention == "sdpa",
         eager_attention=eager,
-        math_attention=_uses_math_attention(job.model.attention, arch, widths),
-        masked_layers=_masked_layers(job, arch, framework) if not eager else 0.0,
+        math_attention=_uses_math_attention(job.model.attention, arch, job.widths),
+        masked_layers=_masked_layers(job, arch) if not eager else 0.0,
         tensor_parallel=parallel.tensor,
         residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
         context_parallel=parallel.context,
@@ -135,16 +121,7 @@ def layer_context(job: Job, arch: Architecture, stage: Stage, widths: Widths) ->
         lora_targets=lora.targets if lora else (),
         readers=_readers(stage, trains_weights=lora is None),
         adapted_expert_elements=_adapted_expert_elements(stage),
-        keeps_quantized_inputs=keeps_quantized_inputs(job),
-        saves_softmax_inputs=saves_softmax_inputs(job),
-        scales_norms_in_fp32=scales_norms_in_fp32(job),
-        runs_longest_first=runs_longest_first(job),
     )
-
-
-def local_length(job: Job) -> int:
-    """Tokens of one sequence on one rank: context parallelism splits it."""
-    return -(-job.training.sequence_length // job.parallel.context)
 
 
 def uses_eager_attention(attention: str, arch: Architecture) -> bool:
@@ -165,12 +142,12 @@ def _uses_math_attention(attention: str, arch: Architecture, widths: Widths) -> 
     return attention == "sdpa" and widths.compute == 4 and arch.kv_heads != arch.heads
 
 
-def _masked_layers(job: Job, arch: Architecture, framework: Framework) -> float:
+def _masked_layers(job: ResolvedJob, arch: Architecture) -> float:
     """Share of layers in which sdpa is given a mask of every pair of positions.
 
     A window needs one once the sequence is longer (masking_utils); keys and values are then copied to all heads.
     """
-    if not framework.masks_sliding_window or job.model.attention != "sdpa" or arch.sliding_window is None:
+    if not job.framework.masks_sliding_window or job.model.attention != "sdpa" or arch.sliding_window is None:
         return 0.0
     return arch.sliding_layers / arch.layers if job.training.sequence_length > arch.sliding_window else 0.0
 

@@ -6,8 +6,7 @@ keep those of the last micro-batch until the next ones replace them. Legend: h h
 """
 
 from ...job.dtype_widths import Widths
-from ...job.frameworks import FRAMEWORKS
-from ...job.job import Job
+from ...job.resolved_job import ResolvedJob
 from .layer_context import LayerContext
 from .linear_inputs import LinearInput
 
@@ -56,10 +55,14 @@ def keeps_previous_graph(context: LayerContext) -> bool:
 
     The inputs of 4-bit layers are then alive with it.
     """
-    return context.framework.keeps_fp32_logits and context.keeps_quantized_inputs and not context.runs_longest_first
+    return (
+        context.framework.keeps_fp32_logits
+        and context.versions.keeps_quantized_inputs
+        and not context.versions.runs_longest_first
+    )
 
 
-def head_passes(job: Job) -> int:
+def head_passes(job: ResolvedJob) -> int:
     """Number of times that one forward pass runs the head: under adapters once per chunk of positions."""
-    chunked = job.lora and FRAMEWORKS[job.training.framework].chunked_head
+    chunked = job.lora and job.framework.chunked_head
     return -(-job.training.sequence_length // HEAD_CHUNK) if chunked else 1

@@ -5,19 +5,10 @@ Legend of widths: bytes per element; c in the compute type.
 
 from dataclasses import dataclass
 
-from ...job.dtype_widths import Widths
-from ...job.frameworks import FRAMEWORKS, Framework
-from ...job.job import Job
-from ...job.version_rules import (
-    casts_logits_in_model,
-    copies_shifted_logits,
-    leaves_loss_to_eager,
-    runs_longest_first,
-    saves_softmax_inputs,
-)
+from ...job.frameworks import Framework
+from ...job.resolved_job import ResolvedJob
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage, unpacked_bytes
-from .layer_context import local_length
 from .litgpt import HEAD_CHUNK
 
 _LOSS_CHUNKS = 8
@@ -83,18 +74,18 @@ class _Logits:
         return self.loss if self.compute != self.loss else 0
 
 
-def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LossBytes:
+def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
     """Return the bytes of logits and loss on one stage."""
     if not stage.last:
         return LossBytes(forward_bytes=0, saved_bytes=0, backward_bytes=0)
-    tokens = job.training.micro_batch * local_length(job)
+    tokens = job.local_tokens
     if not arch.has_vocab_head:
         outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.training.micro_batch)
         return LossBytes(forward_bytes=12 * outputs, saved_bytes=4 * outputs, backward_bytes=12 * outputs)
-    framework = FRAMEWORKS[job.training.framework]
+    framework = job.framework
     ranks = job.parallel.tensor if framework.splits_logits else 1
-    logits = _logits(job, arch, widths, tokens=tokens, ranks=ranks)
-    if job.training.mode == "inference":
+    logits = _logits(job, arch, tokens=tokens, ranks=ranks)
+    if not job.trains:
         size = logits.compute * logits.elements
         return LossBytes(forward_bytes=size, saved_bytes=size, backward_bytes=0)
     if framework.loss_in_place:
@@ -113,18 +104,8 @@ def loss_bytes(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> Lo
             return _fused_linear_loss(logits)
 
 
-def compiles_loss(job: Job) -> bool:
-    """Return True if cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
-
-    ``compile`` covers blocks and loss in torchtitan (since 0.1: components/loss.py, pull request 1033) and torchtune
-    (training/_compile.py); the logits themselves are saved then, and backward writes their gradient.
-    """
-    compiled = job.training.compile and FRAMEWORKS[job.training.framework].compiles_loss
-    return compiled and not leaves_loss_to_eager(job)
-
-
-def _logits(job: Job, arch: Architecture, widths: Widths, *, tokens: int, ranks: int) -> _Logits:
-    causal = arch.task == "causal-lm"
+def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int) -> _Logits:
+    causal, widths = arch.task == "causal-lm", job.widths
     return _Logits(
         elements=-(-tokens * arch.vocab // ranks),
         hidden_elements=tokens * arch.hidden,
@@ -134,10 +115,10 @@ def _logits(job: Job, arch: Architecture, widths: Widths, *, tokens: int, ranks:
         capped=bool(arch.logit_softcap),
         casts_in_loss=causal,
         mixed=widths.mixed,
-        compiled=compiles_loss(job),
-        saves_softmax_inputs=saves_softmax_inputs(job),
-        copies_shifted=causal and copies_shifted_logits(job),
-        casts_in_model=casts_logits_in_model(job),
+        compiled=job.compiles_loss,
+        saves_softmax_inputs=job.versions.saves_softmax_inputs,
+        copies_shifted=causal and job.versions.copies_shifted_logits,
+        casts_in_model=job.versions.casts_logits_in_model,
     )
 
 
@@ -239,7 +220,7 @@ def _chunks_at_once(logits: _Logits, *, split: bool) -> LossBytes:
     return LossBytes(forward_bytes=largest, saved_bytes=gradients, backward_bytes=largest)
 
 
-def _litgpt_loss(job: Job, logits: _Logits, unpacked: int) -> LossBytes:
+def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
     """Bytes of LitGPT's loss: Fabric casts the model's outputs to fp32, and the variable ``logits`` outlives the loss.
 
     Adapters make the head run by chunks, whose gradients replace their log-probabilities one by one. Otherwise the
@@ -251,7 +232,7 @@ def _litgpt_loss(job: Job, logits: _Logits, unpacked: int) -> LossBytes:
         unpacked: bytes of the head's dequantized weight.
     """
     n, c, length = logits.elements, logits.compute, job.training.sequence_length
-    before = 0 if runs_longest_first(job) else 4 * n
+    before = 0 if job.versions.runs_longest_first else 4 * n
     passing = before + c * n + max(4 * n if c != 4 else 0, unpacked)
     chunk = 8 * n * min(HEAD_CHUNK, length) // length
     if job.lora:

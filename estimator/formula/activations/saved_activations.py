@@ -6,8 +6,7 @@ saves on real models. All figures are for the tokens of one micro-batch.
 
 from dataclasses import dataclass
 
-from ...job.dtype_widths import Widths
-from ...job.job import Job
+from ...job.resolved_job import ResolvedJob
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage, unpacked_bytes
 from . import litgpt
@@ -68,17 +67,17 @@ class _LayerBytes:
     """The MLP half of an MoE layer if there is one, else of a dense layer."""
 
 
-def saved_activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> SavedActivations:
+def saved_activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> SavedActivations:
     """Return what the forward pass of one micro-batch saves on a stage."""
-    context = layer_context(job, arch, stage, widths)
+    context = layer_context(job, arch, stage)
     tokens = context.tokens
     layer, shared = _layer_bytes(context), _shared_biases_per_token(context)
-    boundary = widths.residual * arch.hidden / context.residual_ranks
-    checkpointing, offload = job.training.activation_checkpointing, job.training.activation_offload
-    kept = shared + (layer.mean if checkpointing == "none" else boundary)
-    if checkpointing == "selective":
+    boundary = job.widths.residual * arch.hidden / context.residual_ranks
+    offload = job.training.activation_offload
+    kept = shared + (boundary if job.recomputes else layer.mean)
+    if job.recomputes_selectively:
         kept += selective_per_token(context)
-    recomputed = layer.largest + shared - kept if checkpointing != "none" else 0.0
+    recomputed = layer.largest + shared - kept if job.recomputes else 0.0
     if offload:
         recomputed += 2 * kept  # one layer on its way out or in, one in use
     unpacked = unpacked_bytes(stage.quantized_layers, width=context.framework.unpacked_width)
@@ -172,7 +171,7 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
         return c * size
     adapted = any(held.adapter for held in stage.head)
     quantized = any(held.quantized for held in stage.head)
-    kept = c * size if quantized and context.keeps_quantized_inputs else 0
+    kept = c * size if quantized and context.versions.keeps_quantized_inputs else 0
     if adapted and context.framework.adapter_dropout:
         kept += litgpt.dropout_per_token(context.widths, size)
     elif adapted:

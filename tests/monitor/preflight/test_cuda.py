@@ -11,7 +11,7 @@ import pytest
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.trace.installed_packages import TorchBuild
-from vramtop.monitor.board.fit_check import DeviceCapacity
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.preflight.checks.cuda import (
     ComputeCapabilityCheck,
     CudaRuntimeCheck,
@@ -81,7 +81,9 @@ def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
         def close(self) -> None: ...
 
     monkeypatch.setattr("vramtop.monitor.preflight.facts.machine.NvmlSource", Hangs)
-    assert this_machine(seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
+    assert (
+        this_machine(timeout_seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
+    )
     never.set()
 
 

@@ -19,7 +19,7 @@ from vramtop.monitor.doctor.system import collect_system_facts
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.doctor_text import doctor_lines
-from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_findings
+from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_issues
 
 SECRETS = ("zaphod", "moonshot", "hunter2")
 
@@ -114,7 +114,7 @@ def page() -> DoctorReport:
 def test_what_is_wrong_stands_first(page, ascii_only):
     terminal = TextOutput(colour_depth="none", ascii_only=ascii_only, width=80)
     shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
-    found = (*find_issues(page), *terminal_findings(shown))
+    found = (*find_issues(page), *terminal_issues(shown))
     lines = doctor_lines(page, shown, found, terminal)
     assert max(map(cell_len, lines)) <= 80
     text = "\n".join(lines)
@@ -143,5 +143,5 @@ def test_a_machine_without_faults_says_so(page):
     )
     terminal = TextOutput(colour_depth="none", ascii_only=False, width=80)
     shown = replace(terminal_facts({"TERM": "xterm"}, fine.system, terminal), columns=80, lines=24)
-    assert (*find_issues(fine), *terminal_findings(shown)) == ()
+    assert (*find_issues(fine), *terminal_issues(shown)) == ()
     assert "✓ nothing that is wrong was found" in doctor_lines(fine, shown, (), terminal)

@@ -455,8 +455,8 @@ async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_g
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        app.action_fit_check()
-        app.action_fit_check()
+        app.action_open_screen("fit_check")
+        app.action_open_screen("fit_check")
         await pilot.pause(0.3)
         assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 

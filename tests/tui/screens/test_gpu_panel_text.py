@@ -68,7 +68,7 @@ def test_graph_line_counts_what_other_processes_hold(make_row, make_gpu, make_pr
 def test_unknown_total_shows_reason_and_what_processes_hold(make_row, make_gpu, make_process):
     gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
     lines = drawn(make_row(gpu, need=30))
-    assert "n/a: the card's total is not known, processes hold 30.0 GiB" in lines[1]
+    assert "n/a: the GPU's total memory is not known, processes hold 30.0 GiB" in lines[1]
     assert "30.0 GiB (28.1 to 31.9)" in lines[2]
     assert "free n/a" in lines[0]
 

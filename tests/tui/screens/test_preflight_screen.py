@@ -18,14 +18,14 @@ from vramtop.estimator.common.errors import CancelledError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
-from vramtop.monitor.board.fit_check import DeviceCapacity, device_capacities
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run_checks import CHECKS
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
@@ -68,7 +68,7 @@ class Says(Check):
         self.scopes.append(current_token())
         if self.go is not None:
             self.go.wait(60)
-        return self._says(self.status, self.found, self.advice)
+        return self._result(self.status, self.found, self.advice)
 
 
 class Host(App[None]):
@@ -213,7 +213,7 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_wor
         await pilot.pause()
         assert screen.progress is not None
         outcomes = screen.progress.worst_first
-        assert {outcome.name for outcome in outcomes} == {check.name for check in CHECKS}
+        assert {outcome.name for outcome in outcomes} == {check.name for check in find_checks()}
         assert "on 1 × H100 80GB elsewhere" in text(pilot.app)
         assert "NSS_INFERENCE_KEY is not set" in text(pilot.app)
         assert rows(pilot.app)[0][:2] == ["✗", "FAILURE"]
@@ -334,7 +334,7 @@ def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_
 def looked(*checks: Says) -> PreflightProgress:
     return PreflightProgress(
         checks=checks,
-        outcomes={check.name: check._says(check.status, check.found, check.advice) for check in checks},
+        outcomes={check.name: check._result(check.status, check.found, check.advice) for check in checks},
     )
 
 

@@ -280,7 +280,7 @@ async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signa
         )
         await pilot.press("y", "K")
         await pilot.pause(0.1)
-        assert screen._ending.sent is None
+        assert screen._termination.sent is None
 
 
 async def test_another_process_under_the_pid_is_no_question_at_all(open_app, seen, start):
@@ -317,7 +317,7 @@ async def test_memory_that_belongs_to_nobody_is_no_process(open_app):
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until_shown(pilot, lambda: "on no process" in said(app))
+        await until_shown(pilot, lambda: "no process under the cursor" in said(app))
 
 
 async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
@@ -399,9 +399,9 @@ async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrol
         assert "pid " in text
         assert "Leave it" in text
         assert "y Terminate" in text
-        assert "left alone" not in text
+        assert "may keep holding" not in text
         await pilot.press(*["down"] * 20)
-        await until_shown(pilot, lambda: "left alone" in flat(screen_text(app)))
+        await until_shown(pilot, lambda: "may keep holding" in flat(screen_text(app)))
 
 
 async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):

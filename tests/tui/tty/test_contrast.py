@@ -18,7 +18,7 @@ from vramtop.tui.app.options import AppOptions
 from vramtop.tui.draw.capabilities import ColourDepth
 from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
-from vramtop.tui.tty.colour_filters import PlainFilter, ReadableFilter, is_text
+from vramtop.tui.tty.colour_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
 RGB = tuple[int, int, int]
@@ -147,7 +147,7 @@ async def test_without_colour_none_is_sent_and_what_is_chosen_stands_out(open_ap
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await look_around(pilot, ["textual-dark"])
-        (ours,) = (each for each in app.get_line_filters() if isinstance(each, PlainFilter))
+        (ours,) = (each for each in app.get_line_filters() if isinstance(each, ColourlessFilter))
     lines = [ours.apply([Segment(words, key[0])], key[1])[0] for key, words in heard["textual-dark"].drawn.items()]
     assert {line.style.color.type for line in lines if line.style.color} <= {ColorType.DEFAULT}
     assert {line.style.bgcolor.type for line in lines if line.style.bgcolor} <= {ColorType.DEFAULT}

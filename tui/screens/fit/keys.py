@@ -2,7 +2,7 @@
 
 from textual.binding import Binding, BindingType
 
-from ...job.form_inputs import WITH_ALT
+from ...job.form_inputs import ALT_DIGIT_CHARACTERS
 
 FIT_KEYS: list[BindingType] = [
     Binding("escape", "app.pop_screen", "Back", key_display="Esc", tooltip="closes; f opens the same job again"),
@@ -35,7 +35,7 @@ FIT_KEYS: list[BindingType] = [
     *(Binding(f"{number}", f"apply({number})", show=False) for number in range(2, 10)),
     *(
         Binding(f"alt+{number},{sign}", f"apply({number})", show=False, priority=True)
-        for number, sign in enumerate(WITH_ALT, start=1)
+        for number, sign in enumerate(ALT_DIGIT_CHARACTERS, start=1)
     ),
     Binding(
         "f7", "what_if", "If", key_display="F7",

@@ -149,8 +149,8 @@ class FitCheckScreen(Screen[None]):
         """Copy a suggestion into the form."""
         self._change_settings(event.suggestion.changes)
 
-    @on(ModelInput.PastedMore)
-    def text_pasted(self, event: ModelInput.PastedMore) -> None:
+    @on(ModelInput.JobPasted)
+    def text_pasted(self, event: ModelInput.JobPasted) -> None:
         """Open the launch line or the path that was pasted into the model field."""
         self.action_open(event.text)
 

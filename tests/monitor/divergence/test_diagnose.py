@@ -1,0 +1,72 @@
+"""A process that diverges, put to the estimator: which of its figures are held against what."""
+
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.estimation import estimate
+from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.monitor.divergence.diagnose import diagnose
+from vramtop.monitor.divergence.divergence_status import Comparison, compare_with_budget
+from vramtop.monitor.divergence.run_phases import PhaseTracker
+from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
+
+TABLES = {
+    "model": {"id": "Qwen/Qwen2.5-7B"},
+    "training": {"activation_checkpointing": "full", "micro_batch": 4, "sequence_length": 4096, "precision": "bf16"},
+}
+TRUTH = {"training.activation_checkpointing": "none"}
+
+
+@pytest.fixture
+def budget() -> Budget:
+    return estimate(job_from_mapping(TABLES, where="test"))
+
+
+@pytest.fixture
+def truth(budget: Budget) -> Budget:
+    return estimate(with_changes(budget.job, TRUTH))
+
+
+def seen(budget: Budget, process: GpuProcess) -> Comparison:
+    tracker = PhaseTracker(budget)
+    readings = [(float(second), process.used_bytes) for second in range(400)]
+    for time, size in readings:
+        tracker.add(time, size)
+    return compare_with_budget(tracker, readings, process=process)
+
+
+def process(budget: Budget) -> GpuProcess:
+    return GpuProcess(pid=1, start_time=0.0, used_bytes=budget.peak.device_bytes, kinds=("compute",))
+
+
+def test_a_process_without_the_probe_is_explained_by_what_it_holds(budget: Budget, truth: Budget) -> None:
+    running = process(truth)
+    said = diagnose(budget, seen(budget, running), running, estimate)
+    assert said.explanations[0].changes == TRUTH
+    assert said.parts == ()
+    assert said.sentence.startswith("observed ")
+
+
+def test_torchs_counters_split_what_it_holds(budget: Budget, truth: Budget) -> None:
+    counters = ProcessCounters(
+        time=399.0,
+        reserved_bytes=truth.peak.reserved_bytes,
+        reserved_peak_bytes=truth.peak.reserved_bytes,
+        allocated_peak_bytes=truth.peak.allocated_bytes,
+        steps=10,
+    )
+    running = replace(process(truth), counters=counters)
+    said = diagnose(budget, seen(budget, running), running, estimate)
+    assert [part.name for part in said.parts if part.differs] == ["allocated"]
+    assert said.explanations[0].changes == TRUTH
+
+
+def test_what_nobody_wrote_down_is_doubted(budget: Budget) -> None:
+    running = process(estimate(with_changes(budget.job, {"training.micro_batch": 8})))
+    comparison = seen(budget, running)
+    plain = diagnose(budget, comparison, running, estimate).explanations
+    doubted = diagnose(budget, comparison, running, estimate, assumed={"training.sequence_length"}).explanations
+    assert plain[0].name != "longer sequences"
+    assert doubted[0].name == "longer sequences"

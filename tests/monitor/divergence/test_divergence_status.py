@@ -1,0 +1,172 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.divergence.divergence_status import Comparison, Status, compare_with_budget
+from vramtop.monitor.divergence.run_phases import PhaseTracker
+from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
+
+
+def readings(*sizes: float | None, every: float = 1.0) -> list[tuple[float, int | None]]:
+    return [(1_000 + every * n, None if size is None else round(size * GIB)) for n, size in enumerate(sizes)]
+
+
+def judge(
+    budget: Budget,
+    held: list[tuple[float, int | None]],
+    *,
+    running: float | None = None,
+    steps: int | None = None,
+    recent: int | None = None,
+    left_bytes: int | None = None,
+    previous: Status | None = None,
+) -> Comparison:
+    """Judged by readings of a process that has been running for so many seconds; only the recent ones are at hand."""
+    start = held[-1][0] - running if running is not None and held else None
+    tracker = PhaseTracker(budget, start_time=start)
+    process = None
+    for time, size in held:
+        counters = None if steps is None else ProcessCounters(time=time, steps=steps)
+        process = GpuProcess(pid=1, start_time=start, used_bytes=size, kinds=("compute",), counters=counters)
+        tracker.add(time, size, counters)
+    return compare_with_budget(
+        tracker, held[-recent:] if recent else held, process=process, left_bytes=left_bytes, previous=previous
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "status"),
+    [(5, "loading"), (20, "warming_up"), (39, "on_budget"), (42, "on_budget"), (46, "over")],
+)
+def test_status_by_what_is_held_now(make_budget: Callable[..., Budget], held: float, status: str) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)  # loading ends at 4/16 of 37.65 GiB
+    assert judge(budget, readings(1, held)).status == status
+
+
+def test_a_job_that_stays_small_is_under_only_after_a_while(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(low=38, high=44)
+    assert judge(budget, readings(*[20.0] * 60)).status == "warming_up"
+    assert judge(budget, readings(*[20.0] * 250)).status == "under"
+    assert judge(budget, readings(*[20.0] * 15), running=7_200).status == "warming_up"
+    assert judge(budget, readings(*[20.0] * 70), running=7_200).status == "under"
+    growing = [10 + n * 0.5 for n in range(40)]
+    assert judge(budget, readings(*growing, every=10), running=400).status == "warming_up"
+
+
+def test_reading_data_and_slow_loading_are_loading_for_an_hour(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)
+    for minutes, status in ((10, "loading"), (50, "loading"), (61, "under")):
+        held = readings(*[0.5] * 600)
+        assert judge(budget, held, running=minutes * 60).status == status
+    slow = [0.5 + n * 7 / 1200 for n in range(1200)]  # 7 GiB in 20 minutes
+    assert judge(budget, readings(*slow), running=1_200).status == "loading"
+
+
+def test_memory_that_moves_either_way_is_not_settled(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)
+    held = [30.0] + [16 + n * 0.01 for n in range(600)]  # dropped after loading, and grows back slowly
+    assert judge(budget, readings(*held), running=1_500).status == "warming_up"
+
+
+def test_a_job_that_once_held_its_budget_stays_on_budget(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=37.65, low=38, high=44)
+    dropped = judge(budget, readings(*[40.0] * 5, *[12.0] * 590), running=4_000)
+    assert dropped.status == "on_budget"
+    assert "holds less at the moment" in dropped.sentence
+    assert judge(budget, readings(*[12.0] * 600), running=4_000).status == "under"
+    remembered = judge(budget, readings(40.0, *[12.0] * 600), running=4_000, recent=600)
+    assert remembered.status == "on_budget"
+    assert remembered.peak_usage is not None
+    assert remembered.peak_usage.size_bytes == 40 * GIB
+    higher = judge(budget, readings(50.0, *[12.0] * 600), running=4_000)
+    assert (higher.status, "has held 50.0 GiB" in higher.sentence) == ("on_budget", True)
+
+
+def test_unknown_memory_is_unknown_and_never_zero(make_budget: Callable[..., Budget]) -> None:
+    found = judge(make_budget(), readings(40, None))
+    assert (found.status, found.observed_bytes, found.difference_bytes) == ("unknown", None, None)
+    assert found.peak_usage is not None
+    assert found.peak_usage.size_bytes == 40 * GIB
+    assert judge(make_budget(), []).status == "unknown"
+
+
+def test_the_difference_is_to_what_is_expected(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget()
+    found = judge(budget, readings(60, 50))
+    assert found.difference_bytes == 50 * GIB - budget.steady_device_bytes
+    assert found.peak_usage is not None
+    assert found.peak_usage.size_bytes == 60 * GIB
+    assert found.diverges
+    assert "more than the budget's upper bound" in found.sentence
+
+
+def test_a_process_that_says_its_steps_needs_no_waiting(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(low=38, high=44)
+    held = readings(20, 20)
+    assert judge(budget, held, steps=1).status == "warming_up"
+    assert judge(budget, held, steps=2).status == "under"
+    assert judge(budget, readings(*[20.0] * 250), steps=0).status == "warming_up"
+
+
+def test_growth_in_the_steady_phase_is_told_with_the_time_it_leaves(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=40, low=38, high=50)
+    sawtooth = [40 + n * 0.01 + (n % 5) * 0.2 for n in range(300)]
+    found = judge(budget, readings(*sawtooth), left_bytes=6 * GIB)
+    assert (found.status, found.diverges) == ("growing", True)
+    assert found.trend is not None
+    assert found.trend.bytes_per_second == pytest.approx(0.01 * GIB, rel=0.05)
+    assert "grows by 0.6 GiB a minute" in found.sentence
+    assert "full in about 10 minutes (almost certain)" in found.sentence
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [40 + (n % 7) * 0.5 for n in range(300)],
+        [38 + min(n, 100) * 0.02 for n in range(300)],
+        [5 + min(n, 200) * 0.17 for n in range(300)],
+        [40 + n * 0.01 for n in range(60)],
+    ],
+    ids=["up and down", "settles", "loads", "a minute is too short"],
+)
+def test_what_is_no_growth(make_budget: Callable[..., Budget], held: list[float]) -> None:
+    assert judge(make_budget(device=40, low=38, high=50), readings(*held)).status == "on_budget"
+
+
+def test_a_job_over_its_budget_comes_back_only_when_it_is_clearly_below(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=40, low=38, high=44)
+    assert judge(budget, readings(43.9), previous="over").status == "over"
+    assert judge(budget, readings(43.9), previous="on_budget").status == "on_budget"
+    assert judge(budget, readings(43.0), previous="over").status == "on_budget"
+
+
+def test_growth_does_not_flicker(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=40, low=38, high=50)
+    held = readings(*[40 + (n // 25) * 0.1 + (0.5 if n % 75 < 25 else 0) for n in range(300)])
+    assert judge(budget, held).status == "on_budget"  # grows, but not beyond doubt
+    assert judge(budget, held, previous="growing").status == "growing"
+
+
+def test_the_high_water_mark_says_who_knows_it(make_budget: Callable[..., Budget]) -> None:
+    tracker = PhaseTracker(make_budget())
+    held = readings(20, 30, 25, every=2.0)
+    for time, size in held:
+        tracker.add(time, size)
+    process = GpuProcess(pid=1, start_time=None, used_bytes=25 * GIB, kinds=("compute",))
+    seen = compare_with_budget(tracker, held, process=process).peak_usage
+    assert seen is not None
+    assert (seen.size_bytes, seen.source, seen.interval_seconds) == (30 * GIB, "seen", 2.0)
+    accounted = compare_with_budget(tracker, held, process=replace(process, peak_bytes=33 * GIB)).peak_usage
+    assert accounted is not None
+    assert (accounted.size_bytes, accounted.source) == (33 * GIB, "accounting")
+    counters = ProcessCounters(time=1_004, reserved_bytes=24 * GIB, reserved_peak_bytes=34 * GIB)
+    told = compare_with_budget(tracker, held, process=replace(process, counters=counters)).peak_usage
+    assert told is not None
+    assert (told.size_bytes, told.source) == (35 * GIB, "probe")  # 1 GiB of context and libraries beside the allocator
+    unsure = ProcessCounters(time=1_004, reserved_bytes=24 * GIB)
+    still = compare_with_budget(tracker, held, process=replace(process, counters=unsure)).peak_usage
+    assert still is not None
+    assert still.source == "seen"

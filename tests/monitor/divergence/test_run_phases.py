@@ -1,0 +1,79 @@
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.divergence.run_phases import PhaseTracker
+from vramtop.monitor.snapshot.snapshot import ProcessCounters
+
+
+def follow(tracker: PhaseTracker, sizes: Sequence[float | None], *, begin: float = 1_000.0) -> PhaseTracker:
+    for second, size in enumerate(sizes):
+        tracker.add(begin + second, None if size is None else round(size * GIB))
+    return tracker
+
+
+def seen(tracker: PhaseTracker) -> list[tuple[str, float]]:
+    return [(mark.phase, mark.time) for mark in tracker.phase_starts]
+
+
+def test_a_run_from_its_start_goes_through_all_phases(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=40)  # 2.5 GiB of context, 10 with the weights, 42.5 at the peak
+    curve = [2.6] * 5 + [2.6 + n for n in range(1, 8)] + [10.0] * 4 + [20.0, 38.0, 42.0] + [42.0] * 40
+    tracker = follow(PhaseTracker(budget, start_time=990.0, from_start=True), curve)
+    assert seen(tracker) == [
+        ("started", 990.0),
+        ("context", 1000.0),
+        ("loading", 1006.0),
+        ("warming_up", 1011.0),
+        ("steady", 1018.0),  # when the highest last rose, not when that was noticed
+    ]
+    assert [mark.reported for mark in tracker.phase_starts] == [True, False, False, False, False]
+
+
+def test_what_was_not_seen_has_no_mark(make_budget: Callable[..., Budget]) -> None:
+    late = follow(PhaseTracker(make_budget(device=40), start_time=100.0), [41.0] * 60)
+    assert (late.phase, seen(late)) == ("steady", [("started", 100.0), ("steady", 1000.0)])
+    hidden = follow(PhaseTracker(make_budget(device=40)), [10.0] * 3)
+    assert (hidden.phase, hidden.phase_starts) == ("warming_up", ())
+    nothing = follow(PhaseTracker(make_budget(device=40)), [None, None])
+    assert (nothing.phase, nothing.peak_bytes) == (None, None)
+
+
+def test_memory_that_goes_down_is_no_earlier_phase(make_budget: Callable[..., Budget]) -> None:
+    tracker = follow(PhaseTracker(make_budget(device=40)), [41.0] * 40 + [12.0] * 500 + [3.0] * 100)
+    assert tracker.phase == "steady"
+    assert tracker.peak_bytes == 41 * GIB
+
+
+def test_a_job_that_loads_on_after_a_long_rest_is_not_steady(make_budget: Callable[..., Budget]) -> None:
+    budget = make_budget(device=40)
+    tracker = follow(PhaseTracker(budget, start_time=0.0, from_start=True), [15.0] * 70)
+    tracker = follow(PhaseTracker(budget, start_time=-7_200.0, from_start=True), [15.0] * 70)
+    assert tracker.phase == "steady"
+    follow(tracker, [20.0], begin=1_070.0)
+    assert tracker.phase == "warming_up"
+    assert "steady" not in [mark.phase for mark in tracker.phase_starts]
+
+
+def test_steps_that_are_told_count_for_more_than_the_curve(make_budget: Callable[..., Budget]) -> None:
+    tracker = PhaseTracker(make_budget(device=40), start_time=990.0, from_start=True)
+    phases = []
+    for second, steps in enumerate([0] * 400 + [1] * 3 + [2]):
+        counters = ProcessCounters(time=1_000.0 + second, steps=steps)
+        tracker.add(1_000.0 + second, 20 * GIB, counters)
+        phases.append(tracker.phase)
+    assert set(phases[:403]) == {"warming_up"}  # by the curve it would be steady after 240 s
+    assert phases[403] == "steady"
+    assert (tracker.phase_starts[-1].time, tracker.phase_starts[-1].reported) == (1_403.0, True)
+
+
+@pytest.mark.parametrize("size", [None, 3.0])
+def test_a_process_that_steps_is_steady_whatever_is_known_of_its_memory(
+    make_budget: Callable[..., Budget], size: float | None
+) -> None:
+    tracker = follow(PhaseTracker(make_budget(device=40)), [3.0])
+    held = None if size is None else round(size * GIB)
+    tracker.add(1_001.0, held, ProcessCounters(time=1_001.0, steps=7))
+    assert tracker.phase == "steady"

@@ -1,0 +1,148 @@
+"""Placement on MIG devices: rooms of their own, for jobs of one rank."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import GIB
+from vramtop.estimator.job.job import Job, ModelSpec, Parallel
+from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.gpu_rows import committed_bytes
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.fit.device_capacity import device_capacities
+from vramtop.monitor.fit.fit_check import check_fit
+from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
+
+TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
+Gpus = Callable[..., GpuReading]
+Snap = Callable[..., Snapshot]
+
+
+def test_each_mig_device_is_a_room_and_its_gpu_is_none(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
+    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
+    assert [(room.label, room.cuda_device, room.available_bytes) for room in rooms[:3]] == [
+        ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
+        ("GPU 0:3:1 (MIG 2c.3g.40gb)", "MIG-0-3-1", 39 * GIB),
+        ("GPU 0:9 (MIG 1g.20gb)", "MIG-0-9-0", 19 * GIB),
+    ]
+    assert [room.label for room in rooms[3:]] == ["GPU 1"]
+
+
+def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, make_mig_gpu: Gpus) -> None:
+    committed = {0: GIB, (0, 3): 5 * GIB, 1: 9 * GIB}
+    rooms = device_capacities(make_snapshot([make_mig_gpu()]), committed)
+    assert [room.available_bytes for room in rooms] == [33 * GIB, 33 * GIB, 18 * GIB]
+
+
+@pytest.mark.parametrize(
+    ("only", "labels"),
+    [
+        ([0], ["MIG-0-3-0", "MIG-0-3-1", "MIG-0-9-0"]),
+        (["MIG-0-9-0"], ["MIG-0-9-0"]),
+        ([1], ["GPU-00000001"]),
+        ([], []),
+    ],
+)
+def test_rooms_are_chosen_by_gpu_and_by_device(
+    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus, only: list[int | str], labels: list[str]
+) -> None:
+    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
+    assert [room.cuda_device for room in rooms] == labels
+
+
+def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
+    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
+) -> None:
+    found = check_fit(make_budget(device=16), device_capacities(make_snapshot([make_mig_gpu(2, free=(18, 19))]), {}))
+    assert (found.verdict, found.placement, found.cuda_devices) == ("fits", (2,), ("MIG-2-9-0",))
+    assert found.sentence.endswith("fits on GPU 2:9 (MIG 1g.20gb)")
+    assert [gpu.verdict for gpu in found.gpus] == ["fits", "fits", "fits"]
+    said = found.to_json()
+    assert (said["placement"], said["placement_uuids"]) == ([2], ["MIG-2-9-0"])
+    mig = {"profile": "1g.20gb", "gpu_instance": 9, "compute_instance": 0, "total_bytes": 20 * GIB}
+    assert said["gpus"][2]["mig"] == mig
+    assert [(room.cuda_device, size) for room, size in found.bytes_by_device] == [
+        ("MIG-2-9-0", found.gpus[2].need_bytes)
+    ]
+
+
+def test_what_the_whole_gpu_has_free_is_nobodys(
+    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
+) -> None:
+    found = check_fit(make_budget(device=45), device_capacities(make_snapshot([make_mig_gpu()]), {}))
+    assert found.verdict == "does_not_fit"
+    assert "GPU 0:3:0 (MIG 1c.3g.40gb) is short of 6.0 GiB" in found.sentence
+
+
+def test_several_ranks_go_to_whole_gpus(
+    make_budget: Callable[..., Budget], make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
+) -> None:
+    budget = make_budget(TWO, device=10)
+    both = check_fit(budget, device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1), make_gpu(2)]), {}))
+    assert (both.verdict, both.placement) == ("fits", (1, 2))
+    assert {gpu.verdict for gpu in both.gpus if gpu.device.mig} == {"does_not_fit"}
+    one = check_fit(budget, device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}))
+    assert (one.verdict, one.placement) == ("does_not_fit", (1,))
+    assert "there is 1 here; a MIG device is for jobs of one rank" in one.sentence
+    assert "MIG" not in check_fit(budget, device_capacities(make_snapshot([make_gpu(1)]), {})).sentence
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ((), "GPU 0 is in MIG mode and has no MIG device"),
+        ((Fault(field="mig", code="NO_PERMISSION", message="not allowed"),), "GPU 0 is in MIG mode, and not allowed"),
+    ],
+)
+def test_a_gpu_in_mig_mode_without_devices_is_closed(
+    make_budget: Callable[..., Budget],
+    make_snapshot: Snap,
+    make_gpu: Gpus,
+    faults: tuple[Fault, ...],
+    words: str,
+) -> None:
+    found = check_fit(make_budget(), device_capacities(make_snapshot([make_gpu(0, mig=(), faults=faults)]), {}))
+    assert found.verdict == "does_not_fit"
+    assert words in found.sentence
+
+
+def test_memory_that_is_not_known_cannot_be_judged(
+    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
+) -> None:
+    gpu = make_mig_gpu()
+    unread = tuple(replace(device, free_bytes=None, used_bytes=None, total_bytes=None) for device in gpu.mig or ())
+    assert (
+        check_fit(make_budget(), device_capacities(make_snapshot([replace(gpu, mig=unread)]), {})).verdict == "unknown"
+    )
+
+
+def test_a_running_job_is_committed_in_its_instance_where_that_is_known(
+    make_budget: Callable[..., Budget], make_mig_gpu: Gpus, make_process: Callable[..., GpuProcess]
+) -> None:
+    known, unknown = make_process(1, 10, gpu_instance=9), make_process(2, 36)
+    gpu = make_mig_gpu(0, [known, unknown])
+    rows = tuple(
+        ProcessRow(gpu=gpu, process=process, elapsed_seconds=1.0, budget=make_budget())
+        for process in gpu.processes or ()
+    )
+    rest = make_budget().steady_device_bytes - 10 * GIB
+    assert committed_bytes([GpuRow(reading=gpu, rows=rows)]) == {0: rest - 26 * GIB, (0, 9): rest}
+
+
+def test_a_job_that_waits_takes_the_memory_of_both_compute_instances(
+    make_budget: Callable[..., Budget], make_snapshot: Snap, make_mig_gpu: Gpus
+) -> None:
+    """The second finds the shared memory taken, and the other instance free."""
+    watchlist = Watchlist(estimate=lambda job: make_budget(job, device=16, high=17))
+    for name in ("first", "second", "third", "fourth"):
+        watchlist.add_pending(Job(name=name, model=ModelSpec(id="gpt2")))
+    rows = watchlist.update(make_snapshot([make_mig_gpu()])).pending
+    assert [row.fit.cuda_devices for row in rows if row.fit] == [
+        ("MIG-0-3-0",),
+        ("MIG-0-3-0",),
+        ("MIG-0-9-0",),
+        ("MIG-0-3-0",),
+    ]
+    assert [row.fit.verdict for row in rows if row.fit] == ["fits", "fits", "fits", "does_not_fit"]

@@ -1,0 +1,86 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from vramtop.estimator.budget.serving_need import ServingNeed
+from vramtop.estimator.common.sizes import GIB
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.fit.serving_fit import check_serving_fit
+from vramtop.monitor.snapshot.snapshot import GpuReading, Snapshot
+
+NEED = ServingNeed(
+    utilization=0.9,
+    weights=15 * GIB,
+    activations=GIB,
+    libraries=GIB // 4,
+    graphs=GIB // 2,
+    sequence_bytes=4 * GIB,
+    token_bytes=131072,
+    sequences=64,
+    length=32768,
+)
+
+
+def room(index: int, total: float, free: float | None = None, reserved: float = 0) -> DeviceCapacity:
+    return DeviceCapacity(
+        index=index,
+        uuid=None,
+        name=None,
+        total_bytes=round(total * GIB),
+        free_bytes=round((total if free is None else free) * GIB),
+        reserved_bytes=round(reserved * GIB),
+    )
+
+
+def test_what_is_left_of_its_share_is_cache() -> None:
+    found = check_serving_fit(NEED, 1, [room(0, 80)])
+    assert (found.verdict, found.placement) == ("fits", (0,))
+    assert found.serving is not None
+    assert found.serving.asked_bytes == 72 * GIB
+    assert found.serving.cache_bytes == 55.75 * GIB
+    assert found.serving.cache_tokens == 55.75 * GIB // 131072
+    assert "13.9 sequences of 32,768 at once" in found.sentence
+    assert found.to_json()["serving"]["concurrency"] == 13.94
+
+
+@pytest.mark.parametrize(("total", "verdict"), [(22, "does_not_fit"), (22.6, "tight"), (24, "fits")])
+def test_one_sequence_of_full_length_must_find_room(total: float, verdict: str) -> None:
+    assert check_serving_fit(NEED, 1, [room(0, total)]).verdict == verdict
+
+
+def test_it_refuses_to_start_where_its_share_is_not_free() -> None:
+    found = check_serving_fit(NEED, 1, [room(0, 80, free=60)])
+    assert found.verdict == "does_not_fit"
+    assert "would refuse to start" in found.sentence
+    assert found.margin_bytes == -12 * GIB
+    assert check_serving_fit(replace(NEED, utilization=0.7), 1, [room(0, 80, free=60)]).verdict == "fits"
+
+
+def test_cudas_total_leaves_out_what_the_driver_keeps() -> None:
+    found = check_serving_fit(NEED, 1, [room(0, 80, reserved=0.5)])
+    assert found.serving is not None
+    assert found.serving.asked_bytes == int(0.9 * 79.5 * GIB)
+
+
+def test_each_rank_has_a_card() -> None:
+    two = [room(0, 24), room(1, 80)]
+    assert check_serving_fit(NEED, 1, two).placement == (1,)
+    both = check_serving_fit(NEED, 2, two)
+    assert (both.verdict, both.placement) == ("fits", (1, 0))
+    assert both.serving is None or both.serving.asked_bytes > 0
+    assert check_serving_fit(NEED, 3, two).verdict == "does_not_fit"
+    unknown = replace(two[0], free_bytes=None)
+    assert check_serving_fit(NEED, 1, [unknown]).verdict == "unknown"
+
+
+def test_vllm_over_several_gpus_takes_no_mig_devices(
+    make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_mig_gpu: Callable[..., GpuReading]
+) -> None:
+    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
+    small = replace(NEED, utilization=0.2)
+    assert check_serving_fit(small, 1, rooms).cuda_devices == ("GPU-00000001",)
+    assert check_serving_fit(small, 1, rooms[:3]).cuda_devices == ("MIG-0-3-0",)
+    both = check_serving_fit(small, 2, rooms)
+    assert (both.verdict, both.placement) == ("does_not_fit", (1,))
+    assert "there is 1 here; a MIG device is for jobs of one rank" in both.sentence
