@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.monitor.host.processes import ProcessDirectory
 from vramtop.monitor.host.terminate import (
@@ -24,6 +24,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, Source
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
+ECHO = "import sys\nprint(flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)"
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
@@ -63,22 +64,21 @@ def seen(pid: int, **changes) -> GpuProcess:
 
 
 def wait_for_end(ending: ProcessTermination) -> None:
-    for _ in range(500):
-        if ending.ended:
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not end")
+    until(lambda: ending.ended)
 
 
 def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
+    now = [100.0]
     process = start(SLEEPY)
-    ending = ProcessTermination(seen(process.pid))
+    ending = ProcessTermination(seen(process.pid), clock=lambda: now[0])
     assert not ending.ended
     assert not ending.is_other_users
     ending.send()
+    now[0] += 3
     wait_for_end(ending)
+    now[0] += 3
     assert ending.sent == signal.SIGTERM
-    assert 0 <= ending.seconds < 5
+    assert ending.seconds == 3
     assert process.wait() == -signal.SIGTERM
     ending.close()
 
@@ -132,15 +132,17 @@ def test_a_pid_that_was_taken_by_another_process_meanwhile_is_left_alone(how, st
     first.wait()
     for _ in range(20):
         LAST_PID.write_text(str(first.pid - 1))
-        second = start(SLEEPY)
+        second = start(ECHO, stdin=subprocess.PIPE)
         if second.pid == first.pid:
             break
     else:
         pytest.skip("others were quicker to take the pid")
     with pytest.raises(NotTerminatedError):
         ending.send()
-    time.sleep(0.1)
-    assert second.poll() is None
+    second.stdin.write(b"alive\n")
+    second.stdin.flush()
+    assert second.stdout.readline() == b"alive\n"  # a signal would have come first
+    second.stdin.close()
 
 
 def test_vramtop_and_what_has_started_it_are_never_ended():
@@ -199,8 +201,7 @@ def test_a_stopped_process_is_told(how, start):
     process = start(SLEEPY)
     ending = ProcessTermination(seen(process.pid))
     process.send_signal(signal.SIGSTOP)
-    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
-        time.sleep(0.01)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     assert ending.blocker == "stopped"
     ending.send()
     assert not ending.ended
@@ -250,8 +251,7 @@ def test_a_crowd_of_threads_ends_once(start):
     """)
     process = start(program)
     shown = seen(process.pid)
-    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     ending = ProcessTermination(shown)
     assert not ending.ended
     ending.send()

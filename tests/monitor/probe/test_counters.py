@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.monitor.probe.counters import SEARCH_INTERVALS_SECONDS, ProbeDirectory
 from vramtop.monitor.probe.launch import probed_environment
-from vramtop.monitor.probe.probe_reader import find_probe
+from vramtop.monitor.probe.probe_reader import ProbeReader, find_probe
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.sources.replay import shift_times
@@ -104,14 +105,17 @@ def counters_of(readings):
 
 def filled(probes, clock, readings, wanted=lambda readings: True):
     """The readings once the process has published, and what it published is as wanted."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    found = []
+
+    def published():
         clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
         done, _ = probes.add_counters(readings)
         if any(process.counters for reading in done for process in reading.processes) and wanted(done):
-            return done
-        time.sleep(0.02)
-    return pytest.fail("no such counters came")
+            found.append(done)
+        return found
+
+    until(published)
+    return found[0]
 
 
 TWO_DEVICES = """
@@ -152,9 +156,9 @@ def test_without_uuids_only_a_single_gpu_is_sure(start, probes, clock, gpus_with
         print("up", flush=True)
         sys.stdin.read()
     """)
+    reader = ProbeReader(process.pid)
+    until(lambda: (sample := reader.read()) and sample.devices)  # the first sample may be from before the allocation
     done = filled(probes, clock, gpus_with((process.pid, *on)))
-    time.sleep(1.2)  # the first sample may be from before the allocation
-    done, _ = probes.add_counters(gpus_with((process.pid, *on)))
     assert [counters.allocated_bytes for each in counters_of(done) for counters in each] == known
 
 
@@ -176,8 +180,7 @@ def test_a_process_without_probe_is_searched_now_and_then(start, probes, clock, 
     process.stdin.write("\n")
     process.stdin.flush()
     process.stdout.readline()
-    while find_probe(process.pid) is None:
-        time.sleep(0.01)
+    until(lambda: find_probe(process.pid) is not None)
     clock.pass_(SEARCH_INTERVALS_SECONDS[0] - 1)
     probes.add_counters(readings)
     assert len(searched) == 1
@@ -279,9 +282,9 @@ def test_a_stopped_process_keeps_its_old_time(start, probes, clock, gpus_with):
     readings = gpus_with((process.pid, 0))
     filled(probes, clock, readings)
     psutil.Process(process.pid).suspend()
-    time.sleep(0.1)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     first = counters_of(probes.add_counters(readings)[0])[0][0]
-    time.sleep(1.5)
+    clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
     assert counters_of(probes.add_counters(readings)[0])[0][0].time == first.time
 
 
@@ -313,8 +316,6 @@ def test_a_child_does_not_speak_with_its_parents_probe(start, probes, clock, gpu
     process = start("""
         import ctypes, os, sys, torch
         torch.allocated[0] = 1
-        import time
-        time.sleep(0.5)
         child = ctypes.CDLL(None).fork()
         if child == 0:
             ctypes.CDLL(None).pause()
@@ -342,14 +343,16 @@ def test_a_live_snapshot_carries_them_through_a_recording(start, driver, clock, 
     ]
     source = NvmlSource(clock=clock)
     source.open()
-    snapshot = None
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    snapshots = []
+
+    def published():
         clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
-        snapshot = source.read()
-        counters = snapshot.gpus[1].processes[0].counters
-        if counters is not None and counters.allocated_bytes:
-            break
+        snapshots.append(source.read())
+        counters = snapshots[-1].gpus[1].processes[0].counters
+        return counters is not None and counters.allocated_bytes
+
+    until(published)
+    snapshot = snapshots[-1]
     driver.gpus[0].processes = driver.gpus[1].processes = []
     with RecordingWriter(tmp_path / "run.jsonl.gz") as writer:
         writer.write(snapshot)

@@ -49,14 +49,17 @@ HELP = """
             if magic == b"VRAMTOP1" and sequence % 2 == 0:
                 return {**json.loads(os.pread(file, facts, 24 + figures)), **json.loads(os.pread(file, figures, 24))}
             time.sleep(0.01)
-    def next_sample(file=None):
-        first = sample(file)
-        while sample(file)["time"] == first["time"]:
-            time.sleep(0.02)
-        return sample(file)
+    def next_sample():
+        # does not wait for the thread, which publishes once a second
+        publisher()._quietly(publisher()._publish)
+        return sample()
     def publisher():
         import sys
-        return sys.modules["_vramtop_probe.publisher"]
+        return sys.modules.get("vramtop.monitor.probe.publisher") or sys.modules["_vramtop_probe.publisher"]
+    def wait_for_writes(count):
+        until = publisher()._state["sequence"] + 2 * count
+        while publisher()._state["sequence"] < until:
+            time.sleep(0.01)
 """
 
 
@@ -74,7 +77,7 @@ def run(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
         assert done.returncode == status, done.stderr
         return done
@@ -86,7 +89,7 @@ def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path
     """The probe must not write to a descriptor that means another file by now, nor may its child close it."""
     done = run(f"""
         import os, time, torch, warnings
-        from looking import probes
+        from looking import probes, wait_for_writes
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads, such as ours
         (number,) = probes()
         os.closerange(3, 100)
@@ -94,7 +97,7 @@ def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path
         while number not in opened:
             opened.append(os.open({str(tmp_path / "mine")!r}, os.O_RDWR | os.O_CREAT))
         os.write(number, b"mine")
-        time.sleep(1.3)
+        wait_for_writes(2)
         child = os.fork()
         if child == 0:
             os.write(number, b" still")
@@ -414,11 +417,12 @@ def test_steps_of_a_loop_are_counted_and_timed(run):
         publisher().step_ended("third")
         publisher().step_ended("third")
         steps = next_sample()["steps"]
-        print(steps["count"], 0.15 < steps["seconds"] < 5, steps["began"])
+        print(steps["count"], steps["seconds"] >= 0.2, steps["began"])
     """)
     assert done.stdout.splitlines() == ["None", "3 True None"]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_trainers_one_after_another_with_two_callbacks_count_each_optimizer_step_once(tmp_path):
     (tmp_path / "looking.py").write_text(textwrap.dedent(HELP))
