@@ -100,7 +100,7 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path) -> JobR
         method = None if is_plain else "sft"
         defaults = [transformers_defaults(program.versions)]
         if method:
-            program.findings.warn("The file is taken for one of trl sft.")
+            program.findings.warn("The file is read as a configuration of trl sft.")
             defaults.insert(0, trl_defaults(method, program.versions))
         return read_trainer(program, [layer_from_table(table, source=path.name), *defaults], [{}], method=method)
     raise InputError(f"{path}: not known as a configuration of a training tool; {_HINT}")

@@ -18,6 +18,7 @@ from ..formula.cuda_overhead import context_bytes, nccl_bytes, workspace_bytes
 from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
+from ..job.optimizers import OPTIMIZERS
 from ..job.version_rules import steps_take_same_memory, version_rules
 from ..model.architecture import Architecture
 from ..model.find_config import ResolvedModel
@@ -207,11 +208,18 @@ def _request(job: Job, model: ResolvedModel, conf: str | None) -> dict[str, Any]
         "task": job.model.task,
         "attention": job.model.attention,
         "training": tables["training"],
+        "optimizer": optimizer_class(job.training.optimizer),
         "lora": tables.get("lora"),
         "parallel": tables["parallel"],
         "code": _code(job, model),
         "allocator": {"conf": conf},
     }
+
+
+def optimizer_class(name: str) -> dict[str, Any] | None:
+    """Return the class with which the worker steps, for its request; None: there is none, or no step."""
+    rules = OPTIMIZERS[name]
+    return None if rules.torch_class is None else {"path": rules.torch_class, "options": dict(rules.torch_options)}
 
 
 def _code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:

@@ -115,7 +115,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     elif attention is not None:
         sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
         findings.mark_uncertain("model.attention", sentence)
-    origin = "written nowhere; FlashAttention 2 where it is installed, which needs as much"
+    origin = "not set anywhere; FlashAttention 2, the default where it is installed, needs as much memory"
     findings.put("model.attention", "sdpa", origin, written=False)
 
 
@@ -203,7 +203,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     if strategy == "ddp":
         put_int(findings, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
         return
-    put_ranks(program, world, sizes, _data_shards(settings))
+    put_ranks(findings, world, sizes, _data_shards(settings))
     _read_expert_resharding(settings, findings)
     apply_rules(_SHARDED_RULES, settings, findings, tool="Automodel")
     _read_sharding_options(settings, findings, is_megatron_fsdp=strategy == "megatron-fsdp")

@@ -64,7 +64,7 @@ def read(program: Program) -> JobReading:
     findings, settings = program.findings, tool_settings(program, "config")
     recipe = _recipe(program, settings)
     pretrains = recipe == "pretrain"
-    findings.put("training.framework", "litgpt", "the program is LitGPT's")
+    findings.put("training.framework", "litgpt", "the program is LitGPT")
     _read_model(program, settings)
     apply_rules(
         (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
@@ -173,7 +173,7 @@ def _read_ranks(program: Program, settings: LayeredSettings, *, pretrains: bool)
     findings.put("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
     findings.put_from(ranks, "parallel.data_shard", (number or 1) * nodes)
     if not pretrains:
-        origin = f"{ranks.origin}: LitGPT checkpoints every block then"
+        origin = f"{ranks.origin}: LitGPT then checkpoints every block"
         findings.put("training.activation_checkpointing", "full", origin, written=False)
 
 

@@ -75,4 +75,4 @@ def _read_attention(setting: Setting | None, findings: FindingCollector) -> None
     if setting is not None:
         sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
         findings.mark_uncertain("model.attention", sentence)
-    findings.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)
+    findings.put("model.attention", "sdpa", "transformers' default, not set anywhere", written=False)

@@ -53,7 +53,7 @@ def test_need_never_falls_as_batch_or_length_grow(
     length: int,
     more: tuple[int, int],
 ) -> None:
-    """What bisection relies on."""
+    """Bisection relies on it."""
     config = {"vocab_size": 5000, "intermediate_size": 1024, **shape}
     arch = read_architecture(config)
     inventory = count_parameters(arch)

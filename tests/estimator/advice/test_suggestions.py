@@ -23,7 +23,7 @@ def quick() -> QuickEstimator:
 
 
 def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
-    """Cards of this size, so many of them."""
+    """Return a judge for a number of GPUs of one size."""
 
     def judge(budget: Budget) -> Verdict:
         if len(budget.ranks) > ranks:

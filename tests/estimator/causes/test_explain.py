@@ -1,4 +1,4 @@
-"""What would explain a divergence: the true change is found from the memory it makes."""
+"""Explanations of a divergence: the true change is found from the memory that it causes."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What frameworks other than transformers do of their own: losses, units, buckets and buffers, by their sources."""
+"""Rules of frameworks other than transformers, by their sources: losses, units, buckets and buffers."""
 
 from collections.abc import Callable
 from typing import Any

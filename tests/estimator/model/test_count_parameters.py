@@ -106,7 +106,7 @@ def count() -> Iterator[Count]:
 
 
 def same(shape: Inventory, exact: Inventory) -> bool:
-    """The same parameters: what only the built model tells beside them is left out."""
+    """Return True if both have the same parameters, whatever else the built model states."""
     groups = tuple(dataclasses.replace(group, quantized=None) for group in exact.groups)
     return dataclasses.replace(exact, groups=groups, buffers=(), source=shape.source) == shape
 

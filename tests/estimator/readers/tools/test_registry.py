@@ -52,7 +52,7 @@ RECIPE = "leaves: org/model\nkettle: {batch: 3}\n"
 
 @pytest.fixture
 def made_up_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One more module in the folder of the tools; no other file knows of it."""
+    """Add a module to the folder of the tools; no other file refers to it."""
     folder = tmp_path / "more_tools"
     folder.mkdir()
     (folder / "made_up_brewer.py").write_text(MADE_UP_TOOL)
