@@ -8,11 +8,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Paste
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
-
-from vramtop.estimator.common.errors import VramtopError
 
 from ..background.latest_only_task import LatestOnlyTask
 from .load_job import LoadedJob, load_from_text
@@ -59,17 +56,10 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
     OpenJobScreen #failure { color: $text-error; display: none; }
     """
 
-    @dataclass
-    class Read(Message):
-        """It was read, or could not be."""
-
-        text: str
-        answer: LoadedJob | str
-
     def __init__(self, text: str = "") -> None:
         super().__init__()
         self._text = join_lines(text)
-        self._work = LatestOnlyTask("open a job")
+        self._read_task = LatestOnlyTask("open a job", self.call_later, self._close, self._fail)
 
     def compose(self) -> ComposeResult:
         """A field, and what can be typed into it."""
@@ -98,27 +88,17 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
         else:
             self._read(event.value)
 
-    @on(Read)
-    def read(self, event: Read) -> None:
-        """Return it, or say in one sentence why that is not possible."""
-        if isinstance(event.answer, LoadedJob):
-            self.dismiss(OpenedJob(source=event.answer, given=event.text.strip().removeprefix("$ ")))
-        else:
-            self._fail(event.answer)
+    def on_unmount(self) -> None:
+        """Discard the result of a read that has not ended: disks may hang."""
+        self._read_task.cancel()
 
     def _read(self, text: str) -> None:
         self._fail("")
-        self._work.submit(lambda: self._answer(text))
+        given = text.strip().removeprefix("$ ")
+        self._read_task.submit(lambda: OpenedJob(source=load_from_text(text), given=given))
 
-    def _answer(self, text: str) -> None:
-        """Runs on a thread of its own: disks may hang."""
-        answer: LoadedJob | str
-        try:
-            answer = load_from_text(text)
-        except VramtopError as error:
-            answer = error.message
-        if self.is_running:
-            self.post_message(self.Read(text, answer))
+    def _close(self, opened: OpenedJob) -> None:
+        self.dismiss(opened)
 
     def _fail(self, sentence: str) -> None:
         failure = self.query_one("#failure", Static)
