@@ -92,13 +92,10 @@ def traced_budget(
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
     peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
+    parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
         job=job,
-        model=ModelFacts(
-            parameters=trace.parameters - (trace.trainable if job.lora else 0),  # peft's adapters are among them
-            trainable_parameters=trace.trainable,
-            count="exact",
-        ),
+        model=ModelFacts(parameters=parameters, trainable_parameters=trace.trainable, count="exact"),
         method="traced",
         phases=phases,
         peak=peak,
