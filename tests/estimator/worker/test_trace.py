@@ -1,7 +1,7 @@
-"""The traced step against real training steps on a CPU, counted by a counter that owes nothing to the trace.
+"""The traced step compared with real training steps on a CPU, measured by an independent counter.
 
-The trace runs as the program that it is, in a process of its own, with fake tensors; the counted steps run here, with
-real ones. There both are the CPU's (``cpu_kernels``); what stands in for CUDA's kernels is tested by what it changes.
+The trace runs in a worker process with fake tensors, the real steps run here. Here both allocate as a CPU does
+(``cpu_kernels``); the imitated CUDA kernels are tested by the difference that they make.
 """
 
 import contextlib
@@ -214,7 +214,7 @@ def test_components_sum_to_what_is_allocated(trace: Trace) -> None:
     assert answer["phases"]["forward"]["components"]["logits"] == pytest.approx((2 + 4 + 4) * tokens * 1000, rel=0.02)
 
 
-def test_peak_is_named_and_drawn(trace: Trace) -> None:
+def test_peak_has_its_largest_tensors_and_a_timeline(trace: Trace) -> None:
     answer = trace(LLAMA, {"precision": "fp32"})
     tensors = answer["peak_tensors"]
     peak = max(phase["allocated"] for phase in answer["phases"].values())
@@ -232,7 +232,7 @@ def test_peak_is_named_and_drawn(trace: Trace) -> None:
     assert max(reserved for _, reserved in answer["reserved"]["timeline"]) == answer["reserved"]["peak"]
 
 
-def test_the_allocators_settings_and_the_cards_size_count(trace: Trace) -> None:
+def test_the_allocators_settings_and_the_gpus_size_are_used(trace: Trace) -> None:
     training = {"sequence_length": 2000}
     free = trace(LLAMA, training)["reserved"]
     full = trace(LLAMA, training, allocator={"capacity_bytes": free["peak"] // 2})["reserved"]
@@ -284,7 +284,7 @@ def test_fsdp2_holds_an_eighth_of_every_state(trace: Trace) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "bert", "gpt2"])
 def test_fsdp2_keeps_tied_weights_tied(trace: Trace, family: str) -> None:
-    """The embedding is the head, and BERT's lies in what it names a block."""
+    """The embedding is the head, and BERT's is inside a module that counts as a block."""
     answer = trace(
         CONFIGS[family],
         {"precision": "fp32"},
@@ -320,7 +320,7 @@ def test_fsdp2_variants(trace: Trace) -> None:
     )
 
 
-def test_offload_leaves_the_units_in_flight_on_the_card(trace: Trace) -> None:
+def test_offload_keeps_the_units_in_use_on_the_gpu(trace: Trace) -> None:
     """Late in a block's backward pass: its weights and most of its gradients, the next one's weights, gathered in one
     piece ahead of time, and the block before's gradients, still being reduced."""
     deep = LLAMA | {"num_hidden_layers": 8, "vocab_size": 100}
@@ -336,7 +336,7 @@ def test_offload_leaves_the_units_in_flight_on_the_card(trace: Trace) -> None:
     assert backward["gradients"] == backward["optimizer"] == 0
 
 
-def test_offload_accumulates_whole_gradients_on_the_card(trace: Trace) -> None:
+def test_offload_accumulates_whole_gradients_on_the_gpu(trace: Trace) -> None:
     parallel = {"strategy": "fsdp2", "data_shard": 8, "cpu_offload": "all"}
     answer = trace(LLAMA, {"precision": "bf16-mixed", "gradient_accumulation": 2}, parallel=parallel)
     whole = 4 * answer["parameters"]  # in the type in which they are reduced
@@ -389,8 +389,8 @@ def test_fused_attention_writes_no_scores_and_eager_attention_does(trace: Trace)
     assert eager - fused > 3 * 8 * 1024 * 1024 * (4 + 2)
 
 
-def test_shared_keys_in_fp32_have_no_fused_kernel_on_a_card(trace: Trace) -> None:
-    """Neither flash attention nor the memory-efficient kernel: the scores of all heads are written, and saved."""
+def test_grouped_queries_in_fp32_have_no_fused_kernel_on_cuda(trace: Trace) -> None:
+    """Neither flash attention nor the memory-efficient kernel: the scores of all heads are computed and saved."""
     single_heads = LLAMA | {"num_key_value_heads": 8}
     for config, written in ((LLAMA, True), (single_heads, False)):
         answers = [trace(config, {"precision": "fp32"}, cpu_kernels=cpu_kernels) for cpu_kernels in (False, True)]
@@ -429,8 +429,8 @@ def test_dropout_masks_take_a_byte_per_element(trace: Trace) -> None:
     assert masks <= with_masks - without <= 1.2 * masks
 
 
-def test_autocast_widens_powers_as_on_a_card(trace: Trace) -> None:
-    """GPT-2's activation cubes its input: on a card in fp32, on a CPU in bf16."""
+def test_autocast_computes_powers_in_fp32_as_cuda_does(trace: Trace) -> None:
+    """GPT-2's activation cubes its input: on CUDA in fp32, on a CPU in bf16."""
     card, cpu = (
         forward_of(trace(CONFIGS["gpt2"], {"precision": "bf16-mixed"}, cpu_kernels=cpu_kernels))
         for cpu_kernels in (False, True)
@@ -492,7 +492,7 @@ def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: py
         ({"task": "feature-extraction"}, "no loss"),
     ],
 )
-def test_what_cannot_be_traced_is_said(ask_worker: AskWorker, tables: dict[str, Any], words: str) -> None:
+def test_a_setting_that_cannot_be_traced_is_named(ask_worker: AskWorker, tables: dict[str, Any], words: str) -> None:
     answer = ask_worker({"op": "trace", "config": LLAMA, **tables})
     assert words in answer["unsupported"]
     assert "phases" not in answer
