@@ -5,7 +5,6 @@ The trace runs in a worker process with fake tensors, the real steps run here. H
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 import torch
 import transformers
 from accelerate.utils.operations import convert_outputs_to_fp32
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from storage_counter import StorageCounter
 
 from vramtop.estimator.job.optimizers import OPTIMIZERS, Optimizer
 
@@ -76,38 +74,6 @@ def trace(ask_worker: AskWorker) -> Trace:
     return ask
 
 
-class Count(TorchDispatchMode):
-    """Bytes of live storages, in the allocator's blocks of 512, and their peak since ``mark``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._seen: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.see(leaf)
-        return result
-
-    def mark(self) -> None:
-        self.peak = self.live
-
-    def see(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
-        if key not in self._seen:
-            self._seen.add(key)
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._gone, key, size)
-
-    def _gone(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.live -= size
-
-
 def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]) -> dict[str, int]:
     """Peaks of the second of two real steps, as a loop around transformers and accelerate takes them."""
     fields = dict(config)
@@ -124,29 +90,29 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
     low = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(training["precision"])
     scaler = torch.amp.GradScaler("cpu", enabled=low == torch.float16)
     peaks = {}
-    with Count() as count:
+    with StorageCounter() as counter:
         for tensor in (*model.parameters(), *model.buffers()):
-            count.see(tensor)
+            counter.count(tensor)
         for _ in range(2):
             for _ in range(training.get("gradient_accumulation", 1)):
-                count.mark()
+                counter.reset_peak()
                 ids, labels = (torch.randint(0, made.vocab_size, (BATCH, LENGTH)) for _ in range(2))
                 with torch.autocast("cpu", dtype=low) if low else contextlib.nullcontext():
                     outputs = model(input_ids=ids, labels=labels)
                 loss = scaler.scale((convert_outputs_to_fp32(dict)(outputs) if low else outputs)["loss"])
                 del outputs, ids, labels
-                peaks["forward"] = count.peak
-                count.mark()
+                peaks["forward"] = counter.peak
+                counter.reset_peak()
                 loss.backward()
                 del loss
-                peaks["backward"] = count.peak
-            count.mark()
+                peaks["backward"] = counter.peak
+            counter.reset_peak()
             if optimizer is not None:
                 scaler.unscale_(optimizer)
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
                 scaler.step(optimizer)
                 scaler.update()
-            peaks["optimizer step"] = count.peak
+            peaks["optimizer step"] = counter.peak
             model.zero_grad()
     return peaks
 
