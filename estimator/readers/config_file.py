@@ -13,10 +13,10 @@ from .program.program import Program
 from .source.data_files import layer_from_table, read_table
 from .source.evidence import Finding, FindingCollector, JobReading
 from .source.filesystem_view import FilesystemView
-from .source.settings import Setting
+from .source.layered_settings import Setting
 from .source.versions import transformers_defaults, trl_defaults
-from .tools.registry import find_tool_by_config
 from .tools.shared.tool import ConfigTable, has_any
+from .tools.tool_registry import find_tool_by_config
 from .trainer.trainer_program import read_trainer
 
 _ACCELERATE_KEYS = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")

@@ -11,7 +11,7 @@ from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import read_world_size, visible_gpus
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import apply_rules, int_rule, known_optimizer, put_int, word_rule
 from .shared.known_models import folder_id

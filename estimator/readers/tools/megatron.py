@@ -10,7 +10,7 @@ from typing import Any
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import apply_rules, bool_rule, int_rule, put_ranks, put_word, switch_rule, word_rule
 from .shared.merged_settings import tool_settings

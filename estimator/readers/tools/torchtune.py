@@ -14,7 +14,7 @@ from ..program.program import Program
 from ..program.ranks import read_world_size
 from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import parse_flags
-from ..source.settings import LayeredSettings, Setting, as_int, as_word
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word
 from ..trainer.precision import WEIGHT_DTYPES
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import apply_rules, bool_rule, int_rule, known_optimizer, put_ranks, switch_rule, word_rule

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, default_setting
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")

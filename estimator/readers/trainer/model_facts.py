@@ -7,7 +7,7 @@ from ...common.errors import VramtopError
 from ...job.job import ModelSpec
 from ...model.find_config import resolve_model
 from ..source.evidence import Finding
-from ..source.settings import Setting, default_setting
+from ..source.layered_settings import Setting, default_setting
 
 _PEFT_TARGETS = {
     **dict.fromkeys(

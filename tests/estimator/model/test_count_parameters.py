@@ -153,7 +153,7 @@ def test_biases_ties_and_sizes(variant: str, count: Count) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in SMALL if SMALL[name] is not GPT2 and "dim" not in SMALL[name]])
-def test_fields_that_a_config_leaves_out_mean_what_transformers_takes_them_for(family: str, count: Count) -> None:
+def test_missing_config_fields_have_transformers_defaults(family: str, count: Count) -> None:
     if family == "t5":
         config = {"model_type": family, **T5}
     else:
@@ -178,7 +178,7 @@ def test_published_counts_without_a_head(name: str, task: Task, parameters: int)
     assert count_parameters(read_architecture(model.config, task)).parameters == parameters
 
 
-def test_unknown_family_is_read_as_a_llama_and_says_so() -> None:
+def test_unknown_family_is_read_as_a_llama_and_reported_as_approximate() -> None:
     config = {"model_type": "brandnew", **COMMON}
 
     inventory = count_parameters(read_architecture(config))

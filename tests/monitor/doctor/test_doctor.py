@@ -17,7 +17,8 @@ import pytest
 
 from vramtop.estimator.common.errors import InputError
 from vramtop.monitor.doctor.data_folder import collect_data_folder_facts
-from vramtop.monitor.doctor.driver_process import DriverFacts, DriverProcess
+from vramtop.monitor.doctor.driver_facts import DriverFacts
+from vramtop.monitor.doctor.driver_process import DriverProcess
 from vramtop.monitor.doctor.issues import find_issues
 from vramtop.monitor.doctor.permissions import DeviceFile, PermissionFacts, collect_permission_facts
 from vramtop.monitor.doctor.redact import Redactor
@@ -92,7 +93,7 @@ def test_each_refusal_keeps_the_drivers_word(driver, fake_gpu, fake_process, mak
     )
     words = said(make_page(facts))
     assert "GPU 0: memory info v2 is refused (UNKNOWN)" in words
-    assert "GPU 0: the driver does not tell what 1 of its processes hold" in words
+    assert "GPU 0: the driver does not report what 1 of its processes hold" in words
     assert "GPU 0: 1 of its 1 processes cannot be seen from here" in words
     assert "GPU 1: the driver lists no processes (NO_PERMISSION)" in words
     assert "GPU 1: its compute mode lets no CUDA program run" in words
@@ -104,7 +105,7 @@ def test_memory_that_cannot_be_is_said(driver, fake_gpu, make_page):
     driver.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_NOT_SUPPORTED, 1)
     words = said(make_page(ask()), "warning")
     assert "GPU 0: the driver's memory figures" in words
-    assert "GPU 1: the driver tells no memory figures (NOT_SUPPORTED, NOT_SUPPORTED)" in words
+    assert "GPU 1: the driver reports no memory figures (NOT_SUPPORTED, NOT_SUPPORTED)" in words
 
 
 def test_a_lost_gpu_does_not_keep_the_others_from_telling(driver, fake_gpu, make_page):
@@ -232,7 +233,7 @@ def test_paths_tell_what_they_are_and_not_whose(path, shown):
 )
 def test_names_are_taken_out_of_texts(text, shown):
     hide = Redactor(Path("/home/zaphod"), ["zaphod", "heart-of-gold", "bob", "root", "ubuntu", "nvidia", ""])
-    assert hide.everything({"a": [text]}) == {"a": [shown]}
+    assert hide.redact_json({"a": [text]}) == {"a": [shown]}
 
 
 def test_only_settings_of_a_known_shape_are_shown():

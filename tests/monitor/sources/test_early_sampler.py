@@ -4,12 +4,10 @@ import queue
 import threading
 
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.sources.early_sampler import EarlySampler
-
-LONG = 20.0
-"""Seconds that no wait in these tests should take."""
 
 
 class Steps:
@@ -21,20 +19,20 @@ class Steps:
 
     def open(self):
         self.asked.release()
-        answer = self.answers.get(timeout=LONG)
+        answer = self.answers.get(timeout=DEADLINE_SECONDS)
         if isinstance(answer, Exception):
             raise answer
 
     def read(self):
         self.asked.release()
-        return self.answers.get(timeout=LONG)
+        return self.answers.get(timeout=DEADLINE_SECONDS)
 
     def close(self):
         self.asked.release()
 
     def until_asked(self, times):
         for _ in range(times):
-            assert self.asked.acquire(timeout=LONG)
+            assert self.asked.acquire(timeout=DEADLINE_SECONDS)
 
 
 def judged(snapshot):
@@ -53,7 +51,7 @@ def begin():
     yield start
     for head_start, source in started:
         source.answers.put(None)
-        head_start.sampler.stop(LONG)
+        head_start.sampler.stop(DEADLINE_SECONDS)
 
 
 def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
@@ -66,7 +64,7 @@ def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
     assert head_start.subscribe(taken.put, taken.put) == ("board of", early[1])
     later = make_snapshot([], time=3.0)
     source.answers.put(later)
-    assert taken.get(timeout=LONG) is later
+    assert taken.get(timeout=DEADLINE_SECONDS) is later
 
 
 def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
@@ -77,7 +75,7 @@ def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
     source.answers.put(None)
     first = make_snapshot([])
     source.answers.put(first)
-    assert taken.get(timeout=LONG) is first
+    assert taken.get(timeout=DEADLINE_SECONDS) is first
 
 
 def test_a_failure_waits_too(begin):
@@ -94,15 +92,15 @@ def test_whoever_takes_over_waits_for_no_estimate(begin, make_snapshot):
 
     def slowly(snapshot):
         begun.set()
-        assert go_on.wait(LONG)
+        assert go_on.wait(DEADLINE_SECONDS)
         return judged(snapshot)
 
     head_start, source = begin(slowly)
     first = make_snapshot([])
     for answer in (None, first):
         source.answers.put(answer)
-    assert begun.wait(LONG)
+    assert begun.wait(DEADLINE_SECONDS)
     taken = queue.Queue()
     assert head_start.subscribe(taken.put, taken.put) is None
     go_on.set()
-    assert taken.get(timeout=LONG) is first
+    assert taken.get(timeout=DEADLINE_SECONDS) is first

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...program.ranks import WorldSize
 from ...source.evidence import FindingCollector
-from ...source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ...source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...source.settings import LayeredSettings, Setting, SettingsLayer, as_bool
+from ...source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_bool
 
 
 class Translation:

@@ -173,7 +173,7 @@ def loss_of(stated: Job) -> LossBytes:
     return loss_bytes(resolve_job(stated), arch, stages(stated, count_parameters(arch))[0])
 
 
-def test_logits_of_the_micro_batch_before_are_still_there_when_the_next_are_cast() -> None:
+def test_logits_of_the_previous_micro_batch_exist_while_the_next_are_cast() -> None:
     """16-bit logits, their fp32 copies, and the fp32 ones that the script's variable holds."""
     logits = 512 * VOCAB
     loss = loss_of(job(["q_proj"], sequence_length=512))
