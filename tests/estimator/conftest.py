@@ -13,7 +13,7 @@ from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
-from vramtop.estimator.trace.traced_budget import optimizer_class
+from vramtop.estimator.trace.traced_step import optimizer_class
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 
 LLAMA: dict[str, Any] = {
