@@ -1,4 +1,4 @@
-"""Where real processes come from."""
+"""Origins of real processes."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def test_a_fork_has_its_parents_environment_and_rank(run_processes: list[int]) -
     assert not mine.on_mig
 
 
-def test_a_rank_that_is_no_number_is_none() -> None:
+def test_a_rank_that_is_not_a_number_is_ignored() -> None:
     environ = {**os.environ, "RANK": "9" * 5000, "PMI_RANK": "²", "SLURM_PROCID": "2"}
     with subprocess.Popen(["sleep", "60"], env=environ) as process:  # noqa: S607
         until(lambda: comm(process.pid) == "sleep" and origin(process.pid).environment is not None)
@@ -62,14 +62,14 @@ def test_a_rank_that_is_no_number_is_none() -> None:
         process.kill()
 
 
-def test_another_process_under_the_same_pid_has_no_origin(run_processes: list[int]) -> None:
+def test_a_reused_pid_has_no_origin(run_processes: list[int]) -> None:
     started = psutil.Process(run_processes[0]).create_time()
     assert read_origin(run_processes[0], started + 5) is None
     assert read_origin(run_processes[0], None) is None
     assert read_origin(2**22 - 1, started) is None
 
 
-def test_a_process_whose_starter_has_ended_is_an_orphan_where_init_takes_it_in(
+def test_a_process_whose_parent_has_ended_is_an_orphan_if_init_adopts_it(
     run_processes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent, child = run_processes

@@ -1,4 +1,4 @@
-"""The probe, in real processes: what it publishes, and what it leaves alone."""
+"""The probe in real processes: what it publishes, and what it does not touch."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_the_allocators_counters_are_published_once_torch_is_there(start: Start)
     assert (device.allocated_peak_bytes, device.reserved_peak_bytes, device.retries) == (8 << 20, 9 << 20, 1)
 
 
-def test_a_stopped_process_leaves_an_old_sample_that_says_so(start: Start) -> None:
+def test_the_sample_of_a_stopped_process_becomes_stale(start: Start) -> None:
     process = start("import time, torch; time.sleep(60)")
     sample = sample_of(process.pid)
     assert sample.stale_seconds(sample.time + 1) is None
@@ -98,7 +98,7 @@ def test_a_stopped_process_leaves_an_old_sample_that_says_so(start: Start) -> No
     assert still.stale_seconds(still.time + 60) == 60
 
 
-def test_figures_are_renewed(start: Start) -> None:
+def test_figures_are_published_repeatedly(start: Start) -> None:
     process = start("import time, torch; input(); torch.allocated = 11; time.sleep(60)")
     first = sample_of(process.pid)
     assert process.stdin is not None
@@ -118,7 +118,7 @@ def test_figures_are_renewed(start: Start) -> None:
         ({"model": {"parameters": 7}}, None, None, {}),
     ],
 )
-def test_what_a_stranger_says_is_taken_for_what_it_can_be(
+def test_untrusted_figures_are_checked(
     told: dict[str, object], torch: str | None, trainer: object, model: object
 ) -> None:
     """Another user's process may publish what it likes, and root reads it."""
@@ -175,7 +175,7 @@ def test_the_users_own_sitecustomize_runs_and_its_errors_are_shown(start: Start,
     assert "broken" in errors
 
 
-def test_a_forked_child_does_not_speak_for_its_parent(start: Start) -> None:
+def test_a_forked_child_has_no_probe(start: Start) -> None:
     code = """
         import os, time, torch
         input()
@@ -265,7 +265,7 @@ def test_the_callback_publishes_settings_model_and_steps(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 @needs_torch
-def test_the_callback_tells_the_trainers_settings_the_model_and_its_steps(tmp_path: Path) -> None:
+def test_a_real_trainers_settings_model_and_steps_are_published(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         textwrap.dedent("""
@@ -302,7 +302,7 @@ def test_the_callback_tells_the_trainers_settings_the_model_and_its_steps(tmp_pa
     assert sample.devices == ()
 
 
-def test_report_from_a_script_of_ones_own() -> None:
+def test_a_script_can_report() -> None:
     code = """
         import time
         from vramtop.monitor import report, step_ended

@@ -1,4 +1,4 @@
-"""The probe leaves the program that it watches as it is, whatever that does."""
+"""The probe does not change the program that it runs in, whatever that does."""
 
 import os
 import shutil
@@ -107,7 +107,7 @@ def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path
     assert (done.stdout, done.stderr) == ("0 mine still\n", "")
 
 
-def test_at_the_limit_of_open_files_there_is_no_probe_and_no_word(run):
+def test_at_the_limit_of_open_files_there_is_no_probe_and_no_message(run):
     done = run("""
         import resource
         import torch as first  # its publisher is loaded
@@ -155,7 +155,7 @@ def test_under_a_limit_of_file_sizes_the_program_runs_on(run):
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_the_probe_never_takes_the_place_of_a_closed_standard_stream(run):
+def test_the_probe_never_uses_the_descriptor_of_a_closed_standard_stream(run):
     done = run("""
         import os
         os.close(0)
@@ -260,7 +260,7 @@ def test_a_forked_rank_gets_a_probe_when_it_starts_one(run):
     assert done.stdout == "True 0 1\nTrue\n"
 
 
-def test_a_lock_that_was_held_while_forking_holds_up_no_child(run):
+def test_a_lock_held_during_a_fork_does_not_block_the_child(run):
     done = run("""
         import os, threading, torch
         from looking import publisher, sample
@@ -284,7 +284,7 @@ def test_a_lock_that_was_held_while_forking_holds_up_no_child(run):
 
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-S"])
-def test_interpreters_that_are_told_so_start_no_probe(run, tmp_path, option):
+def test_isolated_interpreters_start_no_probe(run, tmp_path, option):
     done = run(
         f"""
         import sys
@@ -314,7 +314,7 @@ def test_a_virtual_environment_has_a_probe(run, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
-def test_other_pythons_run_and_those_since_3_8_tell(run, version):
+def test_other_pythons_run_and_publish_since_3_8(run, version):
     python = other_python(version)
     done = run("import looking, torch; print([looking.sample()['pid'] for _ in looking.probes()] != [])", python=python)
     assert (done.stdout, done.stderr) == (f"{version not in ('3.6', '3.7')}\n", "")
@@ -329,7 +329,7 @@ def other_python(version):
     return found
 
 
-def test_another_allocator_tells_steps_but_no_sizes(run):
+def test_with_another_allocator_only_steps_are_published(run):
     done = run("""
         import torch
         torch.cuda.backend = "cudaMallocAsync"
@@ -341,7 +341,7 @@ def test_another_allocator_tells_steps_but_no_sizes(run):
     assert done.stdout == "[] 1\n"
 
 
-def test_a_card_that_fails_leaves_the_rest(run):
+def test_a_failing_gpu_does_not_affect_other_figures(run):
     done = run("""
         import torch
         from looking import next_sample
@@ -355,7 +355,7 @@ def test_a_card_that_fails_leaves_the_rest(run):
     assert (done.stdout, done.stderr) == ("[] 2.99\n", "")
 
 
-def test_counts_that_the_program_sets_back_go_on(run):
+def test_counts_continue_when_the_program_resets_them(run):
     done = run("""
         import torch
         from looking import next_sample
@@ -372,7 +372,7 @@ def test_counts_that_the_program_sets_back_go_on(run):
     assert done.stdout.splitlines() == ["[2, 2, 3]", "[9, 9, 9]", "True"]
 
 
-def test_facts_that_cannot_be_told_do_not_end_the_telling(run):
+def test_facts_that_cannot_be_encoded_do_not_stop_publishing(run):
     done = run("""
         import torch
         from looking import next_sample, publisher

@@ -1,4 +1,4 @@
-"""Readings that are made before there is an app, and how it takes over."""
+"""Readings before the app exists, and the app's subscription."""
 
 import queue
 import threading
@@ -54,7 +54,7 @@ def begin():
         head_start.sampler.stop(DEADLINE_SECONDS)
 
 
-def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
+def test_the_latest_result_is_kept_for_the_subscriber(begin, make_snapshot):
     head_start, source = begin()
     early = [make_snapshot([], time=float(at)) for at in (1, 2)]
     for answer in (None, *early):  # opened, then read twice
@@ -67,7 +67,7 @@ def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
     assert taken.get(timeout=DEADLINE_SECONDS) is later
 
 
-def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
+def test_there_is_no_result_while_the_driver_hangs(begin, make_snapshot):
     head_start, source = begin()
     source.until_asked(1)
     taken = queue.Queue()
@@ -78,7 +78,7 @@ def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
     assert taken.get(timeout=DEADLINE_SECONDS) is first
 
 
-def test_a_failure_waits_too(begin):
+def test_an_error_is_kept_too(begin):
     head_start, source = begin()
     source.answers.put(CannotTellError("no driver here"))
     source.until_asked(2)  # it is closed when the failure has been said
@@ -86,7 +86,7 @@ def test_a_failure_waits_too(begin):
     assert str(head_start.subscribe(taken.put, taken.put)) == "no driver here"
 
 
-def test_whoever_takes_over_waits_for_no_estimate(begin, make_snapshot):
+def test_subscribing_does_not_wait_for_an_estimate(begin, make_snapshot):
     """And gets the snapshot that was being looked at."""
     begun, go_on = threading.Event(), threading.Event()
 

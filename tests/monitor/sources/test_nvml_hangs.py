@@ -1,4 +1,4 @@
-"""A driver's call that does not come back: the others are read, and nobody waits for it."""
+"""Driver calls that do not return: other GPUs are read, and nothing waits for them."""
 
 import threading
 
@@ -98,7 +98,7 @@ def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_a
     assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == asked + 10
 
 
-def test_a_gpu_that_comes_back_hands_its_reading_in_and_is_read_as_before(driver, source, clock, three):
+def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
@@ -114,7 +114,7 @@ def test_a_gpu_that_comes_back_hands_its_reading_in_and_is_read_as_before(driver
     assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
 
 
-def test_a_reading_that_comes_late_says_when_its_memory_was_read(driver, source, clock, three):
+def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three):
     source.open()
     clock.pass_(1)
     driver.hang("nvmlDeviceGetTemperature", 1)  # asked for after the memory
@@ -158,7 +158,7 @@ def test_a_gpu_that_hangs_from_the_start_has_a_row_without_figures(driver, sourc
     until(lambda: source.read().gpus[0].used_bytes == 20 * GIB)
 
 
-def test_a_driver_that_does_not_start_is_said_and_taken_when_it_comes_back(driver, source, waits, three):
+def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(driver, source, waits, three):
     driver.hang("nvmlInitWithFlags")
     with pytest.raises(NoDriverError, match="the NVIDIA driver hangs: nvmlInit has not come back for 0 s"):
         source.open()
@@ -176,7 +176,7 @@ def test_a_driver_that_does_not_start_is_said_and_taken_when_it_comes_back(drive
     assert driver.calls["nvmlInitWithFlags"] == 1
 
 
-def test_a_count_that_hangs_is_said_and_the_figures_go_on(driver, source, clock, three, fake_gpu):
+def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three, fake_gpu):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetCount")
@@ -228,7 +228,7 @@ def threads(before):
     return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
 
 
-def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, three):
+def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock, three):
     before = threads(set())
     source.open()
     source.read()
@@ -245,7 +245,7 @@ def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, 
     until(lambda: not threads(before))
 
 
-def test_in_the_usual_case_one_thread_reads_all(driver, source, clock, three):
+def test_usually_one_thread_reads_all_devices(driver, source, clock, three):
     before = threads(set())
     source.open()
     for _ in range(5):
