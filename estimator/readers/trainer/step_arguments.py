@@ -4,6 +4,7 @@ The settings have transformers' names, wherever they were read: flags, YAML or J
 """
 
 from ...common.errors import InputError
+from ...job.optimizers import OPTIMIZERS
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView
@@ -23,17 +24,7 @@ _LENGTH_NAMES = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
 )
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw_torch", "adamw_hf", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw", "adam"), "adamw"),
-    **dict.fromkeys(("adamw_torch_fused", "adamw_apex_fused"), "adamw-fused"),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_bnb", "adamw_8bit", "adamw_torch_8bit"), "adamw-8bit"),
-    **dict.fromkeys(("paged_adamw", "paged_adamw_32bit"), "paged-adamw"),
-    **dict.fromkeys(("lion", "lion_32bit"), "lion"),
-    "paged_adamw_8bit": "paged-adamw-8bit",
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-    "muon": "muon",
-}
+_OPTIMIZERS = {name: row.name for row in OPTIMIZERS.values() for name in row.trainer_names}
 
 
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
