@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 STALE_INTERVALS = 3
 """Readings older than this number of intervals are stale."""
 _SHORTENINGS = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
-"""How far running and pending jobs are shortened, step by step, until the summary fits the width."""
+"""Steps in which running and pending jobs are shortened until the summary fits the width."""
 _MAX_ANOMALY_LINES = 2
 """The GPUs below need the room."""
 _MAX_GPU_FAULTS = 2
