@@ -10,8 +10,8 @@ ANOMALY_COLOUR = "#c96c04"
 
 
 def anomaly_lines(odd: Iterable[Anomaly], terminal: TextOutput, *, indent: str = "     ") -> Iterator[str]:
-    """Each oddity: its sentence with a mark, and below it what to do."""
-    for oddity in odd:
-        sentence = terminal.wrapped(f"! {oddity.sentence}", indent=indent, further=f"{indent}  ")
+    """Each anomaly: its sentence with a mark, and below it what to do."""
+    for anomaly in odd:
+        sentence = terminal.wrapped(f"! {anomaly.sentence}", indent=indent, further=f"{indent}  ")
         yield from (terminal.paint(line, ANOMALY_COLOUR) for line in sentence)
-        yield from terminal.wrapped(oddity.advice, indent=f"{indent}  ")
+        yield from terminal.wrapped(anomaly.advice, indent=f"{indent}  ")
