@@ -154,7 +154,7 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
         ]
         assert "to do: put it there" in text(pilot.app)
         assert summary_line(told[0].worst_first) in text(pilot.app)
-        assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this" in text(pilot.app)
+        assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will fail" in text(pilot.app)
 
 
 async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make_screen):

@@ -11,9 +11,9 @@ from itertools import accumulate
 from vramtop.estimator.budget.budget import Components
 
 from ...draw.bars import Cell
-from ...draw.gpu_bars import NO_JOB, SLACK
+from ...draw.gpu_bars import NO_JOB
 from ...draw.memory_graph import EIGHTHS, Readings, column_of, column_sizes, level_of
-from ...draw.palette import COMPONENTS, blend
+from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend
 from ..step.step_graph_rows import STACK_ORDER
 
 CARD, EXPECTED, BOUND = "═", "━", "┄"
@@ -216,7 +216,8 @@ def _stack(picture: RunGraphData) -> list[tuple[str, str, int]]:
     if picture.layers is None:
         return []
     stack = [(COMPONENTS[name].letter, COMPONENTS[name].colour, getattr(picture.layers, name)) for name in STACK_ORDER]
-    return [*stack, (SLACK.char, SLACK.colour or NO_JOB, max(0, picture.slack_bytes))]
+    slack = OTHER_MEMORY["slack"]
+    return [*stack, (slack.letter, slack.colour, max(0, picture.slack_bytes))]
 
 
 _Parts = list[tuple[str, str | None, int]]

@@ -22,7 +22,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 
 from ...background.latest_only_task import LatestOnlyTask
 from ...job.changed_settings import changed_settings_text
-from ...job.copy_dialog import ShowTextScreen
+from ...job.copy_dialog import CopiedTextScreen
 from ...job.form_fields import cached_models, model_names
 from ...job.form_inputs import ModelInput
 from ...job.job_form import JobForm
@@ -244,7 +244,7 @@ class FitCheckScreen(Screen[None]):
         if job is None or (not job.model.id and job.model.config is None):
             self.notify(f"There is no job to save: {self._why_not()}", severity="warning", markup=False)
             return
-        open_save_dialog(self, job, self._opened.source.file if self._opened else None)
+        open_save_dialog(self, job, self._opened.loaded.file if self._opened else None)
 
     def action_copy(self) -> None:
         """Copy what was changed, as vramtop's flags and as edits of the tool's own settings."""
@@ -253,10 +253,10 @@ class FitCheckScreen(Screen[None]):
             self.notify(f"There is no job to copy: {self._why_not()}", severity="warning", markup=False)
             return
         opened = self._opened
-        source, given = (opened.source, opened.given) if opened else (None, "")
+        source, given = (opened.loaded, opened.text) if opened else (None, "")
         text = changed_settings_text(job, source, given, gpus=self.query_one(GpuPicker).elsewhere)
         self.app.copy_to_clipboard(text)
-        self.app.push_screen(ShowTextScreen(text, "The changed settings"))
+        self.app.push_screen(CopiedTextScreen(text, "The changed settings"))
 
     def action_what_if(self) -> None:
         """Draw the need over the micro-batch or the sequence length."""
@@ -291,7 +291,7 @@ class FitCheckScreen(Screen[None]):
         job, picker = self.job, self.query_one(GpuPicker)
         rooms = picker.rooms(job.parallel.world_size) if job else ()
         opened = self._opened  # of a launch line the Python and the variables that it names count too
-        launch = shlex.split(opened.given) if opened and opened.source.place == "command line" else None
+        launch = shlex.split(opened.text) if opened and opened.loaded.place == "command line" else None
         open_preflight(self, job, rooms=rooms, budget=self.query_one(VerdictView).budget, launch=launch)
 
     def action_focus_machine(self) -> None:
@@ -310,7 +310,7 @@ class FitCheckScreen(Screen[None]):
         """Show what was read in a form of its own, with where each value comes from."""
         if opened is None:
             return
-        source = opened.source
+        source = opened.loaded
         self._opened, self._pinned = opened, None
         settings = self.query_one("#settings")
         await settings.remove_children()
