@@ -19,13 +19,13 @@ class Change:
     changes: dict[str, Any]
     """Dotted job keys and their new values."""
     why: str
-    """What it costs, in a few words."""
+    """Description of the cost, in a few words."""
     slowdown: float
     """Share by which a step takes longer; negative if it gets faster."""
     quality: float
     """Loss of quality on the scale of ``slowdown``; 0: the same result."""
     source: str
-    """Where the costs come from."""
+    """Source of the costs."""
 
     @property
     def cost(self) -> float:

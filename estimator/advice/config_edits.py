@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from ..readers.tools.registry import keys_of_tool
 from ..readers.tools.shared.tool import ToolKey
+from ..readers.tools.tool_registry import keys_of_tool
 
 if TYPE_CHECKING:
     from ..readers.source.evidence import Finding, JobReading
@@ -74,7 +74,7 @@ def tool_edits(
         reading: the settings that were read, each with its evidence.
         job: the job before the change.
         changes: dotted job keys and their new values.
-        tool: name of the tool in ``readers.tools.registry``; None: a script of the user's own.
+        tool: name of the tool in ``readers.tools.tool_registry``; None: a script of the user's own.
         place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}

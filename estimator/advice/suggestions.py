@@ -45,7 +45,7 @@ class Suggestion:
 
     @property
     def why(self) -> str:
-        """What it costs, in a few words."""
+        """Description of the cost, in a few words."""
         return "; ".join(dict.fromkeys(part.why for part in self.parts))
 
     @property

@@ -34,7 +34,7 @@ class Explanation:
     name: str = ""
     """Label in tables."""
     fix: str = ""
-    """What to check or to do; empty if the description suffices."""
+    """Advice; empty if the description suffices."""
     group: int = 0
     """Explanations of one group predict the same bytes, so that memory cannot distinguish them."""
 

@@ -1,4 +1,4 @@
-"""LoRA's matrices beside adapted layers: those of the model that peft built, or predicted by peft's rules.
+"""LoRA's adapters: those of the model that peft built, or those predicted by peft's rules.
 
 Source: peft 0.21, ``tuners/lora`` and ``utils/transformers_weight_conversion.py``.
 """

@@ -13,10 +13,10 @@ from .program.program import Program
 from .source.data_files import layer_from_table, read_table
 from .source.evidence import Finding, FindingCollector, JobReading
 from .source.filesystem_view import FilesystemView
-from .source.settings import Setting
+from .source.layered_settings import Setting
 from .source.versions import transformers_defaults, trl_defaults
-from .tools.registry import find_tool_by_config
 from .tools.shared.tool import ConfigTable, has_any
+from .tools.tool_registry import find_tool_by_config
 from .trainer.trainer_program import read_trainer
 
 _ACCELERATE_KEYS = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
@@ -100,7 +100,7 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path) -> JobR
         method = None if is_plain else "sft"
         defaults = [transformers_defaults(program.versions)]
         if method:
-            program.findings.warn("The file is taken for one of trl sft.")
+            program.findings.warn("The file is read as a configuration of trl sft.")
             defaults.insert(0, trl_defaults(method, program.versions))
         return read_trainer(program, [layer_from_table(table, source=path.name), *defaults], [{}], method=method)
     raise InputError(f"{path}: not known as a configuration of a training tool; {_HINT}")

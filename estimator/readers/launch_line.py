@@ -15,9 +15,9 @@ from .source.data_files import layer_from_table, read_table
 from .source.evidence import FindingCollector, JobReading
 from .source.filesystem_view import FilesystemView
 from .source.flags import parse_flags
-from .source.settings import Setting, SettingsLayer
+from .source.layered_settings import Setting, SettingsLayer
 from .source.versions import transformers_defaults, trl_defaults
-from .tools.registry import find_tool_by_launch, parse_launch, split_launch_line
+from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trainer_program import read_trainer
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")

@@ -29,7 +29,7 @@ _BLOCKERS: dict[bytes, Blocker] = {b"T": "stopped", b"t": "stopped", b"D": "in t
 
 
 class NotTerminatedError(VramtopError):
-    """No signal was sent; the message says why."""
+    """No signal was sent; the message states the reason."""
 
     title = "The process was not ended"
 
@@ -93,7 +93,7 @@ class ProcessTermination:
 
     @property
     def blocker(self) -> Blocker | None:
-        """What may keep it from ending: it is stopped, or in a kernel call that no signal interrupts."""
+        """A state that may keep it from ending: stopped, or in a kernel call that no signal interrupts."""
         stat = read_stat(self.process.pid)
         return None if stat is None else _BLOCKERS.get(stat.state)
 

@@ -180,7 +180,7 @@ def find_probe(pid: int) -> Path | None:
         try:
             if os.readlink(f"{folder}/{name}") == _LINK:  # noqa: PTH115 - cheaper, for processes with many files
                 return Path(folder, name)
-        except OSError:  # closed meanwhile
+        except OSError:  # just closed
             continue
     return None
 

@@ -13,6 +13,7 @@ from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
+from vramtop.estimator.trace.traced_step import optimizer_class
 from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 
 LLAMA: dict[str, Any] = {
@@ -45,6 +46,9 @@ def ask_worker() -> AskWorker:
     answers: dict[str, dict[str, Any]] = {}
 
     def ask(message: dict[str, Any]) -> dict[str, Any]:
+        if message["op"] == "trace":
+            name = message.get("training", {}).get("optimizer", "adamw")
+            message = {"optimizer": optimizer_class(name), **message}
         key = json.dumps(message, sort_keys=True)
         if key not in answers:
             answers[key] = POOL.request(interpreter, message, 120)

@@ -100,6 +100,8 @@ class FakeDriver:
         """(function, GPU or None for all) -> when calls come back; ``*`` is every function that asks of a GPU."""
         self.under_way: Counter[str] = Counter()
         """Calls that have not come back."""
+        self.hanging_threads: set[int] = set()
+        """Identifiers of the threads whose call hangs."""
         self.disturbed: list[str] = []
         """Calls that were under way when NVML was shut down."""
 
@@ -143,7 +145,9 @@ class FakeDriver:
         keys = ((simple, gpu), (simple, None), ("*", gpu))
         for event in [self.hangs[key] for key in keys if key in self.hangs and (key[0] != "*" or gpu is not None)]:
             self.under_way[name] += 1
-            assert event.wait(20), f"nobody let {name} come back"
+            self.hanging_threads.add(threading.get_ident())
+            assert event.wait(600), f"nobody let {name} come back"
+            self.hanging_threads.discard(threading.get_ident())
             self.under_way[name] -= 1
 
     @staticmethod

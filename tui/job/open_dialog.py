@@ -8,11 +8,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Paste
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
-
-from vramtop.estimator.common.errors import VramtopError
 
 from ..background.latest_only_task import LatestOnlyTask
 from .load_job import LoadedJob, load_from_text
@@ -59,18 +56,10 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
     OpenJobScreen #failure { color: $text-error; display: none; }
     """
 
-    @dataclass
-    class Loaded(Message):
-        """A job was loaded, or could not be loaded."""
-
-        text: str
-        answer: LoadedJob | str
-        """The job, or why it cannot be loaded."""
-
     def __init__(self, text: str = "") -> None:
         super().__init__()
         self._text = join_lines(text)
-        self._work = LatestOnlyTask("open a job")
+        self._load_task = LatestOnlyTask("open a job", self.call_later, self._close, self._fail)
 
     def compose(self) -> ComposeResult:
         """Yield the input, and what can be typed into it."""
@@ -99,28 +88,17 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
         else:
             self._load(event.value)
 
-    @on(Loaded)
-    def loaded(self, event: Loaded) -> None:
-        """Return the job, or show why it cannot be loaded."""
-        if isinstance(event.answer, LoadedJob):
-            self.dismiss(OpenedJob(loaded=event.answer, text=event.text.strip().removeprefix("$ ")))
-        else:
-            self._fail(event.answer)
+    def on_unmount(self) -> None:
+        """Discard the result of loading that has not ended: disks may hang."""
+        self._load_task.cancel()
 
     def _load(self, text: str) -> None:
         self._fail("")
-        self._work.submit(lambda: self._load_and_post(text))
+        name = text.strip().removeprefix("$ ")
+        self._load_task.submit(lambda: OpenedJob(loaded=load_from_text(text), text=name))
 
-    def _load_and_post(self, text: str) -> None:
-        """Load the job on a background thread: disks may hang."""
-        answer: LoadedJob | str
-        """The job, or why it cannot be loaded."""
-        try:
-            answer = load_from_text(text)
-        except VramtopError as error:
-            answer = error.message
-        if self.is_running:
-            self.post_message(self.Loaded(text, answer))
+    def _close(self, opened: OpenedJob) -> None:
+        self.dismiss(opened)
 
     def _fail(self, sentence: str) -> None:
         failure = self.query_one("#failure", Static)

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.doctor.data_folder import DataFolderFacts
-from vramtop.monitor.doctor.driver_process import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.driver_facts import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.interpreters import InterpreterFacts
 from vramtop.monitor.doctor.issues import Issue, Severity
 from vramtop.monitor.doctor.permissions import PermissionFacts
-from vramtop.monitor.doctor.report import DoctorReport, InterpreterFacts
+from vramtop.monitor.doctor.report import DoctorReport
 from vramtop.monitor.doctor.system import SystemFacts
 
 from ..draw.palette import CHECKS, Mark

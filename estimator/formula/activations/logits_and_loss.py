@@ -20,11 +20,9 @@ class LossBytes:
     """Bytes for one micro-batch on the last stage; zeros on the others."""
 
     forward_bytes: int
-    """Peak while the loss is computed, including what is saved."""
-    saved_bytes: int
-    """Saved for the backward pass."""
+    """Peak while the loss is computed, including tensors saved for the backward pass."""
     backward_bytes: int
-    """Peak while the loss runs backward, including what was saved."""
+    """Peak while the loss runs backward, including those tensors."""
     gradient_bytes: int = 0
     """The logits' gradient in the compute type, with which the head runs backward."""
     upcast_bytes: int = 0
@@ -77,17 +75,17 @@ class _Logits:
 def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
     """Return the bytes of logits and loss on one stage."""
     if not stage.last:
-        return LossBytes(forward_bytes=0, saved_bytes=0, backward_bytes=0)
+        return LossBytes(forward_bytes=0, backward_bytes=0)
     tokens = job.local_tokens
     if not arch.has_vocab_head:
         outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.training.micro_batch)
-        return LossBytes(forward_bytes=12 * outputs, saved_bytes=4 * outputs, backward_bytes=12 * outputs)
+        return LossBytes(forward_bytes=12 * outputs, backward_bytes=12 * outputs)
     framework = job.framework
     ranks = job.parallel.tensor if framework.splits_logits else 1
     logits = _logits(job, arch, tokens=tokens, ranks=ranks)
     if not job.trains:
         size = logits.compute * logits.elements
-        return LossBytes(forward_bytes=size, saved_bytes=size, backward_bytes=0)
+        return LossBytes(forward_bytes=size, backward_bytes=0)
     if framework.loss_in_place:
         return _in_place_loss(logits)
     if framework.keeps_fp32_logits and job.training.loss != "fused-linear":
@@ -134,7 +132,6 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
     if logits.compiled:
         return LossBytes(
             forward_bytes=c * n + capped,
-            saved_bytes=c * n + capped,
             backward_bytes=2 * c * n + capped,
             eager_extra_bytes=(3 * wide - c) * n if framework.may_leave_loss_eager else 0,
         )
@@ -149,7 +146,6 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
     softmax_input = (lowered or wide) * n if logits.saves_softmax_inputs else 0
     return LossBytes(
         forward_bytes=(returned + (lowered or copy) + wide) * n + capped,
-        saved_bytes=saved + softmax_input,
         backward_bytes=((lowered or wide) + 2 * wide) * n + capped + softmax_input,
         gradient_bytes=c * n,
         upcast_bytes=saved + (c + wide) * n if lowered else 0,
@@ -166,7 +162,6 @@ def _vocabulary_parallel_loss(logits: _Logits) -> LossBytes:
     n, c, wide, capped = logits.elements, logits.compute, logits.loss, logits.cap_bytes
     return LossBytes(
         forward_bytes=(c + logits.copy + 2 * wide) * n + capped,
-        saved_bytes=wide * n + capped,
         backward_bytes=4 * wide * n + capped,
         low_precision_bytes=c * n if logits.copy else 0,
     )
@@ -175,7 +170,7 @@ def _vocabulary_parallel_loss(logits: _Logits) -> LossBytes:
 def _in_place_loss(logits: _Logits) -> LossBytes:
     """Bytes of Megatron's loss (tensor_parallel/cross_entropy.py): one fp32 copy is softmax and then gradient."""
     largest = (logits.compute + 4) * logits.elements
-    return LossBytes(forward_bytes=largest, saved_bytes=4 * logits.elements, backward_bytes=largest)
+    return LossBytes(forward_bytes=largest, backward_bytes=largest)
 
 
 def _fused_linear_loss(logits: _Logits) -> LossBytes:
@@ -185,9 +180,7 @@ def _fused_linear_loss(logits: _Logits) -> LossBytes:
     """
     c, hidden = logits.compute, logits.compute * logits.hidden_elements
     chunk = min(logits.elements, logits.hidden_elements)
-    return LossBytes(
-        forward_bytes=(c + 8) * chunk + hidden + logits.head_bytes, saved_bytes=hidden, backward_bytes=2 * hidden
-    )
+    return LossBytes(forward_bytes=(c + 8) * chunk + hidden + logits.head_bytes, backward_bytes=2 * hidden)
 
 
 def _chunks_one_by_one(logits: _Logits) -> LossBytes:
@@ -203,7 +196,6 @@ def _chunks_one_by_one(logits: _Logits) -> LossBytes:
     second = first - kept * chunk + 2 * head
     return LossBytes(
         forward_bytes=c * n if logits.compiled else (c + 4) * n + 4 * chunk,
-        saved_bytes=kept * n,
         backward_bytes=max(first, first - passing * chunk + head, second),
     )
 
@@ -217,7 +209,7 @@ def _chunks_at_once(logits: _Logits, *, split: bool) -> LossBytes:
     chunk = -(-logits.elements // _LOSS_CHUNKS)
     most = (2 * c if logits.compiled else c + 16 if split else c + 12) * chunk
     largest = gradients + max(most, c * chunk + 2 * logits.head_bytes)
-    return LossBytes(forward_bytes=largest, saved_bytes=gradients, backward_bytes=largest)
+    return LossBytes(forward_bytes=largest, backward_bytes=largest)
 
 
 def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
@@ -242,7 +234,6 @@ def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
         backward = max(8 * n + chunk, 12 * n)
     return LossBytes(
         forward_bytes=max(passing, computing),
-        saved_bytes=8 * n,
         backward_bytes=backward,
         gradient_bytes=(4 + c) * n,
         retained_bytes=4 * n,

@@ -1,7 +1,7 @@
 """The registry of model families by ``model_type``.
 
 A family is added by one row here or in ``decoders``, ``mixtures`` or ``encoders``; a block that no other family has
-needs its own body function beside ``llama_body``.
+needs its own body function, like ``llama_body``.
 """
 
 from collections.abc import Mapping

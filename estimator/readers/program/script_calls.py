@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 
-from ..source.settings import Setting, default_setting
+from ..source.layered_settings import Setting, default_setting
 from .script_values import Call, ScriptEvaluator
 
 TRAINING_CONFIG = re.compile(

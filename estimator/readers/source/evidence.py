@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from ...job.job import Job, UncertaintyDirection
 from ...job.job_file import with_changes
-from .settings import Setting
+from .layered_settings import Setting
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""

@@ -10,7 +10,7 @@ from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer.model_facts import known_config, stored_dtype
 from ..trainer.precision import WEIGHT_DTYPES
 from ..trainer.unread_settings import warn_of_unread
@@ -115,7 +115,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     elif attention is not None:
         sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
         findings.mark_uncertain("model.attention", sentence)
-    origin = "written nowhere; FlashAttention 2 where it is installed, which needs as much"
+    origin = "not set anywhere; FlashAttention 2, the default where it is installed, needs as much memory"
     findings.put("model.attention", "sdpa", origin, written=False)
 
 
@@ -203,7 +203,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     if strategy == "ddp":
         put_int(findings, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
         return
-    put_ranks(program, world, sizes, _data_shards(settings))
+    put_ranks(findings, world, sizes, _data_shards(settings))
     _read_expert_resharding(settings, findings)
     apply_rules(_SHARDED_RULES, settings, findings, tool="Automodel")
     _read_sharding_options(settings, findings, is_megatron_fsdp=strategy == "megatron-fsdp")

@@ -11,7 +11,7 @@ from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import read_world_size, visible_gpus
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import apply_rules, int_rule, known_optimizer, put_int, word_rule
 from .shared.known_models import folder_id
@@ -64,7 +64,7 @@ def read(program: Program) -> JobReading:
     findings, settings = program.findings, tool_settings(program, "config")
     recipe = _recipe(program, settings)
     pretrains = recipe == "pretrain"
-    findings.put("training.framework", "litgpt", "the program is LitGPT's")
+    findings.put("training.framework", "litgpt", "the program is LitGPT")
     _read_model(program, settings)
     apply_rules(
         (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
@@ -173,7 +173,7 @@ def _read_ranks(program: Program, settings: LayeredSettings, *, pretrains: bool)
     findings.put("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
     findings.put_from(ranks, "parallel.data_shard", (number or 1) * nodes)
     if not pretrains:
-        origin = f"{ranks.origin}: LitGPT checkpoints every block then"
+        origin = f"{ranks.origin}: LitGPT then checkpoints every block"
         findings.put("training.activation_checkpointing", "full", origin, written=False)
 
 

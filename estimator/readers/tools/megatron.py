@@ -10,7 +10,7 @@ from typing import Any
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import apply_rules, bool_rule, int_rule, put_ranks, put_word, switch_rule, word_rule
 from .shared.merged_settings import tool_settings
@@ -43,7 +43,7 @@ _SWIGLU_FFN_MULTIPLE = 64
 def read(program: Program) -> JobReading:
     """Return the job of a Megatron-LM command line."""
     findings, settings = program.findings, tool_settings(program, "yaml_cfg")
-    findings.put("training.framework", "megatron", "the program is Megatron-LM's")
+    findings.put("training.framework", "megatron", "the program is Megatron-LM")
     if settings.is_true("use_checkpoint_args"):
         findings.warn("--use-checkpoint-args takes the model's shape from a checkpoint, which is not read.")
     _read_model(settings, findings)
@@ -208,9 +208,9 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     ranks, is_sharded = as_int(world.ranks), _read_sharding(settings, findings)
     if not is_sharded and ranks != 1:
         findings.put("parallel.strategy", "ddp", "no distributed optimizer", written=False)
-        _put_replicas(program, world, sizes)
+        _put_replicas(findings, world, sizes)
     elif ranks != 1:
-        put_ranks(program, world, sizes, None)
+        put_ranks(findings, world, sizes, None)
         if find("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank") is not None:
             findings.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
             findings.add_uncertainty("more", "activations")
@@ -231,17 +231,17 @@ def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> boo
     return not (fsdp is None and torch_fsdp is None and distributed is None)
 
 
-def _put_replicas(program: Program, world: WorldSize, sizes: dict[str, Setting | None]) -> None:
+def _put_replicas(findings: FindingCollector, world: WorldSize, sizes: dict[str, Setting | None]) -> None:
     """Put plain data parallelism: complete copies on the ranks that the other dimensions leave."""
-    put_ranks(program, world, sizes, default_setting(1, "no sharding"))
+    put_ranks(findings, world, sizes, default_setting(1, "no sharding"))
     divisor = 1
     for name in ("tensor", "pipeline", "context"):
         divisor *= as_int(sizes[name]) or 1
     total = as_int(world.ranks)
     if total is None or world.ranks is None:
-        program.findings.require("parallel.data_replicate")
+        findings.require("parallel.data_replicate")
     elif total % divisor == 0:
-        program.findings.put("parallel.data_replicate", total // divisor, world.ranks.origin)
+        findings.put("parallel.data_replicate", total // divisor, world.ranks.origin)
 
 
 TOOL = Tool(

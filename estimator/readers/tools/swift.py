@@ -11,7 +11,7 @@ from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import processes_per_node, visible_gpus
 from ..source.evidence import MODEL_STATES, Finding, FindingCollector, JobReading
-from ..source.settings import (
+from ..source.layered_settings import (
     LayeredSettings,
     Setting,
     SettingsLayer,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import (
     apply_rules,
@@ -45,7 +45,7 @@ def read(program: Program) -> JobReading:
     checkpointing, program = _split_checkpointing_word(program)
     findings = program.findings
     settings = tool_settings(program, "job.config_file")  # --config names a function, --module its package
-    findings.put("training.framework", "torchtitan", "the program is torchtitan's")
+    findings.put("training.framework", "torchtitan", "the program is torchtitan")
     _read_model(program, settings)
     _read_batch(settings, findings)
     _read_precision(settings, findings)
@@ -186,7 +186,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
         "context": find("parallelism.context_parallel_degree"),
         "expert": find("parallelism.expert_parallel_degree"),
     }
-    put_ranks(program, world or WorldSize(ranks=None), sizes, shard)
+    put_ranks(findings, world or WorldSize(ranks=None), sizes, shard)
     splits_tensors = (as_int(tensor) or 1) > 1
     if tensor is not None and splits_tensors:
         origin = f"{tensor.origin}: torchtitan's tensor parallelism splits norms and residuals too"

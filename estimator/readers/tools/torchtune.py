@@ -14,7 +14,7 @@ from ..program.program import Program
 from ..program.ranks import read_world_size
 from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import parse_flags
-from ..source.settings import LayeredSettings, Setting, as_int, as_word
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word
 from ..trainer.precision import WEIGHT_DTYPES
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import apply_rules, bool_rule, int_rule, known_optimizer, put_ranks, switch_rule, word_rule
@@ -59,7 +59,7 @@ def read(program: Program) -> JobReading:
     """Return the job of a torchtune recipe."""
     findings = program.findings
     settings = tool_settings(program, "config", written=("torchtune_config.yaml",), shipped=_shipped_config(program))
-    findings.put("training.framework", "torchtune", "the program is torchtune's")
+    findings.put("training.framework", "torchtune", "the program is torchtune")
     _read_model(program, settings)
     apply_rules(_RULES, settings, findings, tool="torchtune")
     if settings.find("ac_mode") is not None:
@@ -162,7 +162,7 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
         "data_replicate": settings.find("data_parallel_replicate_dim"),
     }
     world_of_launch = world if program.config_file is None else None
-    put_ranks(program, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
+    put_ranks(findings, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
     apply_rules(_SHARDED_RULES, settings, findings, tool="torchtune")
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):

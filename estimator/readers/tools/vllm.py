@@ -10,7 +10,7 @@ from typing import Any
 from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
 from ..trainer.model_facts import config_dtype, known_config
 from .shared.key_rules import apply_rules, int_rule, put_int, put_word
 from .shared.merged_settings import tool_layers

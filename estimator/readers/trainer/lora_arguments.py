@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, default_setting
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
@@ -32,7 +32,7 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
             findings.warn(f"{quantization.origin}: quantized weights without LoRA adapters are counted unquantized.")
             findings.add_uncertainty("less", "weights")
         return False
-    rank = rank or default_setting(16 if inputs.method else 8, "the default rank, written nowhere")
+    rank = rank or default_setting(16 if inputs.method else 8, "the default rank, not set anywhere")
     if (number := as_int(rank)) is not None:
         findings.put_from(rank, "lora.rank", number)
     _read_targets(find(*_TARGET_NAMES), default_targets, findings)

@@ -6,7 +6,7 @@ from ...common.errors import InputError
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, Setting, as_word
+from ..source.layered_settings import LayeredSettings, Setting, as_word
 from .trainer_inputs import TrainerInputs
 
 _MODEL_NAMES = ("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
@@ -75,4 +75,4 @@ def _read_attention(setting: Setting | None, findings: FindingCollector) -> None
     if setting is not None:
         sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
         findings.mark_uncertain("model.attention", sentence)
-    findings.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)
+    findings.put("model.attention", "sdpa", "transformers' default, not set anywhere", written=False)

@@ -8,7 +8,7 @@ from ..program.deepspeed import deepspeed_layer
 from ..program.ranks import WorldSize
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, parse_digits
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, parse_digits
 from .trainer_inputs import TrainerInputs
 
 _UNKNOWN_STAGE = "unknown"

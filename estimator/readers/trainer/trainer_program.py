@@ -8,7 +8,7 @@ from ..program.program import Program
 from ..program.ranks import read_world_size
 from ..program.run_logs import logged_trainer_settings
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, SettingsLayer
+from ..source.layered_settings import LayeredSettings, SettingsLayer
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, known_config, stored_dtype

@@ -9,8 +9,8 @@ from vramtop.estimator.readers.program.accelerate_env import yaml_layer
 from vramtop.estimator.readers.program.launchers import Launch
 from vramtop.estimator.readers.program.ranks import read_world_size
 from vramtop.estimator.readers.source.data_files import read_table
-from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsLayer, as_int
-from vramtop.estimator.readers.tools.registry import parse_launch, split_launch_line
+from vramtop.estimator.readers.source.layered_settings import LayeredSettings, SettingsLayer, as_int
+from vramtop.estimator.readers.tools.tool_registry import parse_launch, split_launch_line
 
 _ADDRESS_OPTIONS = ("master_addr", "main_process_ip", "rdzv_endpoint")
 _PORT_OPTIONS = ("master_port", "main_process_port")

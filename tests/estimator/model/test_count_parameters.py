@@ -15,7 +15,7 @@ from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.parameters import Inventory
 from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
-from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.exact_inventory import read_inventory
 from vramtop.estimator.trace.worker_process import Worker
 
 Count = Callable[[Mapping[str, Any], str], Inventory]
@@ -100,13 +100,13 @@ def count() -> Iterator[Count]:
 
         def exact(config: Mapping[str, Any], task: str) -> Inventory:
             request = {"op": "inventory", "config": config, "task": task}
-            return inventory_from_answer(read_answer(worker.request(request, 120)))
+            return read_inventory(worker.request(request, 120))
 
         yield exact
 
 
 def same(shape: Inventory, exact: Inventory) -> bool:
-    """The same parameters: what only the built model tells beside them is left out."""
+    """Return True if both have the same parameters, whatever else the built model states."""
     groups = tuple(dataclasses.replace(group, quantized=None) for group in exact.groups)
     return dataclasses.replace(exact, groups=groups, buffers=(), source=shape.source) == shape
 
@@ -153,7 +153,7 @@ def test_biases_ties_and_sizes(variant: str, count: Count) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in SMALL if SMALL[name] is not GPT2 and "dim" not in SMALL[name]])
-def test_fields_that_a_config_leaves_out_mean_what_transformers_takes_them_for(family: str, count: Count) -> None:
+def test_missing_config_fields_have_transformers_defaults(family: str, count: Count) -> None:
     if family == "t5":
         config = {"model_type": family, **T5}
     else:
@@ -178,7 +178,7 @@ def test_published_counts_without_a_head(name: str, task: Task, parameters: int)
     assert count_parameters(read_architecture(model.config, task)).parameters == parameters
 
 
-def test_unknown_family_is_read_as_a_llama_and_says_so() -> None:
+def test_unknown_family_is_read_as_a_llama_and_reported_as_approximate() -> None:
     config = {"model_type": "brandnew", **COMMON}
 
     inventory = count_parameters(read_architecture(config))

@@ -19,7 +19,7 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.lora import adapter_groups_by_rule
 from vramtop.estimator.model.parameters import Inventory, ParameterGroup
 from vramtop.estimator.model.read_architecture import read_architecture
-from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.exact_inventory import read_inventory
 
 SIZES = {
     "vocab_size": 200,
@@ -79,7 +79,7 @@ def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
         request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
         if lora:
             request["lora"] = {"rank": lora.rank, "targets": lora.targets}
-        return inventory_from_answer(read_answer(ask_worker(request)))
+        return read_inventory(ask_worker(request))
 
     return exact
 

@@ -1,4 +1,4 @@
-"""The traced budget: against the closed form, from the cache, and what it says when it cannot be had."""
+"""The traced budget: against the closed form, from the cache, and the error of a job that cannot be traced."""
 
 import sys
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.trace import traced_budget as traced
 from vramtop.estimator.trace.worker_pool import POOL
 
 CONFIG: dict[str, Any] = {
@@ -136,7 +136,7 @@ def test_the_timeline_is_the_budget_over_the_step_and_comes_from_the_cache_too()
     held = zip(line.levels, line.reserved_bytes, strict=True)
     assert all(level.total_bytes - line.outside_bytes <= reserved for level, reserved in held)
     assert estimate(JOBS["bf16"], method="traced", python=sys.executable).timeline == line
-    assert traced.Budget.from_json(budget.to_json()) == budget
+    assert Budget.from_json(budget.to_json()) == budget
 
 
 def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_one_memory_runs_out() -> None:
@@ -168,7 +168,7 @@ def test_the_allocators_settings_are_those_of_the_environment_asked_about() -> N
     assert any("PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True." in sentence for sentence in growing.assumptions)
     assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
     formula = estimate(JOBS["mixed"], environ=conf)
-    assert any("PYTORCH_CUDA_ALLOC_CONF is followed by traced steps only" in text for text in formula.assumptions)
+    assert any("only traced steps apply PYTORCH_CUDA_ALLOC_CONF" in text for text in formula.assumptions)
 
 
 def test_auto_says_why_nothing_was_traced() -> None:

@@ -17,7 +17,7 @@ from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count
 from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
-from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.exact_inventory import read_inventory
 from vramtop.estimator.worker.model.tasks import auto_class_name
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
@@ -124,7 +124,7 @@ def real_count(config: dict[str, Any], task: str) -> int:
 @pytest.mark.parametrize(("family", "task"), [variant(head) for head in HEADS])
 def test_the_built_models_head_is_counted(ask_worker: AskWorker, family: str, task: str) -> None:
     answer = ask_worker({"op": "inventory", "config": CONFIGS[family], "task": task})
-    assert inventory_from_answer(read_answer(answer)).parameters == real_count(CONFIGS[family], task)
+    assert read_inventory(answer).parameters == real_count(CONFIGS[family], task)
 
 
 @pytest.mark.parametrize(("family", "task"), [variant(head) for head in TRACED])

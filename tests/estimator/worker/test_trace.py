@@ -17,6 +17,8 @@ from accelerate.utils.operations import convert_outputs_to_fp32
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from vramtop.estimator.job.optimizers import OPTIMIZERS, Optimizer
+
 DROPLESS = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -445,6 +447,32 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
     assert fused["temporary"] < 0.1 * fused["gradients"]
     plain = trace(LLAMA, {"precision": "fp32", "optimizer": "sgd"})["phases"]["optimizer step"]["components"]
     assert plain["optimizer"] == 0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_have_the_states_of_their_rules(trace: Trace, name: str) -> None:
+    rules = OPTIMIZERS[name]
+    answer = trace(LLAMA, {"precision": "fp32", "optimizer": name})
+    if rules.steps and rules.torch_class is None:
+        assert answer["unsupported"] == f"the optimizer {name} cannot be traced"
+        return
+    states = answer["phases"]["optimizer step"]["components"]["optimizer"]
+    per_element = 0 if rules.factored else rules.states
+    assert states == pytest.approx(per_element * 4 * answer["parameters"], rel=0.01, abs=0.1 * answer["parameters"])
+
+
+def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    adagrad = Optimizer(
+        name="adagrad",
+        description="Adagrad",
+        states=1,
+        torch_class="torch.optim:Adagrad",
+        torch_options={"lr": 1e-2, "foreach": True},
+    )
+    monkeypatch.setitem(OPTIMIZERS, "adagrad", adagrad)
+    answer = trace(LLAMA, {"precision": "fp32", "optimizer": "adagrad"})
+    states = answer["phases"]["optimizer step"]["components"]["optimizer"]
+    assert states == pytest.approx(4 * answer["parameters"], rel=0.01)
 
 
 @pytest.mark.parametrize(

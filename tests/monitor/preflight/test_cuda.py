@@ -74,7 +74,7 @@ def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
 
     class Hangs:
         def open(self) -> None:
-            never.wait(60)
+            never.wait(600)
 
         def read(self) -> None: ...
 

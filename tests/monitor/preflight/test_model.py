@@ -210,7 +210,7 @@ Hub = Callable[..., tuple[str, list[Any]]]
 def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
     address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
     environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
-    access = query_hub_access(NAME, environ, timeout=20)
+    access = query_hub_access(NAME, environ, timeout=60)
     assert (access.answer, access.token_from) == (answer, "HF_TOKEN" if token else None)
     assert words in access.message
     assert "hf_secret" not in access.message
@@ -218,7 +218,7 @@ def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None,
 
 
 def test_a_hub_that_does_not_answer_or_may_not_be_asked(hub: Hub) -> None:
-    gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=5)
+    gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=60)
     assert (gone.answer, gone.message.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
     assert query_hub_access(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"
     address, seen = hub(200)

@@ -63,7 +63,7 @@ def test_the_clock_starts_with_the_first_read(play, clock):
     assert source.read().time == 2000
 
 
-def test_what_was_due_in_between_is_passed_over(play, clock):
+def test_snapshots_due_in_between_are_skipped(play, clock):
     source = play()
     source.read()
     clock.pass_(2.5)
@@ -112,12 +112,12 @@ def test_without_rebase_nothing_is_touched(play):
     assert snapshot.watched[0].pids[0] == (4711, 1000.0)
 
 
-def test_the_source_says_what_it_is(play, recorded):
+def test_the_source_is_named(play, recorded):
     source = play(kind="demo").read().source
     assert (source.kind, source.path, source.host) == ("demo", str(recorded), "gpubox-3")
 
 
-def test_a_cut_recording_says_so_once_at_its_end(recorded, clock, tmp_path):
+def test_a_truncated_recording_has_a_fault_at_its_end(recorded, clock, tmp_path):
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(recorded.read_bytes()[:-12])
     source = ReplaySource(cut, clock=clock)
@@ -148,6 +148,6 @@ def test_it_plays_through_the_sampler_to_its_end(recorded):
     assert found == sorted(found)
 
 
-def test_the_demo_is_looked_for_in_the_package():
+def test_the_demo_is_in_the_package():
     assert (demo_path().parent / "demo.py").is_file()
     assert demo_path().name == "demo.jsonl.gz"

@@ -17,9 +17,9 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
 from vramtop.monitor.sources.early_sampler import EarlySampler
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.app_messages import SourceFailed
+from vramtop.tui.app.app import SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
@@ -53,7 +53,9 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
             watchlist.add_pending(job(name))
         source = scripted_source(snapshots)
         app = VramtopApp(
-            EarlySampler(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
+            EarlySampler(source, 0.05, watchlist.update) if early else source,
+            watchlist,
+            AppOptions(**({"interval": 0.05} | options)),
         )
         while early and source.reads < 2:  # by then the first one has been passed on
             time.sleep(0.01)
@@ -453,8 +455,8 @@ async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_g
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        app.action_fit_check()
-        app.action_fit_check()
+        app.action_open_screen("fit_check")
+        app.action_open_screen("fit_check")
         await pilot.pause(0.3)
         assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
@@ -586,7 +588,7 @@ async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_agai
         await settle(pilot)
         await pilot.press("f")
         await pilot.pause()
-        assert "small (waits)" in screen_text(app)
+        assert "small (pending)" in screen_text(app)
         await pilot.press("enter")
         await pilot.pause(0.3)
         assert app.screen.job in app.watchlist.pending()

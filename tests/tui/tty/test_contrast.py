@@ -14,6 +14,7 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.draw.capabilities import ColourDepth
 from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
@@ -51,7 +52,7 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
         fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
         gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
         snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
-        app = VramtopApp(scripted_source([snapshot]), watchlist, **{"interval": 0.05} | options)
+        app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(**({"interval": 0.05} | options)))
         theirs = app.get_line_filters
 
         def with_listener() -> list[LineFilter]:

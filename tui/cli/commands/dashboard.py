@@ -76,10 +76,9 @@ def run(options: argparse.Namespace) -> int:
     threading.excepthook = lambda failed: kept.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     head_start = EarlySampler(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
     from ...app.app import VramtopApp
+    from ...app.options import AppOptions
 
-    app = VramtopApp(
-        head_start,
-        watchlist,
+    app_options = AppOptions(
         interval=options.interval,
         ascii_only=shown.ascii_only,
         colours=many,
@@ -87,15 +86,16 @@ def run(options: argparse.Namespace) -> int:
         pid=options.pid,
         estimate=quick,
         refine=deep,
-        complaints=complaints,
+        startup_notices=complaints,
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
         theme=theme,
-        keep_theme=settings.save_theme,
+        save_theme=settings.save_theme,
     )
-    kept.notify = settings.notify = app.say
+    app = VramtopApp(head_start, watchlist, app_options)
+    kept.notify = settings.notify = app.show_notice
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash

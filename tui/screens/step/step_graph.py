@@ -1,4 +1,4 @@
-"""The memory of one training step by component, with its scale at the left and its phases below."""
+"""Widget: memory of one training step by component, with a scale at the left and the phases below."""
 
 from vramtop.estimator.budget.budget import Budget
 
@@ -11,7 +11,7 @@ _AXIS_ROWS = 2
 
 
 class StepGraph(CellRows):
-    """Draws a budget's step; a new budget or another size draws it anew.
+    """Draws the training step of a budget.
 
     Args:
         ascii_only: draw without block characters.
@@ -26,11 +26,11 @@ class StepGraph(CellRows):
         self._card_bytes: int | None = None
 
     def show(self, budget: Budget, *, card_bytes: int | None) -> None:
-        """Draw this from now on.
+        """Draw a budget.
 
         Args:
-            budget: with a timeline, or with phases alone.
-            card_bytes: the card's memory, for its line; None: there is none.
+            budget: one with a timeline, or with phases only.
+            card_bytes: memory of the GPU, drawn as a line; None: no line.
         """
         self._budget, self._card_bytes = budget, card_bytes
         self._draw()

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...program.program import Program
 from ...program.ranks import WorldSize
 from ...source.evidence import FindingCollector
-from ...source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ...source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +93,17 @@ def known_optimizer(setting: Setting, names: Mapping[str, str], findings: Findin
 
 
 def put_ranks(
-    program: Program, world: WorldSize | None, sizes: Mapping[str, Setting | None], shard: Setting | None
+    findings: FindingCollector, world: WorldSize | None, sizes: Mapping[str, Setting | None], shard: Setting | None
 ) -> None:
     """Put the size of every dimension; data shards get the remaining ranks, unless their number is written.
 
     Args:
-        program: the program, which collects the findings.
+        findings: collects what is put.
         world: the number of ranks; None: unknown.
         sizes: sizes by the names of ``parallel.*`` without ``data_shard``; all but ``expert`` divide the ranks.
         shard: the written number of shards; None, or -1: the remaining ranks.
     """
-    findings, divisor = program.findings, 1
+    divisor = 1
     for name, setting in sizes.items():
         size = as_int(setting)
         if setting is None or size is None or size == 1:

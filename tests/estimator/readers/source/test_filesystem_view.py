@@ -8,7 +8,7 @@ from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Another root folder, with links as they are made inside of it."""
+    """Return another root folder, with links as they are made inside it."""
     root = tmp_path / "root"
     (root / "data" / "llama").mkdir(parents=True)
     (root / "data" / "llama" / "config.json").write_text("{}")
@@ -40,3 +40,10 @@ def test_a_link_to_itself_ends(root: Path) -> None:
 
 def test_links_of_our_own_root_are_left_alone(root: Path) -> None:
     assert FilesystemView(cwd=root / "jobs").resolve("model") == root / "jobs" / "model"
+
+
+def test_characters_that_no_path_can_have_are_replaced(tmp_path: Path) -> None:
+    view = FilesystemView(cwd=tmp_path)
+    assert view.resolve("a\0b") == tmp_path / "ab"
+    assert view.resolve("\ud800") == tmp_path / "?"
+    assert view.resolve("\udcff") == tmp_path / "\udcff"  # a file name that is not UTF-8, as os.fsdecode spells it

@@ -1,4 +1,4 @@
-"""What each tool does where its configuration is silent, and what follows from several settings together."""
+"""Defaults of each tool for missing settings, and results that several settings decide together."""
 
 import shlex
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Read = Callable[..., JobReading]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads a launch line beside x.yaml, which holds this text."""
+    """Return a function that reads a launch line beside x.yaml with a given text."""
 
     def read_line(line: str, text: str = "", **environ: str) -> JobReading:
         (tmp_path / "x.yaml").write_text(text)

@@ -1,4 +1,4 @@
-"""Files are data: whatever is in them ends in a table or in one sentence, at once."""
+"""Files are data: any contents give a table or an error of one sentence, without delay."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from vramtop.estimator.readers.source.data_files import read_table
 
 
 def bomb(levels: int) -> str:
-    """YAML that is short, and doubles with every line as its aliases are followed."""
+    """Return short YAML that doubles with every line as its aliases are expanded."""
     lines = ["a0: &a0 {x: 1, y: 2}"]
     lines += [f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, levels)]
     return "\n".join(lines)

@@ -114,7 +114,7 @@ def test_wrong_fields_are_named(changes: dict[str, Any], words: list[str]) -> No
         assert word in caught.value.message
 
 
-def test_config_of_nothing_known_asks_for_the_model_type() -> None:
+def test_unrecognised_config_asks_for_the_model_type() -> None:
     with pytest.raises(InputError, match="model_type is missing"):
         read_architecture({"hidden_size": 64})
 

@@ -54,7 +54,7 @@ def job(
 
 
 class Adapted(torch.nn.Module):
-    """A frozen linear layer with dropout and two small matrices beside it; ``parts``: sizes and which are adapted."""
+    """A frozen linear layer with dropout and two adapter matrices; ``parts``: sizes and which are adapted."""
 
     def __init__(self, size: int, parts: list[tuple[int, bool]]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Adapted(torch.nn.Module):
         out = functional.linear(x, self.weight)
         if not self.adapted:
             return out
-        low = functional.linear(torch.native_dropout(x, 0.05, True)[0], self.down)  # a card's dropout
+        low = functional.linear(torch.native_dropout(x, 0.05, True)[0], self.down)  # the GPU's dropout
         ups = zip(low.chunk(len(self.adapted), dim=-1), self.up.split(self.adapted), strict=True)
         rows = [functional.conv1d(a.transpose(1, 2), b.unsqueeze(-1)) for a, b in ups]
         added = torch.cat(rows, dim=1).transpose(1, 2)
@@ -127,7 +127,7 @@ class Block(torch.nn.Module):
 
 
 class Fused(torch.autograd.Function):
-    """What a card's flash attention saves; its output is laid out as the queries are."""
+    """Saves what flash attention on a GPU saves; its output has the layout of the queries."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
@@ -173,7 +173,7 @@ def loss_of(stated: Job) -> LossBytes:
     return loss_bytes(resolve_job(stated), arch, stages(stated, count_parameters(arch))[0])
 
 
-def test_logits_of_the_micro_batch_before_are_still_there_when_the_next_are_cast() -> None:
+def test_logits_of_the_previous_micro_batch_exist_while_the_next_are_cast() -> None:
     """16-bit logits, their fp32 copies, and the fp32 ones that the script's variable holds."""
     logits = 512 * VOCAB
     loss = loss_of(job(["q_proj"], sequence_length=512))

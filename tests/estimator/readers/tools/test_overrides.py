@@ -1,4 +1,4 @@
-"""What is said on the command line wins over files, files over the environment, and anything over defaults."""
+"""The command line wins over files, files over the environment, and all of them over defaults."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ Read = Callable[..., JobReading]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads a launch line beside files that hold these texts."""
+    """Return a function that reads a launch line beside files with given texts."""
 
     def read_line(line: str, files: dict[str, str] | None = None, **environ: str) -> JobReading:
         for name, text in (files or {}).items():

@@ -1,4 +1,4 @@
-"""What a running program wrote down of its settings is read, if it is this run's."""
+"""Settings in the files of a running program are read if this run has written them."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PID = 4321
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads the command line of a process with the pid 4321, started a minute ago."""
+    """Return a function that reads the command line of a process with pid 4321, started a minute ago."""
 
     def read_line(line: str, **more: Any) -> JobReading:
         known = {"environ": {}, "cwd": tmp_path, "pid": PID, "started_at": time.time() - 60}
@@ -30,7 +30,7 @@ def read(tmp_path: Path) -> Read:
 
 
 def event_file(path: Path, texts: dict[str, Any]) -> None:
-    """TFRecords, each a text summary: length, checksum, tag and text between bytes that are no text, checksum."""
+    """Return TFRecords, each a text summary: length, checksum, tag and text between binary bytes, checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     records = b""
     for tag, value in texts.items():

@@ -10,8 +10,8 @@ from vramtop.estimator.advice.config_edits import tool_edits
 from vramtop.estimator.readers import tools
 from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
-from vramtop.estimator.readers.tools import registry
-from vramtop.estimator.readers.tools.registry import all_tools, find_tool_by_config, keys_of_tool, parse_launch
+from vramtop.estimator.readers.tools import tool_registry
+from vramtop.estimator.readers.tools.tool_registry import all_tools, find_tool_by_config, keys_of_tool, parse_launch
 
 MADE_UP_TOOL = '''
 """brewer: a made-up training tool."""
@@ -52,7 +52,7 @@ RECIPE = "leaves: org/model\nkettle: {batch: 3}\n"
 
 @pytest.fixture
 def made_up_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One more module in the folder of the tools; no other file knows of it."""
+    """Add a module to the folder of the tools; no other file refers to it."""
     folder = tmp_path / "more_tools"
     folder.mkdir()
     (folder / "made_up_brewer.py").write_text(MADE_UP_TOOL)
@@ -91,8 +91,8 @@ def test_without_its_module_the_tool_is_unknown() -> None:
 
 
 def test_every_module_of_the_folder_is_a_tool() -> None:
-    folder = Path(registry.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "registry"}
+    folder = Path(tool_registry.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "tool_registry"}
     assert {tool.read.__module__.rpartition(".")[2] for tool in all_tools()} == modules
 
 

@@ -20,7 +20,7 @@ CONFIG: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 704,
     "num_attention_heads": 8,
-    "num_key_value_heads": 8,  # in fp32 a card has no fused kernel for grouped heads, but a CPU has
+    "num_key_value_heads": 8,  # in fp32 a GPU has no fused kernel for grouped heads, but a CPU has
 }
 LENGTH = 128
 
