@@ -299,7 +299,7 @@ async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
     async with Host(screen).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("f12")
-        await until_shown(pilot, lambda: "There is no job to look at" in text(pilot.app))
+        await until_shown(pilot, lambda: "There is no job to check" in text(pilot.app))
 
 
 def test_what_running_jobs_will_still_take_is_not_free(
