@@ -14,7 +14,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import load_job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.copy_dialog import ShowTextScreen
+from vramtop.tui.job.copy_dialog import CopiedTextScreen
 from vramtop.tui.job.job_form import FieldRow
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.job.save_dialog import SaveJobScreen
@@ -314,31 +314,30 @@ def settled(screen: FitCheckScreen) -> bool:
     return budget is not None and budget.job == screen.job
 
 
-@pytest.mark.parametrize("way", ["digit", "alt", "enter", "mouse"])
-async def test_a_suggestion_is_applied_and_taken_back(watchlist, estimate, board, large, way):
+async def test_a_suggestion_is_applied_in_four_ways_and_taken_back(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until_shown(pilot, lambda: suggested(screen))
-        first = screen.query_one(Suggestions).suggestions[0]
-        assert first.verdict == "fits"
-        match way:
-            case "digit":
-                await pilot.press("f6", "1")
-            case "alt":
-                row(screen, "training.micro_batch").query_one(Input).focus()
-                await pilot.press("alt+1")
-            case "enter":
-                await pilot.press("f6", "enter")
-            case "mouse":
-                await pilot.click(Suggestions, offset=(8, 1))
-        await until_shown(pilot, lambda: screen.job == first.budget.job)
-        await until_shown(pilot, lambda: text_of(screen, "#answer").lstrip().startswith("✓ FITS"))
-        assert not suggested(screen)
-        await pilot.press("f10")
-        assert screen.job == large
-        await until_shown(pilot, lambda: suggested(screen))
+        for way in ("digit", "alt", "enter", "mouse"):
+            await until_shown(pilot, lambda: suggested(screen))
+            first = screen.query_one(Suggestions).suggestions[0]
+            assert first.verdict == "fits"
+            row(screen, "training.micro_batch").query_one(Input).focus()
+            match way:
+                case "digit":
+                    await pilot.press("f6", "1")
+                case "alt":
+                    await pilot.press("alt+1")
+                case "enter":
+                    await pilot.press("f6", "enter")
+                case "mouse":
+                    await pilot.click(Suggestions, offset=(8, 1))
+            await until_shown(pilot, lambda job=first.budget.job: screen.job == job)
+            await until_shown(pilot, lambda: text_of(screen, "#answer").lstrip().startswith("✓ FITS"))
+            assert not suggested(screen)
+            await pilot.press("f10")
+            assert screen.job == large
 
 
 async def test_what_a_mac_makes_of_alt_and_a_digit_applies_in_a_field_too(watchlist, estimate, board, large):
@@ -439,7 +438,7 @@ async def test_a_job_is_saved_and_nothing_is_replaced_unasked(watchlist, estimat
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f8", "enter")
         await pilot.pause()
-        assert "is there already" in str(app.screen.query_one("#failure").render())
+        assert "press Enter again to replace it" in str(app.screen.query_one("#failure").render())
         assert load_job(tmp_path / f"{MODEL}.toml") == START
         assert isinstance(app.screen, SaveJobScreen)
         await pilot.press("enter")
@@ -453,7 +452,7 @@ async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board
     async with app.run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f9")
-        await until_shown(pilot, lambda: isinstance(app.screen, ShowTextScreen))
+        await until_shown(pilot, lambda: isinstance(app.screen, CopiedTextScreen))
         assert app.clipboard == f"vramtop fit {MODEL} --micro-batch 2"
         await pilot.press("escape")
         await until_shown(pilot, lambda: app.screen is screen)
@@ -479,14 +478,15 @@ async def test_a_value_is_found_on_the_plot_and_taken(watchlist, estimate, board
         assert screen.job.training.micro_batch == 7
 
 
-@pytest.mark.parametrize("key", ["f2", "f5", "f7", "f8"])
-async def test_without_a_model_it_is_said_why_nothing_happens(watchlist, estimate, key):
+async def test_without_a_model_it_is_said_why_nothing_happens(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
     app = Host(screen)
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.press(key)
-        assert app.screen is screen
-        assert "type a model" in app.said[-1]
+        for key in ("f2", "f5", "f7", "f8"):
+            app.said.clear()
+            await pilot.press(key)
+            assert app.screen is screen
+            assert "type a model" in app.said[-1]
 
 
 async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board, make_budget):
@@ -537,7 +537,7 @@ async def test_models_in_the_cache_are_suggested(watchlist, estimate, tmp_path, 
     screen = FitCheckScreen(watchlist, estimate=estimate)
     async with Host(screen).run_test(size=(120, 40)) as pilot:
         box = screen.query_one("#row-model-id Input", Input)
-        await pilot.pause(0.1)
+        await until_shown(pilot, lambda: any("acme/rocket-9b" in name for name in row(screen, "model.id")._models))
         await pilot.press(*"acme/")
         await until_shown(pilot, lambda: box._suggestion == "acme/rocket-9b")
 
