@@ -1,6 +1,7 @@
 """Find the likely causes of a divergence: the observations of a process, passed to the estimator's cause search."""
 
 from collections.abc import Callable, Collection
+from dataclasses import fields
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.causes.divergence import Counters, Divergence, Observation, explain_divergence
@@ -43,10 +44,4 @@ def _counters(process: GpuProcess | None) -> Counters | None:
     counters = process.counters if process else None
     if counters is None:
         return None
-    return Counters(
-        allocated_peak_bytes=counters.allocated_peak_bytes,
-        reserved_bytes=counters.reserved_bytes,
-        reserved_peak_bytes=counters.reserved_peak_bytes,
-        retries=counters.retries,
-        out_of_memory=counters.out_of_memory,
-    )
+    return Counters(**{field.name: getattr(counters, field.name) for field in fields(Counters)})
