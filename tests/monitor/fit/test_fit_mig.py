@@ -1,4 +1,4 @@
-"""Placement on MIG devices: rooms of their own, for jobs of one rank."""
+"""Placement on MIG devices: devices of their own, for jobs of one rank."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,19 +21,19 @@ Snap = Callable[..., Snapshot]
 
 
 def test_each_mig_device_is_a_room_and_its_gpu_is_none(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
-    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
-    assert [(room.label, room.cuda_device, room.available_bytes) for room in rooms[:3]] == [
+    devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
+    assert [(device.label, device.cuda_device, device.available_bytes) for device in devices[:3]] == [
         ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
         ("GPU 0:3:1 (MIG 2c.3g.40gb)", "MIG-0-3-1", 39 * GIB),
         ("GPU 0:9 (MIG 1g.20gb)", "MIG-0-9-0", 19 * GIB),
     ]
-    assert [room.label for room in rooms[3:]] == ["GPU 1"]
+    assert [device.label for device in devices[3:]] == ["GPU 1"]
 
 
 def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, make_mig_gpu: Gpus) -> None:
     committed = {0: GIB, (0, 3): 5 * GIB, 1: 9 * GIB}
-    rooms = device_capacities(make_snapshot([make_mig_gpu()]), committed)
-    assert [room.available_bytes for room in rooms] == [33 * GIB, 33 * GIB, 18 * GIB]
+    devices = device_capacities(make_snapshot([make_mig_gpu()]), committed)
+    assert [device.available_bytes for device in devices] == [33 * GIB, 33 * GIB, 18 * GIB]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, m
 def test_rooms_are_chosen_by_gpu_and_by_device(
     make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus, only: list[int | str], labels: list[str]
 ) -> None:
-    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
-    assert [room.cuda_device for room in rooms] == labels
+    devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
+    assert [device.cuda_device for device in devices] == labels
 
 
 def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
@@ -63,7 +63,7 @@ def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
     assert (said["placement"], said["placement_uuids"]) == ([2], ["MIG-2-9-0"])
     mig = {"profile": "1g.20gb", "gpu_instance": 9, "compute_instance": 0, "total_bytes": 20 * GIB}
     assert said["gpus"][2]["mig"] == mig
-    assert [(room.cuda_device, size) for room, size in found.bytes_by_device] == [
+    assert [(device.cuda_device, size) for device, size in found.bytes_by_device] == [
         ("MIG-2-9-0", found.gpus[2].need_bytes)
     ]
 
