@@ -1,4 +1,4 @@
-"""A launch line, typed by a person or read from a process, to a job with the origin of every value."""
+"""Reads a launch line, typed by a person or taken from a process, into a job with the origin of every value."""
 
 import os
 import re
@@ -92,17 +92,17 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
 
 
 def _read_software(program: Program) -> None:
-    """Put the known versions, and settings of CUDA's libraries in the environment."""
+    """Record the known versions, and settings of CUDA's libraries in the environment."""
     for library in Software.__struct_fields__:
         version = program.versions.get(library, "")
         if _VERSION.match(version):
-            program.findings.put(f"software.{library}", version, "installed beside its interpreter", written=False)
+            program.findings.record(f"software.{library}", version, "installed beside its interpreter", written=False)
     loading = program.environ.get("CUDA_MODULE_LOADING", "").lower()
     if loading in ("lazy", "eager"):
-        program.findings.put("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
+        program.findings.record("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
     workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     if _CUBLAS_WORKSPACE.fullmatch(workspace):
-        program.findings.put("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
+        program.findings.record("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
 
 
 def _read_own_script(program: Program) -> JobReading:

@@ -1,4 +1,4 @@
-"""Calls in a training script that decide about memory, by the names of transformers' and accelerate's arguments."""
+"""Reads the calls in a training script that decide about memory, as transformers' and accelerate's arguments."""
 
 import ast
 import re

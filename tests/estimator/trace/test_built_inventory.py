@@ -1,4 +1,4 @@
-"""What the built model tells beside its parameters: ties, buffers, experts, plans, peft's adapters, bitsandbytes."""
+"""Facts of a built model besides its parameters: ties, buffers, experts, plans, peft's adapters, bitsandbytes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -163,7 +163,7 @@ def test_the_exact_budget_takes_pefts_own_count(count: Count) -> None:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_what_bitsandbytes_replaces_is_what_transformers_hands_it(count: Count, family: str) -> None:
+def test_the_layers_that_bitsandbytes_replaces_are_those_of_transformers(count: Count, family: str) -> None:
     task = TASKS.get(family, "causal-lm")
     auto = {"masked-lm": "AutoModelForMaskedLM", "seq2seq-lm": "AutoModelForSeq2SeqLM"}.get(
         task, "AutoModelForCausalLM"

@@ -14,7 +14,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job, ModelSpec, Target, Training
 from vramtop.estimator.job.job_file import load_job
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.tui.job.copy_dialog import ShowTextScreen
+from vramtop.tui.job.copy_dialog import CopiedTextScreen
 from vramtop.tui.job.job_form import FieldRow
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.job.save_dialog import SaveJobScreen
@@ -423,7 +423,7 @@ async def test_a_job_is_saved_and_nothing_is_replaced_unasked(watchlist, estimat
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f8", "enter")
         await pilot.pause()
-        assert "is there already" in str(app.screen.query_one("#failure").render())
+        assert "press Enter again to replace it" in str(app.screen.query_one("#failure").render())
         assert load_job(tmp_path / f"{MODEL}.toml") == START
         assert isinstance(app.screen, SaveJobScreen)
         await pilot.press("enter")
@@ -437,7 +437,7 @@ async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board
     async with app.run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f9")
-        await until_shown(pilot, lambda: isinstance(app.screen, ShowTextScreen))
+        await until_shown(pilot, lambda: isinstance(app.screen, CopiedTextScreen))
         assert app.clipboard == f"vramtop fit {MODEL} --micro-batch 2"
         await pilot.press("escape")
         await until_shown(pilot, lambda: app.screen is screen)

@@ -137,7 +137,7 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
         ]
         assert "to do: put it there" in text(pilot.app)
         assert summary_line(done[0].worst_first) in text(pilot.app)
-        assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this" in text(pilot.app)
+        assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will fail" in text(pilot.app)
 
 
 async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make_screen):
@@ -185,7 +185,7 @@ async def test_settings_that_make_no_sense_are_said_in_one_sentence():
 async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
     checks = [Says(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
     async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, lambda: "8 warnings: nothing that was looked at" in text(pilot.app))
+        await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
         assert "Check7" not in text(pilot.app)
         await pilot.press("end")

@@ -11,9 +11,9 @@ from itertools import accumulate
 from vramtop.estimator.budget.budget import Components
 
 from ...draw.bars import Cell
-from ...draw.gpu_bars import NO_JOB, SLACK
+from ...draw.gpu_bars import NO_JOB
 from ...draw.memory_graph import EIGHTHS, Readings, column_of, column_sizes, level_of
-from ...draw.palette import COMPONENTS, blend
+from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend
 from ..step.step_graph_rows import MAX_CARD_TO_PEAK, STACK_ORDER
 
 EXPECTED, BOUND = "━", "┄"
@@ -213,7 +213,8 @@ def _stack(data: RunGraphData) -> list[tuple[str, str, int]]:
     if data.layers is None:
         return []
     stack = [(COMPONENTS[name].letter, COMPONENTS[name].colour, getattr(data.layers, name)) for name in STACK_ORDER]
-    return [*stack, (SLACK.char, SLACK.colour or NO_JOB, max(0, data.slack_bytes))]
+    slack = OTHER_MEMORY["slack"]
+    return [*stack, (slack.letter, slack.colour, max(0, data.slack_bytes))]
 
 
 _Parts = list[tuple[str, str | None, int]]

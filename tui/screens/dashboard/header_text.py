@@ -130,7 +130,7 @@ def _numbers(indices: Sequence[int]) -> str:
 
 def _anomaly_lines(board: Board) -> list[Content]:
     """Return the anomalies on the GPUs, the one with the most memory first."""
-    anomalies = sorted(board.anomalies, key=lambda oddity: -oddity.held_bytes)
+    anomalies = sorted(board.anomalies, key=lambda anomaly: -anomaly.held_bytes)
     shown = anomalies if len(anomalies) <= _MAX_ANOMALY_LINES else anomalies[: _MAX_ANOMALY_LINES - 1]
     lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
     if len(anomalies) > len(shown):

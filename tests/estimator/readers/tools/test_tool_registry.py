@@ -36,7 +36,7 @@ RULES = (
 def read(program):
     settings = tool_settings(program, "recipe")
     model = settings.find("leaves")
-    program.findings.put_from(model, "model.id", model.value)
+    program.findings.record_from(model, "model.id", model.value)
     apply_rules(RULES, settings, program.findings, tool="brewer")
     return program.findings.build()
 
