@@ -84,8 +84,8 @@ def explain(
     if whole_gpu:
         singles += whole_gpu_causes(quick, other_processes_bytes)
     found = search.weigh([(cause,) for cause in singles])
-    found += search.shorter()
-    near = search.near(found, MAX_Z_SCORE) or search.near([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
+    found += search.shorter_sequences()
+    near = search.accepted(found, MAX_Z_SCORE) or search.accepted([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
     return tuple(_explanations(near, measure))
 
 

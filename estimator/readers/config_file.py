@@ -1,4 +1,4 @@
-"""A training tool's configuration file alone, without a launch line, to a job with the origin of every value."""
+"""Reads a configuration file alone, without a launch line, into a job with the origin of every value."""
 
 import os
 from collections.abc import Mapping
@@ -81,7 +81,10 @@ def tool_of_file(path: Path) -> str | None:
 
 
 def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
-    """Return where the file's paths are resolved: its tool may be started in its folder, one around it, or ours."""
+    """Return the view in which the file's paths are resolved.
+
+    Its tool may be started in the file's folder, in one around it, or in ours.
+    """
     folder = path.absolute().parent
     fallback_folders = (*tuple(folder.parents)[:3], Path.cwd())
     return FilesystemView(cwd=folder, home=environ.get("HOME"), fallback_folders=fallback_folders)

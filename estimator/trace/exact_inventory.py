@@ -14,7 +14,6 @@ from ..model.parameters import Buffer, Inventory, ParameterGroup
 from ..model.read_architecture import complete_config
 from .interpreters import choose_interpreter
 from .worker_cache import cache_file, cached_request
-from .worker_process import convert_answer
 
 _CACHE_VERSION = 3
 
@@ -62,16 +61,7 @@ def exact_inventory(
         timeout=timeout,
         environ=environ,
     )
-    return _inventory(answer)
-
-
-def read_inventory(message: Mapping[str, Any]) -> Inventory:
-    """Return the inventory in a worker's message.
-
-    Raises:
-        CannotTellError: the message is no answer to the request ``inventory``.
-    """
-    return _inventory(convert_answer(message, InventoryAnswer))
+    return inventory_from_answer(answer)
 
 
 class AnsweredGroup(msgspec.Struct, frozen=True):
@@ -128,7 +118,7 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-def _inventory(answer: InventoryAnswer) -> Inventory:
+def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
     """Return the inventory that a worker counted, with the roles that one counted from the shape has."""
     named = (NamedShape(g.name, g.shape, g.repeat, g.kind, g.dtype, g.quantized) for g in answer.groups)
     family = (answer.config or {}).get("model_type")

@@ -94,7 +94,7 @@ class VramtopApp(BoardApp):
             self.theme = options.theme
         self._fit_events = FitEvents(signal=options.signal_fit, command=options.on_fit, report=self.show_notice)
         self._board_at: float | None = None
-        """When the latest board arrived, by the clock of the options."""
+        """Arrival of the latest board, by the clock of the options."""
         self._failure: str | None = None
         self._recorder: Recorder | None = None
         self._is_opening = False
@@ -107,7 +107,7 @@ class VramtopApp(BoardApp):
 
     @property
     def feed(self) -> FeedStatus:
-        """How readings arrive."""
+        """Interval, age and state of the readings."""
         age = None if self._board_at is None else self._options.clock() - self._board_at
         is_stale = age is not None and age > STALE_INTERVALS * self._sampler.interval
         return FeedStatus(
@@ -291,7 +291,7 @@ class VramtopApp(BoardApp):
         self.call_from_thread(self.notify, error.message, severity="error", markup=False)
 
     def _alert(self, sentence: str) -> None:
-        """Tell the user that a pending job started or ceased to fit."""
+        """Alert the user that a pending job started or ceased to fit."""
         self.notify(sentence, markup=False)
         if self._fit_events.signal == "bell":
             self.bell()

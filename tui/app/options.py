@@ -35,7 +35,7 @@ class AppOptions:
     startup_notices: list[str] = field(default_factory=list)
     """Problems found before the app was open; they are shown once it is."""
     signal_fit: Signal = "none"
-    """How the user is alerted when a pending job starts or ceases to fit."""
+    """The alert when a pending job starts or ceases to fit."""
     on_fit: str | None = None
     """Shell command to run when a pending job starts to fit."""
     python: str | None = None

@@ -1,4 +1,4 @@
-"""Open a job: the path of a job file or of another tool's configuration, a launch line, or a model."""
+"""The dialog that opens a job: a job file, another tool's configuration, a launch line, or a model."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,14 +22,14 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedJob:
-    """A job that was read, and how the user named it."""
+    """A job that was loaded, and the text by which the user named it."""
 
-    source: LoadedJob
-    given: str
+    loaded: LoadedJob
+    text: str
 
 
 class LaunchInput(Input):
-    """Takes a pasted launch line of several lines as one."""
+    """Joins the lines of a pasted launch line."""
 
     def on_paste(self, event: Paste) -> None:
         """Insert the pasted lines as one; ``Input`` does not handle the event again."""
@@ -39,10 +39,10 @@ class LaunchInput(Input):
 
 
 class OpenJobScreen(ModalScreen[OpenedJob | None]):
-    """Asks for a job, and returns what was read; Escape: None.
+    """Asks for a job and returns it; None after Escape.
 
     Args:
-        text: what to read at once; empty: the user is asked.
+        text: to load at once; empty: ask the user.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
@@ -59,43 +59,43 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
     def __init__(self, text: str = "") -> None:
         super().__init__()
         self._text = join_lines(text)
-        self._read_task = LatestOnlyTask("open a job", self.call_later, self._close, self._fail)
+        self._load_task = LatestOnlyTask("open a job", self.call_later, self._close, self._fail)
 
     def compose(self) -> ComposeResult:
-        """A field, and what can be typed into it."""
+        """Yield the input, and what can be typed into it."""
         with Vertical() as box:
             box.border_title = "Open"
-            box.border_subtitle = "Enter reads it · Esc closes"
-            yield Label("path, launch line or model; it can be pasted")
+            box.border_subtitle = "Enter opens it · Esc closes"
+            yield Label("path, launch line or model; type or paste it")
             yield LaunchInput(self._text, placeholder="sft.yaml", compact=True)
             yield Static(id="failure", markup=False)
             yield Static(_HINT, markup=False)
 
     def on_mount(self) -> None:
-        """Read what is given at once."""
+        """Load the initial text."""
         self.query_one(Input).focus()
         if self._text:
-            self._read(self._text)
+            self._load(self._text)
 
     @on(Input.Submitted)
     def submitted(self, event: Input.Submitted) -> None:
-        """Read what was typed; a line that ends in a backslash goes on with what is typed or pasted next."""
+        """Load what was typed; after a backslash at its end, wait for the next line."""
         event.stop()
         box = self.query_one(Input)
         if event.value.rstrip().endswith("\\"):
             box.value = f"{event.value.rstrip()[:-1].rstrip()} "
             box.action_end()
         else:
-            self._read(event.value)
+            self._load(event.value)
 
     def on_unmount(self) -> None:
-        """Discard the result of a read that has not ended: disks may hang."""
-        self._read_task.cancel()
+        """Discard the result of loading that has not ended: disks may hang."""
+        self._load_task.cancel()
 
-    def _read(self, text: str) -> None:
+    def _load(self, text: str) -> None:
         self._fail("")
-        given = text.strip().removeprefix("$ ")
-        self._read_task.submit(lambda: OpenedJob(source=load_from_text(text), given=given))
+        name = text.strip().removeprefix("$ ")
+        self._load_task.submit(lambda: OpenedJob(loaded=load_from_text(text), text=name))
 
     def _close(self, opened: OpenedJob) -> None:
         self.dismiss(opened)
@@ -107,5 +107,5 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
 
 
 def join_lines(text: str) -> str:
-    """A command of several lines, joined by backslashes or not, in one."""
+    """Join the lines of a command, with or without backslashes at their ends."""
     return " ".join(line.strip().removesuffix("\\").rstrip() for line in text.splitlines() if line.strip())

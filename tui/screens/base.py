@@ -1,4 +1,4 @@
-"""The app as screens see it: the latest board, how readings arrive, and what a screen may ask the app to do."""
+"""The part of the app that screens use: the latest board, the state of the readings, and opening screens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedStatus:
-    """How readings arrive."""
+    """Interval, age and state of the readings."""
 
     interval: float
     """Seconds between readings."""
@@ -41,7 +41,7 @@ class FeedStatus:
     failure: str | None = None
     """Why there are no new readings."""
     banner: str | None = None
-    """What is special about this run, such as that a recording is played."""
+    """A line about what is special about this run, such as that a recording is played."""
 
 
 @runtime_checkable
@@ -67,12 +67,12 @@ class BoardApp(TerminalApp):
     fit_draft: Job | None
     """The job that was edited last in the fit check."""
     attachments: dict[ProcessKey, Attachment]
-    """What was read of followed processes: an ended process can no longer be read."""
+    """Jobs read from followed processes: an ended process can no longer be read."""
 
     @property
     @abstractmethod
     def feed(self) -> FeedStatus:
-        """How readings arrive."""
+        """Interval, age and state of the readings."""
 
     @property
     @abstractmethod

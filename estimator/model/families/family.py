@@ -68,7 +68,9 @@ class Family:
     heads: TaskHeads = TaskHeads()
     rules: BlockRules = field(default_factory=BlockRules)
 
-    # What its config leaves unstated.
+    # --- config
+    marker_field: str | None = None
+    """Config field that identifies the family, or its nearest relative, where ``model_type`` is missing."""
     absent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """Values of fields that a config does not mention."""
     stack: Literal["decoder", "encoder", "encoder-decoder"] = "decoder"
@@ -113,7 +115,7 @@ class Family:
     relative_positions: bool = False
     """Attention adds T5's learned bias for relative positions."""
 
-    # Mixtures of experts.
+    # --- mixtures of experts
     experts: bool = True
     """The config may have experts."""
     router_bias: bool = False

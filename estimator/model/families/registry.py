@@ -15,7 +15,7 @@ from .family import Family
 from .mixtures import MIXTURES, WITH_EXPERT_NAMES
 
 FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS}
-"""The families whose parameters are counted exactly."""
+"""The families whose parameters are counted exactly; of two marker fields in a config the later family's counts."""
 GENERIC = LLAMA_LIKE
 """The record of an unknown ``model_type``: a decoder like Llama's."""
 _RELATIVES: Mapping[str, Family] = MappingProxyType(

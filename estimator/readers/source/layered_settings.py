@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+UNKNOWN_TABLE = "**"
+"""Name that stands for arguments passed as a table (``**settings``) whose contents are unknown."""
 _TRUE = {"true", "1", "yes", "y", "on", "t"}
 _FALSE = {"false", "0", "no", "n", "off", "f"}
 _UNSET = (None, "None", "null", "")

@@ -84,7 +84,7 @@ def read(program: Program) -> JobReading:
     if settings.find("gradient_accumulation_steps") is None:
         sequences = _DEFAULT_BATCH * (2 if method in PREFERENCE_METHODS else 1)  # an example may be a pair
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
-        findings.put_global_batch(sequences, default_setting(sequences, origin), rounds_up=True)
+        findings.record_global_batch(sequences, default_setting(sequences, origin), rounds_up=True)
     quantization = _quantization(settings, findings)
     defaults = {
         **transformers_defaults(program.versions),

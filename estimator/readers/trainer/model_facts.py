@@ -5,7 +5,6 @@ from typing import Any
 
 from ...common.errors import VramtopError
 from ...job.job import ModelSpec
-from ...model.find_config import resolve_model
 from ..source.evidence import Finding
 from ..source.layered_settings import Setting, default_setting
 
@@ -37,6 +36,8 @@ def known_config(
     """
     if model is None:
         return None
+    from ...model.find_config import resolve_model  # here: 20 ms that recognising a running program does not need
+
     name = str(model.value)
     try:
         return resolve_model(ModelSpec(id=name), environ=environ, folders=folders or name.startswith("/")).config

@@ -15,8 +15,8 @@ from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.parameters import Inventory
 from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
-from vramtop.estimator.trace.exact_inventory import read_inventory
-from vramtop.estimator.trace.worker_process import Worker
+from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
+from vramtop.estimator.trace.worker_process import Worker, convert_answer
 
 Count = Callable[[Mapping[str, Any], str], Inventory]
 
@@ -100,7 +100,7 @@ def count() -> Iterator[Count]:
 
         def exact(config: Mapping[str, Any], task: str) -> Inventory:
             request = {"op": "inventory", "config": config, "task": task}
-            return read_inventory(worker.request(request, 120))
+            return inventory_from_answer(convert_answer(worker.request(request, 120), InventoryAnswer))
 
         yield exact
 

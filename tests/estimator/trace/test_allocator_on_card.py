@@ -1,4 +1,4 @@
-"""What the client makes of a trace's allocations: a card's room, settings, and the sentences about them."""
+"""A trace's allocations replayed on a GPU: its capacity, the allocator's settings, and the sentences about them."""
 
 import pytest
 
@@ -21,7 +21,7 @@ ALLOCATIONS = [
     (9, (2, 2 * MIB, 2)),
     (12, (1, None, 0)),
 ]
-"""40 MiB are cached when 60 are asked for: without end that is 40 + 60 + 20 reserved."""
+"""40 MiB are cached when 60 are asked for: on a GPU without a limit that is 40 + 60 + 20 reserved."""
 
 
 def on(capacity_mib: int, conf: str | None = None) -> ReservedMemory:

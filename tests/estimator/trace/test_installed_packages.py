@@ -1,4 +1,4 @@
-"""What an interpreter has, asked in a real process; torch is a stand-in with the attributes that are read."""
+"""Packages of an interpreter, asked in a real process; torch is a fake module with the attributes that are read."""
 
 import os
 import sys

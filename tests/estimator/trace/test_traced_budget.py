@@ -1,4 +1,4 @@
-"""The traced budget: against the closed form, from the cache, and the error of a job that cannot be traced."""
+"""The traced budget: compared with the closed form, read from the cache, and refused with a reason."""
 
 import sys
 from pathlib import Path
@@ -31,7 +31,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trace each job of this module once, and read nothing that the user has traced."""
+    """Trace each job of this module once, and do not read the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_traced_is_said_and_auto_answers_by_rule() -> None:
     assert estimate(zero, method="auto", python=sys.executable).method == "exact"
 
 
-def test_auto_is_the_deepest_there_is() -> None:
+def test_auto_takes_the_most_exact_method() -> None:
     assert estimate(JOBS["bf16"], method="auto", python=sys.executable).method == "traced"
 
 

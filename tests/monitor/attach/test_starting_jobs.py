@@ -24,10 +24,10 @@ NOW = 2_000.0
 def attachment(*pids: int, missing: bool = False) -> Attachment:
     """Of a job with these ranks."""
     collector = FindingCollector()
-    collector.put("model.id", "gpt2", "somewhere")
-    collector.put("training.sequence_length", 512, "somewhere")
+    collector.record("model.id", "gpt2", "somewhere")
+    collector.record("training.sequence_length", 512, "somewhere")
     if not missing:
-        collector.put("training.micro_batch", 1, "somewhere")
+        collector.record("training.micro_batch", 1, "somewhere")
     facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "interpreter", "worker_python", "probe"))
     facts |= {"versions": {}, "estimate_environ": {}, "inside": (), "warnings": (), "command": "python train.py"}
     seat = GpuAssignment(gpu=None, origin="nothing", certainty="unsure")

@@ -10,24 +10,29 @@ from typing import Any
 
 import psutil
 import pytest
+from screen_host import screen_text
 from textual.widgets import Button
 from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.terminate import ProcessTermination
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
 from vramtop.tui.app.app import VramtopApp
 from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.dashboard.terminate import ARMING_SECONDS, TerminateScreen
+from vramtop.tui.screens.dashboard.terminate import TerminateScreen
 
+TERMINATE = "vramtop.tui.screens.dashboard.terminate"
+GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
 SLOW = (
-    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit()))\n"
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (sys.stdin.readline(), sys.exit()))\n"
     "print(flush=True); time.sleep(60)"
 )
+"""Ends after a SIGTERM only once its standard input is closed."""
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
@@ -37,7 +42,9 @@ def start():
     started = []
 
     def run(program: str = SLEEPY, *words: str) -> subprocess.Popen:
-        process = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         started.append(process)
         process.stdout.readline()
         return process
@@ -46,6 +53,7 @@ def start():
     for process in started:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
@@ -80,7 +88,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
 @pytest.fixture
 def hasty(monkeypatch):
     """Choices can be taken at once."""
-    monkeypatch.setattr("vramtop.tui.screens.dashboard.terminate.ARMING_SECONDS", 0.0)
+    monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
 
 
 async def settle(pilot: Any) -> None:
@@ -94,10 +102,6 @@ async def ask(pilot: Any) -> TerminateScreen:
         pilot, lambda: isinstance(pilot.app.screen, TerminateScreen) and "holds" in screen_text(pilot.app)
     )
     return pilot.app.screen
-
-
-def screen_text(app: VramtopApp) -> str:
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
 def footer_text(app: VramtopApp) -> str:
@@ -136,7 +140,7 @@ async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("space")
-        await pilot.pause(0.3)
+        await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
         await ask(pilot)
         assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
@@ -165,37 +169,42 @@ async def test_the_question_points_at_processes_that_may_be_ranks_and_at_childre
         assert "it has started 1 other process on GPUs, which may keep holding memory after it has ended" in text
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [("enter",), ("escape",), ("k", "k", "k", "escape"), ("q",), ("n",), ("K", "enter"), ("space", "s", "x", "escape")],
-)
-async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, start, hasty, keys):
-    process = start()
-    app = open_app([seen(process)])
+async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, start, hasty, monkeypatch):
+    signals: list[object] = []
+    monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
+    app = open_app([seen(start())])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
-        await pilot.press(*keys)
-        await until_shown(pilot, lambda: isinstance(app.screen, DashboardScreen))
-    time.sleep(0.1)
-    assert process.poll() is None
+        for keys in (
+            ["enter"],
+            ["escape"],
+            ["k", "k", "k", "escape"],
+            ["q"],
+            ["n"],
+            ["K", "enter"],
+            ["space", "s", "x", "escape"],
+        ):
+            await ask(pilot)
+            await pilot.press(*keys)
+            await until_shown(pilot, lambda: isinstance(app.screen, DashboardScreen))
+    assert signals == []
 
 
-async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start):
-    process = start()
-    app = open_app([seen(process)])
+async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start, monkeypatch):
+    monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 3600.0)
+    signals: list[object] = []
+    monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
+    app = open_app([seen(start())])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k", "y")
-        await pilot.pause(0.2)
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen))
         assert app.screen.query_one("#terminate", Button).disabled
-        await pilot.press("y", "tab", "enter")
-        assert process.poll() is None
-        await pilot.pause(ARMING_SECONDS)
-        await until_shown(
-            pilot,
-            lambda: not isinstance(app.screen, TerminateScreen) or not app.screen.query_one("#terminate").disabled,
-        )
-    assert process.poll() is None
+        await pilot.press("y")
+        assert signals == []
+        monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
+        await until_shown(pilot, lambda: not app.screen.query_one("#terminate").disabled)
+        await pilot.press("y")
+        assert signals == [{"force": False}]
 
 
 async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
@@ -204,7 +213,7 @@ async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press("y")
-        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended 0." in screen_text(app))
+        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended " in screen_text(app))
         assert "s after SIGTERM" in screen_text(app)
         assert [str(button.label) for button in app.screen.query(Button) if button.display] == ["Close"]
         await pilot.press("enter")
@@ -223,26 +232,27 @@ async def test_the_button_ends_it_too(open_app, seen, start, hasty):
 
 
 async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, seen, start, hasty, monkeypatch):
-    monkeypatch.setattr("vramtop.monitor.host.terminate.GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(GRACE, 3600.0)
     process = start(STUBBORN)
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
+        screen = await ask(pilot)
         await pilot.press("y", "y", "K", "K")
-        await pilot.pause(0.3)
-        assert "SIGTERM was sent" in screen_text(app)
-        assert process.poll() is None
-        await until_shown(pilot, lambda: "Still there 1 s after SIGTERM" in screen_text(app))
+        await until_shown(pilot, lambda: "SIGTERM was sent" in screen_text(app))
+        assert screen._termination.sent == signal.SIGTERM
+        monkeypatch.setattr(GRACE, 0.0)
+        await until_shown(pilot, lambda: "s after SIGTERM" in screen_text(app))
+        assert "Still there" in screen_text(app)
         await pilot.press("y", "k")
-        await pilot.pause(0.3)
-        assert process.poll() is None
+        assert screen._termination.sent == signal.SIGTERM
+        await until_shown(pilot, lambda: not screen.query_one("#kill").disabled)
         await pilot.press("K")
         await until_shown(pilot, lambda: "s after SIGKILL" in screen_text(app))
     assert process.wait() == -signal.SIGKILL
 
 
 async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start, hasty, monkeypatch):
-    monkeypatch.setattr("vramtop.monitor.host.terminate.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(GRACE, 0.0)
     process = start(STUBBORN)
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -264,6 +274,7 @@ async def test_who_turns_away_is_told_of_an_end_that_comes_late(open_app, seen, 
         await ask(pilot)
         await pilot.press("y", "escape")
         assert process.poll() is None
+        process.stdin.close()
         await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended" in said(app))
         assert "s after SIGTERM" in said(app)
 

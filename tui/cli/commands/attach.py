@@ -97,7 +97,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         divergence=_divergence(budget, comparison, held, attachment, given),
         snapshot=snapshot,
         faults=unseen or _faults(snapshot, held[0] if held else None),
-        odd=tuple(oddity for oddity in odd if oddity.concerns(pids)),
+        odd=tuple(anomaly for anomaly in odd if anomaly.concerns(pids)),
     )
     if options.json:
         print(json_text(_to_json(found, observed)))
@@ -192,7 +192,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "job": job_to_mapping(run.job) if run.job else None,
         "budget": run.budget.to_json() if run.budget else None,
         "observed_bytes": observed,
-        "oddities": [oddity.to_json() for oddity in run.odd],
+        "oddities": [anomaly.to_json() for anomaly in run.odd],
         "faults": list(run.faults),
         "counters": _counters(run.attachment),
         "status": run.comparison.status if run.comparison else "unknown",
@@ -242,8 +242,8 @@ def _lines(run: _Run, terminal: TextOutput) -> Iterator[str]:
         yield terminal.text(f"warning: {warning}")
     for sentence in run.faults:
         yield from terminal.wrapped(f"warning: {sentence}", indent="", further="  ")
-    for oddity in run.odd:
-        yield terminal.paint(f"warning: GPU {oddity.gpu_index}: {oddity.sentence}; {oddity.advice}", ANOMALY_COLOUR)
+    for anomaly in run.odd:
+        yield terminal.paint(f"warning: GPU {anomaly.gpu_index}: {anomaly.sentence}; {anomaly.advice}", ANOMALY_COLOUR)
     if budget and comparison:
         mark = STATUSES[comparison.status]
         yield ""

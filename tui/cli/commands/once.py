@@ -100,7 +100,7 @@ def board_json(board: Board) -> dict[str, Any]:
             }
             for row in board.pending
         ],
-        "oddities": [oddity.to_json() for oddity in board.anomalies],
+        "oddities": [anomaly.to_json() for anomaly in board.anomalies],
     }
 
 
@@ -171,7 +171,7 @@ def _lines(board: Board, terminal: TextOutput) -> Iterator[str]:
     for gpu in board.gpus:
         yield from islice(coming, 1 + len(gpu.devices))
         yield from anomaly_lines(
-            [oddity for oddity in board.anomalies if oddity.gpu_index == gpu.reading.index], terminal
+            [anomaly for anomaly in board.anomalies if anomaly.gpu_index == gpu.reading.index], terminal
         )
     yield ""
     yield from _process_lines(board, terminal)

@@ -18,7 +18,8 @@ from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES
 from ...draw.text_output import printable
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from .run_graph_rows import BOUND, CARD, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
+from ..step.step_graph_rows import CARD, CARD_COLOUR
+from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
 
 PHASES: dict[RunPhase, tuple[str, str]] = {
     "started": ("S", "start"),
@@ -29,7 +30,6 @@ PHASES: dict[RunPhase, tuple[str, str]] = {
 }
 """Letter and name of each phase."""
 _LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
-_ALARM = "#ef4444"
 _CACHED = "▒"
 
 
@@ -43,7 +43,7 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
     budget, card = row.budget, row.gpu.total_bytes
     most = max((size for _, size in history if size is not None), default=None)
     top = graph_top_bytes(card, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
-    lines = [LevelLine(card, CARD, _ALARM)] if card is not None and card <= top else []
+    lines = [LevelLine(card, CARD, CARD_COLOUR)] if card is not None and card <= top else []
     if budget is not None:
         lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
         lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))

@@ -11,13 +11,12 @@ from itertools import accumulate
 from vramtop.estimator.budget.budget import Components
 
 from ...draw.bars import Cell
-from ...draw.gpu_bars import NO_JOB, SLACK
+from ...draw.gpu_bars import NO_JOB
 from ...draw.memory_graph import EIGHTHS, Readings, column_of, column_sizes, level_of
-from ...draw.palette import COMPONENTS, blend
-from ..step.step_graph_rows import STACK_ORDER
+from ...draw.palette import COMPONENTS, OTHER_MEMORY, blend
+from ..step.step_graph_rows import MAX_CARD_TO_PEAK, STACK_ORDER
 
-CARD, EXPECTED, BOUND = "═", "━", "┄"
-_CARD_COLOUR = "#ef4444"
+EXPECTED, BOUND = "━", "┄"
 _STEPS = 8
 _CURVE_EIGHTHS = 4
 """Minimum thickness of the curve, in eighths of a row."""
@@ -25,8 +24,6 @@ _DASH_CELLS = 4
 """A line across the curve replaces every fourth of its cells."""
 _HELD_SHARE, _COMING_SHARE = 0.62, 0.24
 """Share of a component's colour in held memory and in memory still to come; the rest is background."""
-_MAX_CARD_TO_PEAK = 2.0
-"""A GPU larger than this multiple of run and budget does not set the scale: the run would be a thin line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +158,7 @@ def key_cells(data: RunGraphData, height: int) -> list[Cell]:
 def graph_top_bytes(card_bytes: int | None, *sizes: int | None) -> int:
     """Return the bytes at the top of the graph: those of the GPU, if the run or its budget fills enough of it."""
     most = max((size for size in sizes if size is not None), default=0)
-    if card_bytes is not None and (not most or card_bytes <= _MAX_CARD_TO_PEAK * most):
+    if card_bytes is not None and (not most or card_bytes <= MAX_CARD_TO_PEAK * most):
         return max(card_bytes, most)
     return max(1, round(most * 1.2))
 
@@ -216,7 +213,8 @@ def _stack(data: RunGraphData) -> list[tuple[str, str, int]]:
     if data.layers is None:
         return []
     stack = [(COMPONENTS[name].letter, COMPONENTS[name].colour, getattr(data.layers, name)) for name in STACK_ORDER]
-    return [*stack, (SLACK.char, SLACK.colour or NO_JOB, max(0, data.slack_bytes))]
+    slack = OTHER_MEMORY["slack"]
+    return [*stack, (slack.letter, slack.colour, max(0, data.slack_bytes))]
 
 
 _Parts = list[tuple[str, str | None, int]]

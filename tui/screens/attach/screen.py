@@ -83,7 +83,7 @@ class AttachScreen(Screen[None]):
         self._estimate = estimate
         self._board = board
         self._pid: int | None = None
-        """The process that was read last; None: the user is asked for one."""
+        """The process that was read last; None: the user is choosing one."""
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
         """Processes of the run that is shown."""
         self._attachment: Attachment | None = None

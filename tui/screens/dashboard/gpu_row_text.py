@@ -69,8 +69,8 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
     reading = gpu.reading
     if isinstance(reading, MigDevice) and reading.shares_memory_of:
         of = reading.shares_memory_of
-        said = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
-        words = next((words for words in said if cell_len(words) <= room), said[-1])
+        variants = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
+        words = next((words for words in variants if cell_len(words) <= room), variants[-1])
         return Content.styled(set_cell_size(words, room + 1), MUTED)
     if reading.total_bytes:
         return Content.assemble(bar_content(held_cells_with_budget_mark(gpu, room)), ("▏", FAINT))

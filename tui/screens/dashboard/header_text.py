@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 STALE_INTERVALS = 3
 """Readings older than this number of intervals are stale."""
 _SHORTENINGS = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
-"""How far running and pending jobs are shortened, step by step, until the summary fits the width."""
+"""Steps in which running and pending jobs are shortened until the summary fits the width."""
 _MAX_ANOMALY_LINES = 2
 """The GPUs below need the room."""
 _MAX_GPU_FAULTS = 2
@@ -103,7 +103,7 @@ def _planning_lines(board: Board) -> list[Content]:
     faults = board.snapshot.faults
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
     if board.snapshot.source.kind == "nvml":
-        words = " f checks a job against a GPU of your choice; --demo plays a recording"
+        words = " f checks a job against any GPU model; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
     return lines
 
@@ -130,7 +130,7 @@ def _numbers(indices: Sequence[int]) -> str:
 
 def _anomaly_lines(board: Board) -> list[Content]:
     """Return the anomalies on the GPUs, the one with the most memory first."""
-    anomalies = sorted(board.anomalies, key=lambda oddity: -oddity.held_bytes)
+    anomalies = sorted(board.anomalies, key=lambda anomaly: -anomaly.held_bytes)
     shown = anomalies if len(anomalies) <= _MAX_ANOMALY_LINES else anomalies[: _MAX_ANOMALY_LINES - 1]
     lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
     if len(anomalies) > len(shown):

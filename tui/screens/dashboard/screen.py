@@ -71,7 +71,7 @@ class DashboardScreen(Screen[None]):
         self._drawn: tuple[Board, Size] | None = None
         """The board that was drawn last, and the size of the screen then."""
         self._head: tuple[Board | None, FeedStatus] | None = None
-        """What the lines at the top show."""
+        """Board and feed that the lines at the top show."""
         self._head_height = 0
         """Lines of head, filter and footer."""
         self._terminations: Terminations | None = None

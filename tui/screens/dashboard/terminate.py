@@ -70,7 +70,7 @@ class TerminateScreen(ModalScreen[bool]):
         self._refused: str | None = None
         self._shows_end = False
         self._offered_at: dict[str, float] = {}
-        """When each choice appeared, by the id of its button; monotonic seconds."""
+        """Time at which each choice appeared, by the id of its button; monotonic seconds."""
 
     def compose(self) -> ComposeResult:
         """The details, the status, and the choices; the harmless one has the focus at first."""

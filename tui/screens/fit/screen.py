@@ -18,7 +18,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 
 from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
-from ...job.copy_dialog import ShowTextScreen
+from ...job.copy_dialog import CopiedTextScreen
 from ...job.form_inputs import ModelInput
 from ...job.job_form import JobForm
 from ...job.open_dialog import OpenedJob, OpenJobScreen
@@ -201,7 +201,7 @@ class FitCheckScreen(Screen[None]):
             return
         text = self._session.changes_text(job, self.query_one(GpuPicker).catalogue_count)
         self.app.copy_to_clipboard(text)
-        self.app.push_screen(ShowTextScreen(text, "The changed settings"))
+        self.app.push_screen(CopiedTextScreen(text, "The changed settings"))
 
     def action_what_if(self) -> None:
         """Plot memory over the micro-batch or the sequence length."""
@@ -303,14 +303,14 @@ class FitCheckScreen(Screen[None]):
         """Show an opened job in a new form, with the place where each value was read."""
         if opened is None:
             return
-        source = opened.source
+        loaded = opened.loaded
         self._session.open(opened)
         view = self.query_one(VerdictView)
-        await self._pane.show_source(source)
-        self.query_one(GpuPicker).choose(source.job.target.gpu)
-        self.query_one("#title", Label).update(f"Fit check: would {source.job.label} fit?")
-        view.set_notes(source.notes)
-        if source.missing:
+        await self._pane.show_source(loaded)
+        self.query_one(GpuPicker).choose(loaded.job.target.gpu)
+        self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
+        view.set_notes(loaded.notes)
+        if loaded.missing:
             self._pane.focus_form()
         else:  # no field has the focus: a typed digit would overwrite a value that was read
             view.focus()

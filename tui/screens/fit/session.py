@@ -44,19 +44,19 @@ class FitSession:
     @property
     def file(self) -> Path | None:
         """The job file that the job was read from; None: there was none."""
-        return self.opened.source.file if self.opened else None
+        return self.opened.loaded.file if self.opened else None
 
     @property
     def launch(self) -> list[str] | None:
         """Words of the launch line that the job was read from; None: there was none."""
-        if self.opened is None or self.opened.source.place != "command line":
+        if self.opened is None or self.opened.loaded.place != "command line":
             return None
-        return shlex.split(self.opened.given)
+        return shlex.split(self.opened.text)
 
     def open(self, opened: OpenedJob) -> None:
         """Replace the job by one that was read from a file, a launch line or a model."""
         self.opened, self.pinned = opened, None
-        self.history.record(opened.source.job)
+        self.history.record(opened.loaded.job)
 
     def pin(self, job: Job, budget: Budget) -> None:
         """Make the job pending, in place of the version that was pinned before."""
@@ -69,8 +69,8 @@ class FitSession:
 
     def changes_text(self, job: Job, gpus: int | None) -> str:
         """Return the changed settings, as flags of vramtop and as edits of the file that was opened."""
-        source, given = (self.opened.source, self.opened.given) if self.opened else (None, "")
-        return changed_settings_text(job, source, given, gpus=gpus)
+        loaded, text = (self.opened.loaded, self.opened.text) if self.opened else (None, "")
+        return changed_settings_text(job, loaded, text, gpus=gpus)
 
     def set_board(self, board: Board) -> None:
         """Take the RAM of this machine from the latest board."""

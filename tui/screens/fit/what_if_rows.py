@@ -68,10 +68,10 @@ def axis_rows(sweep: Sweep, *, width: int, cursor: int | None = None, ascii_only
     columns = {_point_of(sweep, at, width).value: at for at in reversed((0, *range(16, width - 8, 16), width - 1))}
     words += [(at, f"{value:,}") for value, at in columns.items() if value not in (sweep.current_value, cursor)]
     for at, word in words:
-        begin = max(0, min(at, width - len(word)))
-        around = names[max(0, begin - 1) : begin + len(word) + 1]
+        start_column = max(0, min(at, width - len(word)))
+        around = names[max(0, start_column - 1) : start_column + len(word) + 1]
         if all(char == " " for char in around):
-            names[begin : begin + len(word)] = word
+            names[start_column : start_column + len(word)] = word
             marks[at] = tick
     marks[first] = here
     if cursor is not None and cursor != sweep.current_value:

@@ -142,8 +142,10 @@ def facts(sweep: Sweep, value: int) -> list[Content]:
         beyond = tight is not None and tight.value > largest.value
         more = f"; up to {tight.value:,} it is tight" if beyond and tight else ""
         end = sweep.points[-1].value
-        said = f"every {name} up to {end:,} fits" if largest.value == end else f"fits up to {name} {largest.value:,}"
-        lines.append(Content(f"{said}{more}"))
+        sentence = (
+            f"every {name} up to {end:,} fits" if largest.value == end else f"fits up to {name} {largest.value:,}"
+        )
+        lines.append(Content(f"{sentence}{more}"))
     elif tight is not None:
         lines.append(Content(f"tight up to {name} {tight.value:,}; none fits for sure"))
     else:

@@ -31,8 +31,10 @@ def check_rows(progress: "PreflightProgress", *, width: int, now: float) -> list
     rows: list[Content] = []
     for check in progress.checks:
         outcome = progress.outcomes.get(check.name)
-        waits = [_running_row(check, progress, name_width, width, now)] if outcome is None else []
-        rows += waits if outcome is None else _row(outcome, name_width, width)
+        if outcome is None:
+            rows.append(_running_row(check, progress, name_width, width, now))
+        else:
+            rows += _row(outcome, name_width, width)
     return rows
 
 
@@ -61,7 +63,7 @@ def mark_line(progress: "PreflightProgress | None", *, stale: bool = False, key:
     if progress is None:
         return Content.styled(f"preflight: not run yet · {key}", MUTED)
     if progress.problem is not None:
-        said: Content = _painted(CHECK_UNKNOWN, "? nothing is checked")
+        result: Content = _painted(CHECK_UNKNOWN, "? nothing is checked")
     else:
         outcomes = progress.worst_first
         mark = outcome_mark(outcomes[0]) if outcomes else CHECKS["skipped"]
@@ -70,9 +72,9 @@ def mark_line(progress: "PreflightProgress | None", *, stale: bool = False, key:
             or count_outcomes(outcomes, of=("pass",))
             or "nothing to check"
         )
-        said = _painted(mark, f"{mark.letter} {words}")
+        result = _painted(mark, f"{mark.letter} {words}")
     old = " (with other settings)" if stale else ""
-    return Content.assemble(("preflight: ", MUTED), said, (f"{old} · {key}", MUTED))
+    return Content.assemble(("preflight: ", MUTED), result, (f"{old} · {key}", MUTED))
 
 
 class PreflightMark(StaticLines):
@@ -121,12 +123,12 @@ def _row(outcome: CheckResult, name_width: int, width: int) -> list[Content]:
 
 def _running_row(check: Check, progress: "PreflightProgress", name_width: int, width: int, now: float) -> Content:
     """Return the row of a running check: what it waits for, and its time limit."""
-    waits = "for the machine to be read"
+    state = "for the machine to be read"
     if progress.context is not None:
-        waits = (
+        state = (
             f"{max(0.0, now - progress.started_at):.0f} of {check.timeout_seconds:.0f} s: waits for {check.waits_for}"
         )
-    text = shorten(waits, max(0, width - MARK_WIDTH - name_width - 4))
+    text = shorten(state, max(0, width - MARK_WIDTH - name_width - 4))
     name = f"  {check.name:<{name_width}}  "
     return Content.assemble(_painted(CHECK_RUNNING, _head(CHECK_RUNNING)), name, (text, MUTED))
 

@@ -27,7 +27,7 @@ from ...widgets.static_lines import StaticLines
 from .preflight_rows import PreflightMark, check_rows, summary_row
 
 _REFRESH_SECONDS = 1.0
-"""How often the waiting times of running checks are redrawn."""
+"""Interval at which the times of running checks are redrawn."""
 
 
 class PreflightScreen(Screen[None]):
@@ -70,7 +70,7 @@ class PreflightScreen(Screen[None]):
         self._check_task = self._new_task()
 
     def compose(self) -> ComposeResult:
-        """Where the job is to run, the checks, and the summary."""
+        """The machine, the checks, and the summary."""
         yield StaticLines(id="title")
         yield StaticLines(id="facts")
         with VerticalScroll(id="checks", can_focus=True):

@@ -24,12 +24,12 @@ STACK_ORDER: tuple[ComponentName, ...] = (
 )
 """Components from bottom to top: permanent memory lies below memory that comes and goes."""
 RESERVED, CARD = "─", "═"
-_CARD_COLOUR = "#ef4444"
+CARD_COLOUR = "#ef4444"
 _DARK = "#0b1220"
 _LETTER_SHARE = 0.6
 _EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
-_MAX_CARD_TO_PEAK = 2.0
+MAX_CARD_TO_PEAK = 2.0
 """A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
 _Parts = list[tuple[ComponentName, int]]
 
@@ -79,7 +79,7 @@ def step_memory(budget: Budget) -> StepMemory:
 def step_top_bytes(budget: Budget, card_bytes: int | None) -> int:
     """Return the bytes at the top of the graph: those of the GPU if the job fills enough of it, else the peak."""
     need = budget.peak.device_bytes
-    if card_bytes is not None and card_bytes <= _MAX_CARD_TO_PEAK * need:
+    if card_bytes is not None and card_bytes <= MAX_CARD_TO_PEAK * need:
         return round(max(card_bytes, need) * 1.04)
     return round(need * 1.04)
 
@@ -113,7 +113,7 @@ def step_rows(
             rows[height - 1 - y][x] = _lined(rows[height - 1 - y][x], RESERVED)
         if card is not None:
             row = rows[height - 1 - card]
-            row[x] = Cell(CARD, _CARD_COLOUR, row[x].ground)
+            row[x] = Cell(CARD, CARD_COLOUR, row[x].ground)
     return rows
 
 
@@ -123,10 +123,12 @@ def axis_rows(step: StepMemory, *, width: int) -> tuple[str, str]:
     starts = [_column(step, phase.event, width) for phase in step.phases]
     for phase, start, end in zip(step.phases, starts, [*starts[1:], width + 1], strict=True):
         marks[start] = "┬"
-        begin = start if end <= width else max(free, min(start, width - len(phase.name)))  # the last one may move left
-        name = phase.name[: max(0, end - begin - 1)]
-        names[begin : begin + len(name)] = name
-        free = begin + len(name) + 1
+        name_start = (
+            start if end <= width else max(free, min(start, width - len(phase.name)))
+        )  # the last one may move left
+        name = phase.name[: max(0, end - name_start - 1)]
+        names[name_start : name_start + len(name)] = name
+        free = name_start + len(name) + 1
     marks[_column(step, step.positions[step.peak], width)] = "▲"
     return "".join(marks), "".join(names)
 

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from vramtop.estimator.advice.config_edits import tool_edits
+from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job_file import with_changes
 from vramtop.estimator.readers import tools
 from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
 from vramtop.estimator.readers.tools import tool_registry
+from vramtop.estimator.readers.tools.shared.trainer_keys import TRAINER_KEYS
 from vramtop.estimator.readers.tools.tool_registry import all_tools, find_tool_by_config, keys_of_tool, parse_launch
 
 MADE_UP_TOOL = '''
@@ -33,7 +36,7 @@ RULES = (
 def read(program):
     settings = tool_settings(program, "recipe")
     model = settings.find("leaves")
-    program.findings.put_from(model, "model.id", model.value)
+    program.findings.record_from(model, "model.id", model.value)
     apply_rules(RULES, settings, program.findings, tool="brewer")
     return program.findings.build()
 
@@ -47,6 +50,7 @@ TOOL = Tool(
     keys=ToolKeys(settings={"training.precision": ToolKey(name="blend", values={"fp32": "strong", "bf16": "mild"})}),
 )
 '''
+TABLES = {"model": ModelSpec, "training": Training, "lora": Lora, "inference": Inference, "parallel": Parallel}
 RECIPE = "leaves: org/model\nkettle: {batch: 3}\n"
 
 
@@ -101,3 +105,12 @@ def test_names_commands_and_configurations_belong_to_one_tool_each() -> None:
     commands = [command.name for tool in all_tools() for command in tool.commands]
     assert len(set(names)) == len(names)
     assert len(set(commands)) == len(commands)
+
+
+@pytest.mark.parametrize("name", [*(tool.name for tool in all_tools()), *TRAINER_KEYS])
+def test_names_for_edits_stand_for_keys_and_values_of_a_job(name: str) -> None:
+    for key, setting in keys_of_tool(name).settings.items():
+        table, _, field = key.partition(".")
+        assert field in TABLES[table].__struct_fields__
+        for value in setting.values or ():
+            assert with_changes(Job(), {key: value}, where="the test") is not None

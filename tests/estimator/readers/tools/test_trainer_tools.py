@@ -1,6 +1,5 @@
 """Tools built on transformers' Trainer: configuration file, launch line and worker give the same job."""
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,21 +7,10 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.readers.config_file import read_config_file
-from vramtop.estimator.readers.launch_line import read_launch
 from vramtop.estimator.readers.source.evidence import JobReading
 
 Read = Callable[..., JobReading]
 WORKER = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Read:
-    """Return a function that reads a launch line in the test's folder, with a given environment."""
-
-    def read_line(line: str, **environ: str) -> JobReading:
-        return read_launch(shlex.split(line), environ=environ, cwd=tmp_path, versions={"transformers": "5.2.0"})
-
-    return read_line
 
 
 def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
