@@ -122,7 +122,7 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.quantization and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
-    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job.job)):
+    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, which each forward pass creates again; the formula "
             "does not count those."

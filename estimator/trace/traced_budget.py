@@ -94,13 +94,10 @@ def traced_budget(
     peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl)
     resolved = resolve_job(job)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
+    parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
         job=job,
-        model=ModelFacts(
-            parameters=trace.parameters - (trace.trainable if job.lora else 0),  # peft's adapters are among them
-            trainable_parameters=trace.trainable,
-            count="exact",
-        ),
+        model=ModelFacts(parameters=parameters, trainable_parameters=trace.trainable, count="exact"),
         method="traced",
         phases=phases,
         peak=peak,
