@@ -1,10 +1,9 @@
 """Find the likely causes of a divergence: the observations of a process, passed to the estimator's cause search."""
 
 from collections.abc import Callable, Collection
-from dataclasses import fields
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Counters, Divergence, Observation, explain_divergence
+from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
 from vramtop.estimator.job.job import Job
 
 from ..snapshot.snapshot import GpuProcess
@@ -34,14 +33,7 @@ def diagnose(
         now_bytes=now,
         loading=comparison.phase == "loading" and comparison.status != "out_of_memory",
         at_least=comparison.status == "out_of_memory",
-        counters=_counters(process),
+        counters=process.counters if process else None,
         assumed=assumed,
     )
     return explain_divergence(budget, observation, estimate)
-
-
-def _counters(process: GpuProcess | None) -> Counters | None:
-    counters = process.counters if process else None
-    if counters is None:
-        return None
-    return Counters(**{field.name: getattr(counters, field.name) for field in fields(Counters)})
