@@ -140,9 +140,7 @@ class RendezvousCheck(Check):
         address, port = context.environ.get("MASTER_ADDR"), context.environ.get("MASTER_PORT")
         if not address:
             if context.several_machines:
-                advice = (
-                    "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; it is not checked)"
-                )
+                advice = "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; it is not checked)"
                 return self.inconclusive("several machines, and MASTER_ADDR is not set", advice)
             return self.skips("MASTER_ADDR is not set: the launcher chooses")
         try:
