@@ -11,7 +11,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.gpu_rows import committed_bytes
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fit.device_capacity import device_capacities
+from vramtop.monitor.fit.device_capacity import commit, device_capacities
 from vramtop.monitor.fit.fit_check import check_fit
 from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
 
@@ -20,7 +20,9 @@ Gpus = Callable[..., GpuReading]
 Snap = Callable[..., Snapshot]
 
 
-def test_each_mig_device_is_a_room_and_its_gpu_is_none(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
+def test_each_mig_device_is_a_device_and_its_gpu_is_none(
+    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
+) -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
     assert [(device.label, device.cuda_device, device.available_bytes) for device in devices[:3]] == [
         ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
@@ -36,6 +38,16 @@ def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, m
     assert [device.available_bytes for device in devices] == [33 * GIB, 33 * GIB, 18 * GIB]
 
 
+def test_committing_later_counts_as_much_as_from_the_start(
+    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
+) -> None:
+    snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1)])
+    shared, _, small, whole = before = device_capacities(snapshot, {(0, 3): GIB})
+    after = commit(before, [(shared, 2 * GIB), (small, 3 * GIB), (whole, 5 * GIB)])
+    assert after == device_capacities(snapshot, {(0, 3): 3 * GIB, (0, 9): 3 * GIB, 1: 5 * GIB})
+    assert after[1].committed_bytes == 3 * GIB  # it shares the memory of the first
+
+
 @pytest.mark.parametrize(
     ("only", "labels"),
     [
@@ -45,7 +57,7 @@ def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, m
         ([], []),
     ],
 )
-def test_rooms_are_chosen_by_gpu_and_by_device(
+def test_devices_are_chosen_by_gpu_and_by_device(
     make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus, only: list[int | str], labels: list[str]
 ) -> None:
     devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
