@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from ..job.gpu_catalogue import Gpu
-from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
+from ..job.resolved_job import ResolvedJob
 from ..job.version_rules import version_assumptions
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
@@ -17,26 +16,26 @@ _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""
 
 
-def assumptions(job: Job, arch: Architecture | None, gpu: Gpu | None) -> tuple[str, ...]:
+def assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> tuple[str, ...]:
     """Return the assumptions of an estimate, one sentence each.
 
     Args:
         job: the job.
-        arch: the model's shape; None: its config does not tell, and only what holds for all models is stated.
+        arch: the model's shape; None: unknown, so that only what holds for all models is stated.
         gpu: the GPU; None: a Hopper GPU.
     """
-    return tuple(_assumptions(resolve_job(job), arch, gpu))
+    return tuple(_assumptions(job, arch, gpu))
 
 
-def warnings(job: Job, arch: Architecture | None, inventory: Inventory | None) -> tuple[str, ...]:
+def warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory | None) -> tuple[str, ...]:
     """Return what may make the figure wrong, or the run fail for another reason, one sentence each.
 
     Args:
         job: the job.
-        arch: the model's shape; None: its config does not tell.
+        arch: the model's shape; None: unknown.
         inventory: the parameters that the figure rests on; None: the step itself was run.
     """
-    return tuple(_warnings(resolve_job(job), arch, inventory))
+    return tuple(_warnings(job, arch, inventory))
 
 
 def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> Iterator[str]:
@@ -123,7 +122,7 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.quantization and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
-    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job.job)):
+    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, which each forward pass creates again; the formula "
             "does not count those."

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from .frameworks import FRAMEWORKS
 from .job import Job, Software
+from .strategies import STRATEGIES
 
 
 class VersionRules(Struct, frozen=True, kw_only=True, eq=False):
@@ -108,7 +109,7 @@ def version_assumptions(job: Job) -> Iterator[str]:
         yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
     if rules.leaves_loss_to_eager and "torchtitan" in libraries and training.compile:
         yield f"torchtitan {software.torchtitan}: the loss is not compiled."
-    if rules.gathers_with_root and "torchtitan" in libraries and job.parallel.strategy == "fsdp2":
+    if rules.gathers_with_root and "torchtitan" in libraries and STRATEGIES[job.parallel.strategy].fsdp2:
         yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
 
 

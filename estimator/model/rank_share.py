@@ -6,9 +6,9 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from ..common.errors import InputError
-from ..job.frameworks import FRAMEWORKS
-from ..job.job import Job, Parallel
-from ..job.quantization import quantization, quantized_bytes
+from ..job.job import Parallel
+from ..job.quantization import quantized_bytes
+from ..job.resolved_job import ResolvedJob
 from .lora import adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
 
@@ -96,7 +96,7 @@ class Stage:
         return {}
 
 
-def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
+def stages(job: ResolvedJob, inventory: Inventory) -> tuple[Stage, ...]:
     """Return every pipeline stage, in order.
 
     Raises:
@@ -105,15 +105,14 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     count = job.parallel.pipeline
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
-    training, framework = job.training, FRAMEWORKS[job.training.framework]
     partitioning = _Partitioning(
         parallel=job.parallel,
         adapters=adapter_groups(inventory, job) if job.lora else None,
-        quantization=quantization(job.lora),
-        trains=training.mode == "train",
-        quantizes_head=framework.quantizes_head,
-        by_plan=framework.tensor_parallel_plan,
-        accumulation=training.gradient_accumulation if count > 1 else 1,
+        quantization=job.quantization,
+        trains=job.trains,
+        quantizes_head=job.framework.quantizes_head,
+        by_plan=job.framework.tensor_parallel_plan,
+        accumulation=job.training.gradient_accumulation if count > 1 else 1,
     )
     return _stages(inventory, partitioning)
 

@@ -12,6 +12,7 @@ from ..formula.assumptions import assumptions, warnings
 from ..formula.cuda_overhead import context_bytes, nccl_bytes, workspace_bytes
 from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
+from ..job.resolved_job import resolve_job
 from ..job.version_rules import version_rules
 from ..model.architecture import Architecture
 from ..model.find_config import ResolvedModel
@@ -70,7 +71,7 @@ def traced_budget(
     Args:
         job: the job.
         model: its config.
-        arch: its shape; None: its config does not tell.
+        arch: its shape; None: unknown.
         gpu: the GPU, for CUDA's own memory; None: a Hopper GPU.
         memory_bytes: total memory, if it is not that of ``gpu``, or the GPU is unknown.
         python: the interpreter with torch and transformers; None: searched for.
@@ -91,25 +92,23 @@ def traced_budget(
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
     peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl)
+    resolved = resolve_job(job)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
+    parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
         job=job,
-        model=ModelFacts(
-            parameters=trace.parameters - (trace.trainable if job.lora else 0),  # peft's adapters are among them
-            trainable_parameters=trace.trainable,
-            count="exact",
-        ),
+        model=ModelFacts(parameters=parameters, trainable_parameters=trace.trainable, count="exact"),
         method="traced",
         phases=phases,
         peak=peak,
         steady_device_bytes=peak.device_bytes,
         assumptions=(
             f"Two steps were traced with {versions}.",
-            *assumptions(job, arch, gpu),
+            *assumptions(resolved, arch, gpu),
             *allocator_assumptions(variable, reserved),
         ),
         warnings=(
-            *warnings(job, arch, None),
+            *warnings(resolved, arch, None),
             *allocator_warnings(on_gpu, trace.reserved.peak + overhead.workspace, capacity),
         ),
         largest=trace.peak_tensors,

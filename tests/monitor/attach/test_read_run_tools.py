@@ -1,13 +1,10 @@
 """Attaching to training tools: their true command lines, environments and files, in stand-in programs."""
 
 import base64
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,37 +92,13 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def run(tmp_path: Path, site: Site) -> Iterator[Run]:
-    """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
-    started: list[subprocess.Popen[str]] = []
+def run(start: Callable[..., int], site: Site) -> Run:
+    """Starts a command that finds the packages of ``site``."""
 
-    def start(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
-        inherited = {name: value for name, value in os.environ.items() if name not in ("HF_HOME", "WORLD_SIZE")}
-        process = subprocess.Popen(
-            list(command),
-            cwd=tmp_path,
-            env={**inherited, "PYTHONPATH": str(site.packages), **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        said = ""
-        while said.count("ready") < ready:
-            letter = process.stdout.read(1)
-            assert letter, said
-            said += letter
-        return process.pid
+    def start_with_packages(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
+        return start(list(command), ready=ready, PYTHONPATH=str(site.packages), **environ)
 
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
+    return start_with_packages
 
 
 def run_processes(pid: int) -> list[int]:

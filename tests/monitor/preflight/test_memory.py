@@ -135,10 +135,10 @@ def test_the_hosts_memory(make_context: MakeContext, gib: int | None, ranks: int
     asked = job("bf16-mixed", parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(asked)
     context = make_context(asked, quick_budget=lambda: budget)
-    room = None if gib is None else HostRam(available_bytes=gib * GIB)
-    found = HostMemoryCheck().run(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room)))
+    host = None if gib is None else HostRam(available_bytes=gib * GIB)
+    found = HostMemoryCheck().run(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host)))
     assert found.status == status
-    one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room), local_ranks=1)
+    one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host), local_ranks=1)
     assert ranks == 1 or HostMemoryCheck().run(one).status == "pass"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
@@ -56,10 +57,7 @@ async def test_a_screenshot_lies_where_vramtop_was_started(
     app = make_app()
     async with app.run_test() as pilot:
         app.action_screenshot()
-        for _ in range(100):
-            if app._notifications:
-                break
-            await pilot.pause(0.05)
+        await until_shown(pilot, lambda: app._notifications)
         assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from textual.app import App
+from screen_host import ScreenHost
 from textual.screen import Screen
 from textual.widgets import Input, OptionList
 from waiting import until_shown
@@ -28,17 +28,6 @@ from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.step.screen import StepScreen
 
 UNTRACED = "The step was not traced: lion cannot be traced."
-
-
-class Host(App[None]):
-    """Shows one screen."""
-
-    def __init__(self, screen: Screen[None]) -> None:
-        super().__init__()
-        self.shown = screen
-
-    async def on_mount(self) -> None:
-        await self.push_screen(self.shown)
 
 
 @pytest.fixture
@@ -86,7 +75,7 @@ async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_wat
     training, watchlist, estimate_forty, board
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
@@ -111,7 +100,7 @@ async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_wat
 
 async def test_a_found_value_can_be_corrected(training, watchlist, estimate_forty, board):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
@@ -122,7 +111,7 @@ async def test_a_found_value_can_be_corrected(training, watchlist, estimate_fort
 
 
 async def test_what_the_user_filled_in_is_still_there_the_next_time(training, watchlist, estimate_forty):
-    app = Host(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
+    app = ScreenHost(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
         await pilot.press(*"512")
@@ -136,13 +125,13 @@ async def test_what_the_user_filled_in_is_still_there_the_next_time(training, wa
 
 async def test_what_the_user_filled_in_is_remembered_by_the_command_line(training, estimate_forty):
     screen = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         run = run_key(read_run(training.pid))
         await until_shown(pilot, lambda: [answer.value for answer in SavedAnswers().load(run).values()] == [512])
     again = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
-    async with Host(again).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(again).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
         assert "you, on 20" in text_of(again, "#row-training-sequence_length .remark")
@@ -154,7 +143,7 @@ async def test_what_the_user_filled_in_is_remembered_by_the_command_line(trainin
 async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimate_forty):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
         assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
         screen.query_one("#row-training-micro_batch Input", Input).focus()
@@ -165,7 +154,7 @@ async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimat
 
 async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         screen.query_one("#row-lora Choice").focus()
@@ -181,7 +170,7 @@ async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist,
     (tmp_path / "file").write_text("")
     answers = SavedAnswers(tmp_path / "file" / "answers.json")
     screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
@@ -213,7 +202,7 @@ async def test_all_ranks_stand_side_by_side_and_another_run_is_a_key_away(
     training, watchlist, estimate_forty, two_runs
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         assert screen.query_one(RankTable).row_count == 2
         assert "1 other  ▲ OVER" in text_of(screen, "#title")
@@ -234,7 +223,7 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
 ):
     watchlist.is_running = lambda key: key[0] == training.pid
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         screen.show_board(two_runs(None, None, 41))
         assert "ended" in text_of(screen, "#bars")
@@ -249,7 +238,7 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
 async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, watchlist, estimate_forty, board):
     known: dict = {}
     screen = AttachScreen(watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
@@ -278,7 +267,7 @@ async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlis
     )
     board = two_runs(40, 61, 41, counters=counters)
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=999_999_000)
-    async with Host(screen).run_test(size=(160, 50)) as pilot:
+    async with ScreenHost(screen).run_test(size=(160, 50)) as pilot:
         await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
         assert "tensors take 50.0 GiB" in text_of(screen, "#why")
         bars = text_of(screen, "#bars")
@@ -292,7 +281,7 @@ async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlis
 
 async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty, two_runs):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
         await pilot.press("minus", "minus")
         assert "last 15 min" in text_of(screen, "#legend")
@@ -305,7 +294,7 @@ async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty
 async def test_with_little_room_the_settings_are_a_key_away(training, watchlist, estimate_forty, board):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
-    async with Host(screen).run_test(size=(80, 24)) as pilot:
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
         shown = lambda: [screen.query_one(name).display for name in ("#settings", "#memory")]  # noqa: E731 - short
         assert shown() == [False, True]
@@ -318,7 +307,7 @@ async def test_with_little_room_the_settings_are_a_key_away(training, watchlist,
 
 async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
@@ -335,7 +324,7 @@ async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(t
 
 async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchlist, estimate_forty, board):
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         assert screen.query_one(OptionList).option_count == 1
@@ -349,7 +338,7 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
     source = replace(board.snapshot.source, kind="demo")
     recorded = replace(board, snapshot=replace(board.snapshot, source=source))
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(recorded)
         await pilot.press("tab", "enter")
@@ -362,7 +351,7 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await pilot.press(*str(ended.pid), "enter")
         await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#failure"))
         assert screen.query_one(Input).has_focus
@@ -373,21 +362,21 @@ async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimat
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
     screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#failure"))
 
 
 @pytest.mark.parametrize("typed", ["abc", "-1", ""])
 async def test_a_pid_that_is_none_is_one_sentence(watchlist, estimate_forty, typed):
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await pilot.press(*typed, "enter")
         assert "pid" in text_of(screen, "#failure")
 
 
 async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(80, 24)) as pilot:
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
@@ -400,7 +389,7 @@ async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(
 ):
     unread = replace(make_gpu(0, used_bytes=None, free_bytes=None), processes=None)
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
@@ -425,7 +414,7 @@ async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
         return replace(estimate_forty(job), method="exact", assumptions=(UNTRACED,))
 
     screen = AttachScreen(watchlist, estimate=estimate_forty, refine=refine, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))

@@ -3,7 +3,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from textual.app import App
+from screen_host import ScreenHost, screen_lines
 from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Input, Select
@@ -27,21 +27,6 @@ from vramtop.tui.widgets.choice import Choice
 
 MODEL = "Llama-3.1-8B"
 START = Job(model=ModelSpec(id=MODEL))
-
-
-class Host(App[None]):
-    """Shows one screen, and remembers what it has to say."""
-
-    def __init__(self, screen: FitCheckScreen) -> None:
-        super().__init__()
-        self.shown = screen
-        self.said: list[str] = []
-
-    def notify(self, message: str, **_: object) -> None:
-        self.said.append(message)
-
-    async def on_mount(self) -> None:
-        await self.push_screen(self.shown)
 
 
 @pytest.fixture
@@ -89,7 +74,7 @@ async def retype(pilot: Pilot[None], screen: FitCheckScreen, key: str, text: str
 
 async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
@@ -102,12 +87,12 @@ async def test_typing_a_micro_batch_changes_the_verdict(watchlist, estimate, boa
 @pytest.mark.parametrize("width", [80, 100, 120])
 async def test_values_and_phases_are_whole_at_usual_widths(watchlist, estimate, board, width):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(width, 60)) as pilot:
+    async with ScreenHost(screen).run_test(size=(width, 60)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "total" in text_of(screen, "#answer"))
         await pilot.pause()
-        lines = [strip.text for strip in screen._compositor.render_strips()]
+        lines = screen_lines(pilot.app)
         (framework,) = (line for line in lines if "  framework" in line)
         assert "transformers" in framework
         (heads,) = (line for line in lines if "GiB     " in line and "loading" in line)
@@ -116,7 +101,7 @@ async def test_values_and_phases_are_whole_at_usual_widths(watchlist, estimate, 
 
 async def test_a_new_board_changes_the_verdict(watchlist, board, make_snapshot, make_gpu, make_process):
     screen = FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
@@ -126,7 +111,7 @@ async def test_a_new_board_changes_the_verdict(watchlist, board, make_snapshot, 
 
 async def test_a_wrong_value_is_said_under_its_field_and_the_last_verdict_is_marked_as_old(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         view = screen.query_one(VerdictView)
@@ -144,7 +129,7 @@ async def test_a_wrong_value_is_said_under_its_field_and_the_last_verdict_is_mar
 
 async def test_an_unknown_model_is_said_under_the_model(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "model.id", "nope")
         await until_shown(pilot, lambda: "did you mean" in error_under(screen, "model.id"))
         await pilot.press("f2")
@@ -153,7 +138,7 @@ async def test_an_unknown_model_is_said_under_the_model(watchlist, estimate, boa
 
 async def test_the_model_is_completed_while_it_is_typed(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.press(*"llama-3.1")
         await until_shown(pilot, lambda: screen.query_one("#row-model-id Input", Input)._suggestion != "")
         await until_shown(
@@ -166,13 +151,13 @@ async def test_the_model_is_completed_while_it_is_typed(watchlist, estimate, boa
 
 async def test_without_a_model_the_screen_asks_for_one(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await until_shown(pilot, lambda: "type a model" in text_of(screen, "#problem"))
 
 
 async def test_p_types_in_a_field_and_pins_outside_of_one(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         screen.query_one("#row-lora-targets Input", Input).focus()
         await pilot.press("p")
@@ -185,7 +170,7 @@ async def test_p_types_in_a_field_and_pins_outside_of_one(watchlist, estimate, b
 @pytest.mark.parametrize("way", ["key", "mouse"])
 async def test_pinning_works_by_key_and_by_mouse(watchlist, estimate, board, way):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         await (pilot.press("f2") if way == "key" else pilot.click("#pin"))
         assert watchlist.pending() == (START,)
@@ -193,7 +178,7 @@ async def test_pinning_works_by_key_and_by_mouse(watchlist, estimate, board, way
 
 async def test_choices_and_words_reach_the_job(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         assert not row(screen, "lora.rank").display
         row(screen, "lora").query_one(Choice).focus()
         await pilot.press("enter", "down", "down", "enter")
@@ -219,7 +204,7 @@ async def test_the_better_figure_replaces_the_quick_one_and_is_kept_when_pinned(
         return dataclasses.replace(make_budget(job, device=12), method="exact")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "from the shape" in text_of(screen, "#answer"))
@@ -242,7 +227,7 @@ async def test_a_slow_answer_does_not_overwrite_a_newer_one(watchlist, board, ma
         return make_budget(job, device=10 * job.training.micro_batch)
 
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await retype(pilot, screen, "training.micro_batch", "2")
@@ -257,7 +242,7 @@ async def test_a_slow_answer_does_not_overwrite_a_newer_one(watchlist, board, ma
 async def test_a_quick_answer_that_comes_late_does_not_replace_the_exact_one(watchlist, board, make_budget):
     exact = dataclasses.replace(make_budget(START, device=12), method="exact")
     screen = FitCheckScreen(watchlist, estimate=watchlist.estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: screen.query_one(VerdictView).budget is not None)
         view = screen.query_one(VerdictView)
         view.set_budget(exact)
@@ -267,7 +252,7 @@ async def test_a_quick_answer_that_comes_late_does_not_replace_the_exact_one(wat
 
 async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: "no GPU here" in text_of(screen, "#answer"))
         screen.query_one("#card", Select).value = "t4"
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
@@ -281,7 +266,7 @@ async def test_without_gpus_a_card_of_the_catalogue_is_chosen(watchlist, estimat
 async def test_a_job_for_a_card_begins_on_that_card(watchlist, estimate, board):
     aimed = Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=3), target=Target(gpu="h100-80gb"))
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=aimed)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await pilot.pause()
         assert screen.job == aimed
 
@@ -289,7 +274,7 @@ async def test_a_job_for_a_card_begins_on_that_card(watchlist, estimate, board):
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (200, 60)])
 async def test_the_verdict_can_be_seen_at_every_size(watchlist, estimate, board, size):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=size) as pilot:
+    async with ScreenHost(screen).run_test(size=size) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: "FITS" in text_of(screen, "#answer"))
@@ -316,7 +301,7 @@ def settled(screen: FitCheckScreen) -> bool:
 
 async def test_a_suggestion_is_applied_in_four_ways_and_taken_back(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         for way in ("digit", "alt", "enter", "mouse"):
@@ -342,7 +327,7 @@ async def test_a_suggestion_is_applied_in_four_ways_and_taken_back(watchlist, es
 
 async def test_what_a_mac_makes_of_alt_and_a_digit_applies_in_a_field_too(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: suggested(screen))
@@ -354,7 +339,7 @@ async def test_what_a_mac_makes_of_alt_and_a_digit_applies_in_a_field_too(watchl
 
 async def test_typing_is_undone_field_by_field(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         await retype(pilot, screen, "training.micro_batch", "12")
         await retype(pilot, screen, "training.sequence_length", "512")
@@ -368,7 +353,7 @@ async def test_typing_is_undone_field_by_field(watchlist, estimate, board):
 
 async def test_suggestions_are_not_for_settings_that_make_no_sense(watchlist, estimate, board, large):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=large)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         await until_shown(pilot, lambda: suggested(screen))
@@ -380,7 +365,7 @@ async def test_a_launch_line_of_several_lines_is_pasted_and_opened(watchlist, es
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from transformers import Trainer\n")
     screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("f3")
         await until_shown(pilot, lambda: isinstance(app.screen, OpenJobScreen))
@@ -406,7 +391,7 @@ async def test_a_launch_line_pasted_into_the_models_field_is_opened(watchlist, e
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("from transformers import Trainer\n")
     screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = Host(screen)
+    app = ScreenHost(screen)
     line = f"python train.py --model_name_or_path {MODEL} --per_device_train_batch_size 3 --output_dir o"
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -417,7 +402,7 @@ async def test_a_launch_line_pasted_into_the_models_field_is_opened(watchlist, e
 
 async def test_what_cannot_be_opened_is_said_under_the_field(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f3", *"none.yaml", "enter")
         await until_shown(pilot, lambda: "no such file" in str(app.screen.query_one("#failure").render()))
@@ -429,7 +414,7 @@ async def test_what_cannot_be_opened_is_said_under_the_field(watchlist, estimate
 async def test_a_job_is_saved_and_nothing_is_replaced_unasked(watchlist, estimate, board, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f8", "enter")
@@ -448,7 +433,7 @@ async def test_a_job_is_saved_and_nothing_is_replaced_unasked(watchlist, estimat
 
 async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "2")
         await pilot.press("f9")
@@ -460,7 +445,7 @@ async def test_the_changed_flags_are_copied_and_shown(watchlist, estimate, board
 
 async def test_a_value_is_found_on_the_plot_and_taken(watchlist, estimate, board):
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         screen.show_board(board)
@@ -480,13 +465,13 @@ async def test_a_value_is_found_on_the_plot_and_taken(watchlist, estimate, board
 
 async def test_without_a_model_it_is_said_why_nothing_happens(watchlist, estimate):
     screen = FitCheckScreen(watchlist, estimate=estimate)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(80, 24)) as pilot:
         for key in ("f2", "f5", "f7", "f8"):
-            app.said.clear()
+            app.notices.clear()
             await pilot.press(key)
             assert app.screen is screen
-            assert "type a model" in app.said[-1]
+            assert "type a model" in app.notices[-1]
 
 
 async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board, make_budget):
@@ -497,7 +482,7 @@ async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board,
         return dataclasses.replace(make_budget(job, device=12), method="traced")
 
     screen = FitCheckScreen(watchlist, estimate=estimate, refine=refine, initial=START)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
@@ -513,7 +498,7 @@ async def test_a_traced_figure_says_what_it_replaced(watchlist, estimate, board,
 async def test_a_job_that_waits_is_replaced_when_it_is_pinned_again(watchlist, estimate, board):
     watchlist.add_pending(START)
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, pinned=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "2")
         await until_shown(pilot, lambda: settled(screen))
         await pilot.press("f2")
@@ -525,7 +510,7 @@ async def test_jobs_that_wait_have_their_room_before_this_one(watchlist, estimat
     screen = FitCheckScreen(
         watchlist, estimate=estimate, initial=Job(model=ModelSpec(id=MODEL), training=Training(micro_batch=6))
     )
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(watchlist.update(board.snapshot))
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))
@@ -535,7 +520,7 @@ async def test_models_in_the_cache_are_suggested(watchlist, estimate, tmp_path, 
     (tmp_path / "models--acme--rocket-9b").mkdir()
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         box = screen.query_one("#row-model-id Input", Input)
         await until_shown(pilot, lambda: any("acme/rocket-9b" in name for name in row(screen, "model.id")._models))
         await pilot.press(*"acme/")
@@ -546,7 +531,7 @@ async def test_folders_are_completed(watchlist, estimate, tmp_path, monkeypatch)
     (tmp_path / "checkpoints" / "mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     screen = FitCheckScreen(watchlist, estimate=estimate)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         box = screen.query_one("#row-model-id Input", Input)
         await pilot.press(*"./check")
         await until_shown(pilot, lambda: box._suggestion == "./checkpoints")
@@ -555,7 +540,7 @@ async def test_folders_are_completed(watchlist, estimate, tmp_path, monkeypatch)
 async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
     kept: list[Job] = []
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START, on_close=kept.append)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
         await retype(pilot, screen, "training.micro_batch", "5")
         await pilot.press("escape")
@@ -566,7 +551,7 @@ async def test_closing_the_screen_keeps_what_was_typed(watchlist, estimate):
 async def test_room_promised_to_a_job_about_to_start_is_not_there(estimate, board):
     watchlist = Watchlist(estimate=estimate, reserved_bytes=lambda _: {0: 40 << 30, 1: 70 << 30})
     screen = FitCheckScreen(watchlist, estimate=estimate, initial=START)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(watchlist.update(board.snapshot))
         await until_shown(pilot, lambda: "DOES NOT FIT" in text_of(screen, "#answer"))

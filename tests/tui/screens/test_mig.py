@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from rich.cells import cell_len
+from screen_host import screen_lines
+from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -69,15 +71,8 @@ def open_app(scripted_source: Make, make_watchlist: Make) -> Callable[[Sequence[
 
 
 async def settle(pilot: Any) -> None:
-    for _ in range(100):
-        await pilot.pause(0.02)
-        if pilot.app.board is not None:
-            break
+    await until_shown(pilot, lambda: pilot.app.board is not None)
     await pilot.pause()
-
-
-def lines_of(app: VramtopApp) -> list[str]:
-    return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30)])
@@ -87,7 +82,7 @@ async def test_every_device_has_a_line_below_its_gpu(
     app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        lines = lines_of(app)
+        lines = screen_lines(app)
         assert all(cell_len(line) == size[0] for line in lines)
         listed = [line.plain for line in app.screen.query_one(GpuRows).lines]
         assert [line[1:].split("  ")[0].split("█")[0].split("'")[0].strip() for line in listed] == [
@@ -147,11 +142,8 @@ async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
 
         async def show(*mig: MigReading, at: float) -> list[str]:
             app._sampler._source.snapshots = [make_snapshot([replace(whole, mig=mig or None), *others], time=at)]
-            for _ in range(100):
-                await pilot.pause(0.02)
-                if app.board.snapshot.time == at:
-                    break
-            await pilot.pause(0.1)
+            await until_shown(pilot, lambda: app.board.snapshot.time == at)
+            await pilot.pause()
             return [line.plain[:6].rstrip() for line in rows.lines]
 
         assert await show(*whole.mig, at=2_000.5) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from screen_host import ScreenHost, screen_lines
 from textual.app import App, ComposeResult
 from textual.screen import Screen
 from textual.widgets import Input
@@ -71,17 +72,6 @@ class Says(Check):
         return self._result(self.status, self.found, self.advice)
 
 
-class Host(App[None]):
-    """Shows one screen."""
-
-    def __init__(self, screen: Screen[None]) -> None:
-        super().__init__()
-        self.shown = screen
-
-    async def on_mount(self) -> None:
-        await self.push_screen(self.shown)
-
-
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[[PreflightRequest], CheckContext]:
     def read(subject: PreflightRequest) -> CheckContext:
@@ -110,7 +100,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def lines(app: App[Any]) -> list[str]:
-    return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+    return [line.rstrip() for line in screen_lines(app)]
 
 
 def text(app: App[Any]) -> str:
@@ -129,7 +119,7 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
     done: list[PreflightProgress] = []
     slow = Says("Slow", "failure", found="it is not there", advice="put it there", go=go)
     screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), on_done=done.append)
-    async with Host(screen).run_test(size=size) as pilot:
+    async with ScreenHost(screen).run_test(size=size) as pilot:
         await until_shown(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
         assert [name for _, _, name in rows(pilot.app)] == ["First", "Second", "Slow", "Third"]
         assert rows(pilot.app)[2] == ["…", "running", "Slow"]
@@ -153,7 +143,7 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
 async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make_screen):
     never = threading.Event()
     hangs = Says("Hangs", go=never)
-    async with Host(make_screen(hangs, Says("Quick"))).run_test() as pilot:
+    async with ScreenHost(make_screen(hangs, Says("Quick"))).run_test() as pilot:
         await until_shown(pilot, lambda: "1 of 2 checks done" in text(pilot.app))
         hangs.go, hangs.found = None, "answers now"
         await pilot.press("r")
@@ -168,7 +158,7 @@ async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make
 async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(make_screen):
     never = threading.Event()
     hangs, done = Says("Hangs", go=never), []
-    async with Host(make_screen(hangs, Says("Quick"), on_done=done.append)).run_test() as pilot:
+    async with ScreenHost(make_screen(hangs, Says("Quick"), on_done=done.append)).run_test() as pilot:
         await until_shown(pilot, lambda: bool(hangs.scopes))
         await pilot.press("escape")
         await until_shown(pilot, lambda: not isinstance(pilot.app.screen, PreflightScreen))
@@ -186,7 +176,7 @@ async def test_settings_that_make_no_sense_are_said_in_one_sentence():
         raise InputError("lora.targets: no module of this model is called [nope]")
 
     screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[Says("First")])
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await until_shown(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
         assert not rows(pilot.app)
@@ -194,7 +184,7 @@ async def test_settings_that_make_no_sense_are_said_in_one_sentence():
 
 async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
     checks = [Says(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
-    async with Host(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
+    async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
         assert "Check7" not in text(pilot.app)
@@ -208,7 +198,7 @@ async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_wor
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
     screen = PreflightScreen(PreflightRequest(job=job, devices=ROOMS))
-    async with Host(screen).run_test(size=(120, 50)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 50)) as pilot:
         await until_shown(pilot, lambda: screen.progress is not None and screen.progress.done)
         await pilot.pause()
         assert screen.progress is not None
@@ -255,7 +245,7 @@ async def test_p_says_so_where_no_job_waits(open_app):
 
 async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no_network, make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         await pilot.press("f12")
         await until_shown(pilot, lambda: "on 1 × H100" in text(pilot.app) and "elsewhere" in text(pilot.app))
@@ -272,7 +262,7 @@ async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
         "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
     )
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
 
         async def opens(text: str) -> None:
             await pilot.press("f3")
@@ -296,7 +286,7 @@ async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
 
 async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
-    async with Host(screen).run_test(size=(120, 40), notifications=True) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("f12")
         await until_shown(pilot, lambda: "There is no job to check" in text(pilot.app))
@@ -357,7 +347,7 @@ async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked
             pressed.append("preflight")
 
     screen = WithMark()
-    async with Host(screen).run_test(size=(80, 24)) as pilot:
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: not run yet · F12"
         mark = screen.query_one(PreflightMark)

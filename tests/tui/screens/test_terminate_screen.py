@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from screen_host import screen_text
 from textual.widgets import Button
 from waiting import until_shown
 
@@ -103,10 +104,6 @@ async def ask(pilot: Any) -> TerminateScreen:
     return pilot.app.screen
 
 
-def screen_text(app: VramtopApp) -> str:
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
-
-
 def footer_text(app: VramtopApp) -> str:
     return screen_text(app).splitlines()[-1]
 
@@ -143,7 +140,7 @@ async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("space")
-        await pilot.pause(0.3)
+        await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
         await ask(pilot)
         assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))

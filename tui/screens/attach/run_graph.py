@@ -2,7 +2,7 @@
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows
+from ...widgets.cell_rows import CellRows, with_axes
 from .run_graph_rows import RunGraphData, axis_rows, key_cells, run_graph_rows
 
 _AXIS_ROWS = 2
@@ -43,8 +43,7 @@ class RunGraph(CellRows):
         inner = max(0, width - len(labels[0]) - 2 * bool(key))
         ground = self.background_colors[1].hex6
         drawn = run_graph_rows(data, width=inner, height=height, ground=ground, letters_only=letters)
-        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
-        for row, cell in zip(rows, key, strict=False):
+        for row, cell in zip(drawn, key, strict=False):
             row += [Cell(" "), cell]
         below = axis_rows(data, width=inner, end=self._end)
-        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])
+        self._keep(with_axes(labels, drawn, below))

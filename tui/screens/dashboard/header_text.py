@@ -103,7 +103,7 @@ def _planning_lines(board: Board) -> list[Content]:
     faults = board.snapshot.faults
     lines = [] if faults else _alarm_lines("no GPU was found here", 80)
     if board.snapshot.source.kind == "nvml":
-        words = " f checks a job against a GPU of your choice; --demo plays a recording"
+        words = " f checks a job against any GPU model; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
     return lines
 

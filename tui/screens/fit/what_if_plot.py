@@ -2,9 +2,8 @@
 
 from vramtop.estimator.common.sizes import GIB
 
-from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows
+from ...widgets.cell_rows import CellRows, with_axes
 from .sweep import Sweep
 from .what_if_rows import axis_rows, plot_top, what_if_rows
 
@@ -38,5 +37,4 @@ class WhatIfPlot(CellRows):
             sweep, width=inner, height=height, top=top, cursor=self._cursor, ascii_only=self._ascii_only
         )
         below = axis_rows(sweep, width=inner, cursor=self._cursor, ascii_only=self._ascii_only)
-        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
-        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])
+        self._keep(with_axes(labels, drawn, below))

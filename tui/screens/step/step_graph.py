@@ -2,9 +2,8 @@
 
 from vramtop.estimator.budget.budget import Budget
 
-from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows
+from ...widgets.cell_rows import CellRows, with_axes
 from .step_graph_rows import axis_rows, step_memory, step_rows, step_top_bytes
 
 _AXIS_ROWS = 2
@@ -47,5 +46,4 @@ class StepGraph(CellRows):
             step, width=inner, height=height, top=top, card_bytes=self._card_bytes, letters_only=colourless
         )
         below = axis_rows(step, width=max(1, inner))
-        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
-        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])
+        self._keep(with_axes(labels, drawn, below))

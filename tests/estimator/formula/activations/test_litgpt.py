@@ -163,14 +163,14 @@ def saved_by_autograd(targets: list[str] | None, kv_heads: int) -> int:
 def test_a_block_saves_what_autograd_saves(targets: list[str] | None, kv_heads: int) -> None:
     stated = job(targets, kv_heads=kv_heads)
     arch = read_architecture(stated.model.config or {})
-    stage = stages(stated, count_parameters(arch))[0]
+    stage = stages(resolve_job(stated), count_parameters(arch))[0]
     saved = saved_activations(resolve_job(stated), arch, stage)
     assert saved.layer_bytes == pytest.approx(saved_by_autograd(targets, kv_heads), rel=0.03)
 
 
 def loss_of(stated: Job) -> LossBytes:
     arch = read_architecture(stated.model.config or {})
-    return loss_bytes(resolve_job(stated), arch, stages(stated, count_parameters(arch))[0])
+    return loss_bytes(resolve_job(stated), arch, stages(resolve_job(stated), count_parameters(arch))[0])
 
 
 def test_logits_of_the_previous_micro_batch_exist_while_the_next_are_cast() -> None:

@@ -65,6 +65,6 @@ def test_a_layer_under_lora_saves_what_autograd_saves(targets: list[str], precis
         where="test",
     )
     arch = read_architecture(job.model.config or {})
-    stage = stages(job, count_parameters(arch))[0]
+    stage = stages(resolve_job(job), count_parameters(arch))[0]
     saved = saved_activations(resolve_job(job), arch, stage)
     assert saved.layer_bytes == pytest.approx(measured, rel=0.03)
