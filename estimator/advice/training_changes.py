@@ -135,7 +135,7 @@ _CHECKPOINTING = (
         applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is not None,
         changes={"training.activation_checkpointing": "selective"},
         why="a few per cent slower, same result",
-        slowdown=0.04,
+        slowdown=lambda job: job.framework.selective_slowdown or 0.0,
         source="attention is recomputed (arXiv:2205.05198)",
     ),
     ChangeRule(
@@ -181,25 +181,13 @@ _SHARDING = (
 )
 
 
-def _may_offload_activations(job: ResolvedJob) -> bool:
-    return not job.training.activation_offload and job.framework.offloads_activations
-
-
 _OFFLOADING = (
     ChangeRule(
         kind="activation offload",
-        applies=lambda job: _may_offload_activations(job) and job.training.activation_checkpointing == "full",
+        applies=lambda job: not job.training.activation_offload and job.framework.offloads_activations,
         changes={"training.activation_offload": True},
         why="saved activations wait in host memory: slower",
-        slowdown=0.1,
-        source="they pass PCIe twice; checkpoints are a small part of all (torch's save_on_cpu)",
-    ),
-    ChangeRule(
-        kind="activation offload",
-        applies=lambda job: _may_offload_activations(job) and job.training.activation_checkpointing != "full",
-        changes={"training.activation_offload": True},
-        why="saved activations wait in host memory: slower",
-        slowdown=0.5,
+        slowdown=lambda job: 0.1 if job.training.activation_checkpointing == "full" else 0.5,
         source="they pass PCIe twice; checkpoints are a small part of all (torch's save_on_cpu)",
     ),
     ChangeRule(

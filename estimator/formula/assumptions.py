@@ -21,7 +21,7 @@ def assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) ->
 
     Args:
         job: the job.
-        arch: the model's shape; None: its config does not tell, and only what holds for all models is stated.
+        arch: the model's shape; None: unknown, so that only what holds for all models is stated.
         gpu: the GPU; None: a Hopper GPU.
     """
     return tuple(_assumptions(job, arch, gpu))
@@ -32,7 +32,7 @@ def warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory |
 
     Args:
         job: the job.
-        arch: the model's shape; None: its config does not tell.
+        arch: the model's shape; None: unknown.
         inventory: the parameters that the figure rests on; None: the step itself was run.
     """
     return tuple(_warnings(job, arch, inventory))

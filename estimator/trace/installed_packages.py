@@ -26,7 +26,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
     """Build of torch."""
 
     version: str | None = None
-    """None: it cannot be imported; ``problem`` tells why."""
+    """None: it cannot be imported; ``problem`` is the reason."""
     cuda: str | None = None
     """Version of the CUDA toolkit, such as ``12.8``; None: built without CUDA."""
     hip: str | None = None

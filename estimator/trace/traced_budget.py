@@ -71,7 +71,7 @@ def traced_budget(
     Args:
         job: the job.
         model: its config.
-        arch: its shape; None: its config does not tell.
+        arch: its shape; None: unknown.
         gpu: the GPU, for CUDA's own memory; None: a Hopper GPU.
         memory_bytes: total memory, if it is not that of ``gpu``, or the GPU is unknown.
         python: the interpreter with torch and transformers; None: searched for.
