@@ -21,7 +21,7 @@ class FakeProcess:
     used_bytes: int | None
     lists: tuple[str, ...] = ("Compute",)
     peak_bytes: int | None = None
-    """As accounted."""
+    """Peak according to the accounting."""
     running: bool = True
     """False: what is accounted is of an earlier process with this pid."""
     gpu_instance: int | None = None
@@ -65,14 +65,14 @@ class FakeGpu:
 
 
 class FakeDriver:
-    """Answers as the C library does: fills in what it is handed a pointer to, and returns a code."""
+    """Behaves like the C library: writes its answer through the pointers that it is given, and returns a code."""
 
     def __init__(self) -> None:
         self.gpus: list[FakeGpu] = []
         self.errors: dict[tuple[str, int | None], int] = {}
         """(function, GPU or None for all) -> code."""
         self.whole_errors: dict[str, int] = {}
-        """function -> code, but for MIG devices."""
+        """function -> code, except for MIG devices."""
         self.missing: set[str] = set()
         """Functions that this driver's library does not have."""
         self.mig: dict[str, int] = {}
@@ -92,19 +92,19 @@ class FakeDriver:
         self.errors[function, gpu] = code
 
     def refuse_whole(self, function: str, code: int) -> None:
-        """Of GPUs as a whole; their MIG devices answer."""
+        """Refuse a call for whole GPUs; their MIG devices answer."""
         self.whole_errors[function] = code
 
     def lose(self, gpu: int, code: int = pynvml.NVML_ERROR_GPU_IS_LOST) -> None:
         self.fail("*", code, gpu)
 
     def hang(self, function: str = "*", gpu: int | None = None) -> threading.Event:
-        """Calls do not come back until the event is set."""
+        """Make calls hang until the returned event is set."""
         self.hangs[function, gpu] = threading.Event()
         return self.hangs[function, gpu]
 
     def release(self) -> None:
-        """Nothing hangs any more."""
+        """Let all hanging calls return."""
         hanging, self.hangs = self.hangs, {}
         for event in hanging.values():
             event.set()

@@ -50,7 +50,7 @@ def fake_process() -> type[FakeProcess]:
 
 
 class FakeClock:
-    """Seconds that pass when told to; call it for the time."""
+    """A clock that stands still until it is advanced; call it for the time."""
 
     def __init__(self, time: float = 1000.0) -> None:
         self.time = time
@@ -58,7 +58,7 @@ class FakeClock:
     def __call__(self) -> float:
         return self.time
 
-    def pass_(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.time += seconds
 
 
@@ -71,7 +71,7 @@ def clock() -> FakeClock:
 def make_context(
     tmp_path: Path, make_budget: Callable[..., Budget], make_gpu: Callable[..., GpuReading], make_snapshot: Any
 ) -> Callable[..., CheckContext]:
-    """What preflight looks at: a 40 GiB job on one empty 80 GiB card, in an empty folder and environment."""
+    """The context of a 40 GiB job on one empty 80 GiB GPU, in an empty folder and environment."""
 
     def make(job: Job | None = None, *, gpus: Sequence[GpuReading] | None = None, **changes: Any) -> CheckContext:
         job = job or Job(name="check", model=ModelSpec(config={"model_type": "llama"}))
@@ -150,7 +150,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def flags() -> Callable[..., list[str]]:
-    """A command line's flags for train.py, some of them changed or added."""
+    """Flags for train.py, some of them changed or added."""
 
     def words(**more: Any) -> list[str]:
         values = {"model_name_or_path": "tiny", "per_device_train_batch_size": 4, "max_length": 512, **more}

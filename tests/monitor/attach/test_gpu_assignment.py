@@ -1,4 +1,4 @@
-"""Which GPU a process takes: its environment as CUDA reads it, and NVML, which knows better."""
+"""The GPU of a process: from NVML, else from its environment as CUDA reads it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ PID = 4711
 
 @pytest.fixture
 def gpus(make_gpu: Callable[..., GpuReading]) -> list[GpuReading]:
-    """Four equal cards, on which the process is not listed."""
+    """Four equal GPUs, on none of which the process is listed."""
     return [make_gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS)]
 
 
@@ -46,7 +46,7 @@ def assigned(
         ("GPU-17c90000-33,GPU-e0520000-44", 1, 3),
         ("GPU-8f3a,GPU-8f3b", 1, 1),
         ("gpu", 0, None),
-        ("GPU-8f3", 0, None),  # two begin so
+        ("GPU-8f3", 0, None),  # two UUIDs begin like this
         ("GPU-17,GPU-99,GPU-e0", 1, 2),  # only the first is left
         ("0,-1,1", 1, 0),
         ("-1", 0, None),
@@ -100,7 +100,7 @@ def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gp
     ("container", "visible", "local_rank", "gpu"),
     [
         ("2,3", None, 1, 3),
-        ("3,2", "0", 0, 2),  # inside, the numbers follow the cards' order
+        ("3,2", "0", 0, 2),  # inside, the numbers follow the order of the GPUs
         ("GPU-e0520000-44,GPU-8f3a0000-11", "1", 0, 3),
         ("all", "2", 0, 2),
         ("2,3", "2", 0, None),

@@ -33,7 +33,7 @@ Run = Callable[..., int]
 
 
 def of_torchrun(rank: int, world: int) -> dict[str, str]:
-    """What torch.distributed.run adds to a worker's environment."""
+    """Variables that torch.distributed.run adds to a worker's environment."""
     elastic = {"RESTART_COUNT": "0", "MAX_RESTARTS": "0", "RUN_ID": "none", "USE_AGENT_STORE": "True"}
     return {
         **{name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")},
@@ -71,7 +71,7 @@ class Site:
         return str(path)
 
     def command(self, name: str, text: str = SLEEPS, children: Sequence[Child] = ()) -> list[str]:
-        """How a command in ``bin`` shows in the process list; it starts these children where there are any."""
+        """A command in ``bin`` as the process list shows it; it starts these children."""
         path = self.root / "venv" / "bin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self.starts(path, text, children)
@@ -110,7 +110,7 @@ def found(attachment: Attachment, *keys: str) -> list[Any]:
 
 
 def same_from_everywhere(pid: int, ranks: int) -> Attachment:
-    """The attachment, which must be one and the same whichever process of the job is asked about."""
+    """The attachment, which must be the same from every process of the job."""
     asked = [read_run(member) for member in run_processes(pid)]
     assert all([rank.local_rank or 0 for rank in each.ranks] == list(range(ranks)) for each in asked)
     assert all(each.ranks == asked[0].ranks and each.reading == asked[0].reading for each in asked)

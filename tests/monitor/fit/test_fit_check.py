@@ -77,7 +77,7 @@ def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -
 
 
 def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
-    """Of a pipeline whose stages need so many GiB."""
+    """The budget of a pipeline whose stages need these GiB."""
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs)))
     each = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
     return replace(make_budget(job, device=max(needs)), stages=tuple(each))

@@ -117,7 +117,7 @@ def test_a_torch_that_runs_no_cuda(make_context: MakeContext, build: TorchBuild,
     found = CudaRuntimeCheck().run(make_context(torch_build=lambda: build))
     assert found.status == "failure"
     assert words in found.found
-    if build.hip is None:  # nobody said that it is the job's Python
+    if build.hip is None:  # it is not certain to be the job's Python
         own = JobInterpreter(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", is_certain=False)
         assert CudaRuntimeCheck().run(make_context(torch_build=lambda: build, interpreter=own)).unknown
 

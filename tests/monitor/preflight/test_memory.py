@@ -1,4 +1,4 @@
-"""The quick bound and the whole verdict."""
+"""Lower bound, fit verdict and host memory."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_the_bound_is_parameters_times_the_width_of_a_base_weight(asked: Job, wi
 @pytest.mark.parametrize("quantization", ["nf4", "nf4-double"])
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B", "gpt2"])
 def test_the_bound_is_never_above_the_budget(name: str, quantization: Any) -> None:
-    """0.6 bytes a weight are more than a large model takes in 4 bits: then what the budget has counts."""
+    """0.6 bytes per weight exceed a large model in 4 bits: the weights of the budget are the limit."""
     budget = estimate(Job(model=ModelSpec(id=name), lora=Lora(targets="all-linear", quantization=quantization)))
     need, _ = rank_lower_bound(budget)
     assert need <= budget.peak.low_bytes

@@ -1,4 +1,4 @@
-"""Is the model here, whole, and if not: does a hub give it? Caches on disk, and a hub on this machine."""
+"""Model files in folders and caches, and access to a hub, which runs on this machine."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def fill(folder: Path, *, shards: bool = True) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A Hugging Face cache with one whole model: files are links into ``blobs``."""
+    """A Hugging Face cache with one complete model: files are links into ``blobs``."""
     repository = tmp_path / "hub" / "models--acme--tiny"
     blobs = fill(repository / "blobs")
     snapshot = repository / "snapshots" / "0123abcd"

@@ -1,4 +1,4 @@
-"""What several ranks need of network, shared memory and limits."""
+"""Network, shared memory and limits for several ranks."""
 
 import resource
 import socket
@@ -27,7 +27,7 @@ INTERFACES = ("lo", "eth0", "ib0", "ib1")
 
 @pytest.fixture
 def four(make_context: MakeContext) -> MakeContext:
-    """Of a job with four ranks."""
+    """The context of a job with four ranks."""
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=4))
     return lambda environ=None, **changes: make_context(job, environ=environ or {}, **changes)
 

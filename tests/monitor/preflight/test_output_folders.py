@@ -1,4 +1,4 @@
-"""Output and log folders, and what metrics are reported to."""
+"""Output and log folders, and reporting targets."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ INLINE = ModelSpec(config={"model_type": "llama"})
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the room on every disk."""
+    """Sets the free space of every disk."""
 
     def set_room(free: int, *, files: int = 1000, inodes: int = 1000) -> None:
         room = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=inodes, f_favail=files)

@@ -36,7 +36,7 @@ def test_an_answer_that_nobody_wants_is_no_error(line, code) -> None:
 def test_an_answer_that_cannot_be_written_is_said(words) -> None:
     done = in_shell(f"{VRAMTOP} {words} > /dev/full")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "vramtop: the answer cannot be written: No space left on device\n"
+    assert done.stderr == "vramtop: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("around", ["{} < /dev/null", "echo | {}", "{} <&-", "{} >&-", "{} | cat"])
