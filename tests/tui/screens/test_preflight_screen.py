@@ -1,4 +1,4 @@
-"""Preflight's screen: rows as they come in, giving up, and the ways to it."""
+"""The preflight screen: rows as checks finish, cancelling, and opening it."""
 
 import os
 import threading
@@ -49,7 +49,7 @@ ROOMS = (DeviceCapacity(index=0, uuid=None, name="H100 80GB", total_bytes=80 * G
 
 
 class Says(Check):
-    """Says what it is told to, once it may."""
+    """A check with a given result, which waits for ``go``."""
 
     waits_for = "a word"
 
@@ -108,7 +108,7 @@ def text(app: App[Any]) -> str:
 
 
 def rows(app: App[Any]) -> list[list[str]]:
-    """Sign, word and name of each check's row."""
+    """Return mark, word and name of each row."""
     heads = [line.split() for line in lines(app)]
     return [words[:3] for words in heads if len(words) > 2 and words[0] in "✓!✗·?…"]
 
