@@ -121,7 +121,10 @@ def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
         if binding.tooltip:
             shown = binding.key_display or binding.key
             keys = ",".join(other.key for other in known if other.action == binding.action).split(",")
-            yield " ".join([shown, *(key for key in keys if len(key) == 1 and key not in shown)]), binding.tooltip
+            yield (
+                " ".join([shown, *(key for key in keys if len(key) == 1 and key.isascii() and key not in shown)]),
+                binding.tooltip,
+            )
 
 
 def _section(screen: ScreenSpec) -> list[Content]:
