@@ -188,6 +188,7 @@ async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
         await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
         assert "Check7" not in text(pilot.app)
+        await pilot.pause()
         await pilot.press("end")
         await until_shown(pilot, lambda: "Check7" in text(pilot.app))
         assert "8 warnings" in text(pilot.app)
