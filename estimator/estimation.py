@@ -100,7 +100,7 @@ class QuickEstimator:
 
     @property
     def max_positions(self) -> int | None:
-        """Maximum sequence length of the model; None: its config does not tell."""
+        """Maximum sequence length of the model; None: unknown."""
         return self.arch.max_positions
 
 
@@ -162,7 +162,7 @@ def _closed_form(
 
 
 def _architecture(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
-    """Return the model's shape, or the error that tells why the formula cannot read it."""
+    """Return the model's shape, or the error with the reason why the formula cannot read it."""
     if model.source == "code":
         return CannotTellError(
             f"{model.label} is Python code, which the formula cannot read; use --method traced or --method exact"
@@ -180,7 +180,7 @@ def _architecture_of_built(
     """Return the shape, for activations, of a model whose parameters were counted.
 
     Raises:
-        CannotTellError: there is none; the message tells the count.
+        CannotTellError: there is none; the message states the count.
     """
     if isinstance(arch, Architecture):
         return arch

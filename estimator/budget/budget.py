@@ -81,11 +81,11 @@ class Peak:
     phase: PhaseName
     components: Components
     allocated_bytes: int
-    """As ``torch.cuda.max_memory_allocated`` counts it."""
+    """Value of ``torch.cuda.max_memory_allocated``."""
     reserved_bytes: int
-    """As ``torch.cuda.max_memory_reserved`` counts it: allocated bytes and the allocator's slack."""
+    """Value of ``torch.cuda.max_memory_reserved``: allocated bytes and the allocator's slack."""
     device_bytes: int
-    """As NVML counts the process: reserved, CUDA context and libraries. The expected figure."""
+    """Memory of the process in NVML: reserved, CUDA context and libraries. The expected figure."""
     low_bytes: int
     high_bytes: int
     """``device_bytes`` lies in [low, high] as often as the method's accuracy checks have shown."""
@@ -144,7 +144,7 @@ class Timeline:
     levels: tuple[Components, ...]
     """Bytes of the whole process at each moment, including ``outside_bytes``."""
     reserved_bytes: tuple[int, ...]
-    """As ``torch.cuda.memory_reserved`` counts it at each moment."""
+    """Value of ``torch.cuda.memory_reserved`` at each moment."""
     outside_bytes: int
     """Bytes of each level that never pass through torch's allocator: CUDA context, NCCL's own buffers."""
     phases: tuple[PhaseMark, ...]

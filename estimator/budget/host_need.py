@@ -18,7 +18,7 @@ class HostNeed:
     loads_once: bool
     """Only one rank of a machine has that copy."""
     mapped: int
-    """Of the whole machine: pages of the checkpoint while it is read, which the system can drop."""
+    """Pages of the checkpoint while it is read, on the whole machine; the system can drop them."""
     weights: int = 0
     """Weights that stay offloaded."""
     gradients: int = 0

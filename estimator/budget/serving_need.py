@@ -18,7 +18,7 @@ class ServingNeed:
     utilization: float
     weights: int
     activations: int
-    """Of the largest step: prefilling, or sampling for all sequences."""
+    """Activations of the largest step: prefilling, or sampling for all sequences."""
     libraries: int
     """Allocated outside of torch while it profiles itself."""
     graphs: int

@@ -76,7 +76,7 @@ class WeighedCauses:
     causes: tuple[Cause, ...]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CauseSearch:
     """One observation, and the prediction that it is compared with."""
 

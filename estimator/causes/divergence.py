@@ -7,7 +7,7 @@ outside of torch (CUDA context, NCCL, libraries). Causes are searched for the pa
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Literal, Protocol
 
 from ..budget.budget import Budget
 from ..common.errors import VramtopError
@@ -27,18 +27,28 @@ _OUTSIDE_BYTES = 300 * MIB
 """Error of CUDA context and libraries that the closed form's range includes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """torch's own counters of one process on one GPU, as far as they are known."""
+class AllocatorCounters(Protocol):
+    """Counters of torch's caching allocator for one process on one GPU; None: unknown."""
 
-    allocated_peak_bytes: int | None = None
-    reserved_bytes: int | None = None
-    """Reserved now, at the time of ``now_bytes``."""
-    reserved_peak_bytes: int | None = None
-    retries: int | None = None
-    """Number of times that the cache was flushed because an allocation failed."""
-    out_of_memory: int | None = None
-    """Number of allocations that failed even so."""
+    @property
+    def allocated_peak_bytes(self) -> int | None:
+        """Peak of the tensors' memory."""
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """Reserved now, at the time of ``Observation.now_bytes``."""
+
+    @property
+    def reserved_peak_bytes(self) -> int | None:
+        """Peak of the memory that the allocator holds, its cache included."""
+
+    @property
+    def retries(self) -> int | None:
+        """Number of times that the cache was flushed because an allocation failed."""
+
+    @property
+    def out_of_memory(self) -> int | None:
+        """Number of allocations that failed even so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +63,7 @@ class Observation:
     """Its memory at the time of the counters; ``device_bytes`` if None."""
     loaded_bytes: int | None = None
     """Its memory between loading and the first step, if that plateau was observed."""
-    counters: Counters | None = None
+    counters: AllocatorCounters | None = None
     at_least: bool = False
     """It ran out of memory, and needed more than observed."""
     whole_gpu: bool = False
@@ -210,7 +220,7 @@ def _allocated(budget: Budget, observed: int) -> Part:
     )
 
 
-def _cached(counters: Counters, observed: int, expected: int, allocated: int) -> Part:
+def _cached(counters: AllocatorCounters, observed: int, expected: int, allocated: int) -> Part:
     flushed = counters.retries or 0
     times = "once" if flushed == 1 else f"{flushed} times"
     differs = observed - expected > max(_MIN_CACHED_BYTES, _CACHED_SHARE * allocated)

@@ -77,9 +77,15 @@ def explain(
     except VramtopError:
         return ()
     search = CauseSearch(
-        job=job, budget=budget, quick=quick, estimate=estimate, measure=measure, observed=observed_bytes
+        job=job,
+        budget=budget,
+        quick=quick,
+        estimate=estimate,
+        measure=measure,
+        observed=observed_bytes,
+        loaded=loaded_bytes,
+        at_least=at_least,
     )
-    search.loaded, search.at_least = loaded_bytes, at_least
     singles = [*setting_causes(job, assumed), *extra_memory_causes(job, quick, estimate)]
     if whole_gpu:
         singles += whole_gpu_causes(quick, other_processes_bytes)

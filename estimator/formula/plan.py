@@ -18,11 +18,11 @@ class Plan:
     arch: Architecture
     inventory: Inventory
     stages: tuple[Stage, ...]
-    """What a rank of each pipeline stage holds."""
+    """Parameters of a rank of each pipeline stage."""
     gpu: Gpu | None
     """None: not known, so a Hopper GPU."""
     generation: Generation
-    """Of the GPU."""
+    """CUDA's own memory on the GPU."""
 
 
 def make_plan(job: Job, arch: Architecture, inventory: Inventory, *, gpu: Gpu | None = None) -> Plan:

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 ZeroStage = Literal[0, 1, 2, 3]
-"""What is sharded (arXiv:1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too."""
+"""Sharded states (arXiv:1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too."""
 
 
 class Shards(Struct, frozen=True, kw_only=True):

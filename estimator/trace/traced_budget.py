@@ -12,8 +12,7 @@ from ..formula.assumptions import assumptions, warnings
 from ..formula.cuda_overhead import context_bytes, nccl_bytes, workspace_bytes
 from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
-from ..job.resolved_job import resolve_job
-from ..job.version_rules import version_rules
+from ..job.resolved_job import ResolvedJob, resolve_job
 from ..model.architecture import Architecture
 from ..model.find_config import ResolvedModel
 from .allocator_report import (
@@ -71,7 +70,7 @@ def traced_budget(
     Args:
         job: the job.
         model: its config.
-        arch: its shape; None: its config does not tell.
+        arch: its shape; None: unknown.
         gpu: the GPU, for CUDA's own memory; None: a Hopper GPU.
         memory_bytes: total memory, if it is not that of ``gpu``, or the GPU is unknown.
         python: the interpreter with torch and transformers; None: searched for.
@@ -85,14 +84,14 @@ def traced_budget(
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     hint = _FORMULA_HINT if arch else ""
     trace = trace_job(job, model, allocator_conf=conf, python=python, timeout=timeout, hint=hint)
-    overhead = _overhead(job, gpu)
+    resolved = resolve_job(job)
+    overhead = _overhead(resolved, gpu)
     phases = tuple(_phase(name, trace.phases[name], overhead) for name in _PHASES if name in trace.phases)
     highest = max(phases, key=lambda phase: phase.components.total_bytes)
     capacity = capacity_on(gpu, memory_bytes, highest.outside_bytes + overhead.workspace)
     on_gpu = _reserved_on(capacity, trace, conf)
     reserved = trace.reserved if on_gpu.out_of_memory else on_gpu  # its need, where it exceeds the GPU
     peak = _peak(highest, reserved.peak + overhead.workspace, overhead.nccl)
-    resolved = resolve_job(job)
     versions = ", ".join(f"{name} {number}" for name, number in trace.versions.items())
     parameters = trace.parameters - (trace.trainable if job.lora else 0)  # peft's adapters are among them
     return Budget(
@@ -116,11 +115,11 @@ def traced_budget(
     )
 
 
-def _overhead(job: Job, gpu: Gpu | None) -> _Overhead:
-    rules, generation = version_rules(job), generation_of(gpu)
+def _overhead(job: ResolvedJob, gpu: Gpu | None) -> _Overhead:
+    generation = generation_of(gpu)
     return _Overhead(
-        context=context_bytes(rules, generation),
-        bare_context=context_bytes(rules, generation, kernels=False),
+        context=context_bytes(job.versions, generation),
+        bare_context=context_bytes(job.versions, generation, kernels=False),
         workspace=workspace_bytes(generation, setting=job.software.cublas_workspace),
         nccl=nccl_bytes(job.parallel),
     )

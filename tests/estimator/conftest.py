@@ -1,8 +1,8 @@
-"""Budgets by the closed form, and one worker process that all tests of a run share."""
+"""Budgets by the closed form, and answers of the worker, each computed once per run."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
 from vramtop.estimator.trace.traced_step import optimizer_class
-from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
+from vramtop.estimator.trace.worker_pool import POOL
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -28,15 +28,6 @@ LLAMA: dict[str, Any] = {
 }
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_worker() -> Iterator[None]:
-    """Let all estimates of the run use one worker process: each start costs some three seconds."""
-    keep_idle_workers(600)
-    yield
-    keep_idle_workers(0)
-    POOL.close()
 
 
 @pytest.fixture(scope="session")

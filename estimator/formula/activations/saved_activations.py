@@ -169,8 +169,8 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     size, c = context.arch.hidden, context.widths.compute
     if context.trains_weights:
         return c * size
-    adapted = any(held.adapter for held in stage.head)
-    quantized = any(held.quantized for held in stage.head)
+    adapted = any(local.adapter for local in stage.head)
+    quantized = any(local.quantized for local in stage.head)
     kept = c * size if quantized and context.versions.keeps_quantized_inputs else 0
     if adapted and context.framework.adapter_dropout:
         kept += litgpt.dropout_per_token(context.widths, size)

@@ -126,7 +126,7 @@ def _records_created_in(history: AllocationHistory, phase: str) -> set[int]:
     return {
         event - 1
         for span in phase_spans(history)
-        if span.phase == phase
+        if span.name == phase
         for event in history.events[span.start : span.end]
         if event > 0
     }

@@ -96,7 +96,7 @@ class ComputeCapabilityCheck(Check):
         """Fail if torch has no kernels for a GPU; warn if they are compiled from PTX."""
         devices = target_devices(context)
         if not devices:
-            return self.skips("there is no GPU to look at")
+            return self.skips("there is no GPU to check")
         known = context.machine.capabilities()
         capabilities = {device.index: known[device.index] for device in devices if device.index in known}
         if not capabilities and context.machine.is_described:
@@ -128,7 +128,7 @@ class VisibleDevicesCheck(Check):
         """Fail if there are fewer visible GPUs than ranks; warn of GPUs other than the chosen ones."""
         snapshot, assignments = context.machine.snapshot, assign_gpus(context)
         if snapshot is None:
-            return self.skips("no GPUs of this machine to look at")
+            return self.skips("there are no GPUs of this machine to check")
         value, indices = context.environ.get("CUDA_VISIBLE_DEVICES"), assigned_gpu_indices(context)
         setting = "CUDA_VISIBLE_DEVICES is not set" if value is None else f"CUDA_VISIBLE_DEVICES={value}"
         names_mig = (value or "").startswith("MIG-")  # several MIG devices may be parts of one GPU

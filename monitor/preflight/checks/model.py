@@ -49,17 +49,17 @@ class ModelFilesCheck(Check):
         found, download = f"{hub_id} {missing}", f"hf download {hub_id}"
         offline = offline_variable(context.environ)
         if offline:
-            return self.fails(f"{found}, and {offline} is set", f"fetch it where there is a network: {download}")
+            return self.fails(f"{found}, and {offline} is set", f"download it where there is a network: {download}")
         need, cache = _download_bytes(context, folder), hub_cache(context.environ)
         free = free_bytes(cache)
         if need and need > free:
             disk = nearest_existing_folder(cache)
             found = (
-                f"{found}; about {format_gib(need)} GiB are to be fetched, and {disk} has room for {format_gib(free)}"
+                f"{found}; about {format_gib(need)} GiB are to be downloaded, and {disk} has only {format_gib(free)}"
             )
             return self.fails(found, "make room, or set HF_HOME to a larger disk")
         size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
-        return self.warns(f"{found}: the job will fetch it{size} when it starts", f"fetch it before: {download}")
+        return self.warns(f"{found}: the job will download it{size} when it starts", f"download it before: {download}")
 
     def _complete(self, folder: ModelFolder, where: str) -> CheckResult:
         files = "1 file" if folder.shards == 1 else f"{folder.shards} shards"
@@ -80,7 +80,7 @@ class ModelAccessCheck(Check):
         """Fail if the hub refuses; it is asked only if files are missing."""
         location = find_model_location(context.job, context.environ)
         if location is None or location.hub_id is None or not _loads_hub_weights(context):
-            return self.skips("nothing is to be fetched from the hub")
+            return self.skips("nothing is to be downloaded from the hub")
         if is_downloaded(location, context.job):
             return self.skips("all files are here, so that the hub is not asked")
         access = context.hub_access()
@@ -99,7 +99,7 @@ class ModelAccessCheck(Check):
             case "offline":
                 return self.skips(found)
             case _:
-                return self.inconclusive(found, "try where there is a network, or fetch the model beforehand")
+                return self.inconclusive(found, "try where there is a network, or download the model beforehand")
 
 
 def _loads_hub_weights(context: CheckContext) -> bool:

@@ -89,7 +89,7 @@ class InfiniBandCheck(Check):
             return self.passes(f"{names} here, not used (NCCL_IB_DISABLE=1)")
         active = [name for name in adapters if _is_active(self._folder / name)]
         if not active:
-            return self.warns(f"{names} here, and no port of theirs is active", "look with ibstat")
+            return self.warns(f"{names} here, and none of their ports is active", "look with ibstat")
         locked = self._locked_bytes
         if locked is None:
             locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -122,7 +122,7 @@ class SharedMemoryCheck(Check):
         found = f"{self._folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"
         if free < MIB:
             return self.fails(
-                f"{found}: it is full", "delete what programs that have gone left there, or make it larger"
+                f"{found}: it is full", "delete files that ended programs have left there, or make it larger"
             )
         return self.warns(found, advice) if free < _MIN_SHARED_BYTES else self.passes(found)
 
@@ -140,9 +140,7 @@ class RendezvousCheck(Check):
         address, port = context.environ.get("MASTER_ADDR"), context.environ.get("MASTER_PORT")
         if not address:
             if context.several_machines:
-                advice = (
-                    "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; that is not looked at)"
-                )
+                advice = "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; it is not checked)"
                 return self.inconclusive("several machines, and MASTER_ADDR is not set", advice)
             return self.skips("MASTER_ADDR is not set: the launcher chooses")
         try:
@@ -153,7 +151,7 @@ class RendezvousCheck(Check):
                 f"MASTER_ADDR={address} cannot be resolved ({reason})", "set it to a host or an IP address"
             )
         if port is not None and not (port.isdecimal() and int(port) < 2**16):
-            return self.fails(f"MASTER_PORT={port} is no port", "set it to a free one, such as 29500")
+            return self.fails(f"MASTER_PORT={port} is not a port number", "set it to a free one, such as 29500")
         ip = str(found[0][4][0])
         words = f"MASTER_ADDR={address} is {ip}"
         if port is not None and _is_taken(ip, int(port)):

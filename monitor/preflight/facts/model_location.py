@@ -1,4 +1,4 @@
-"""Where a job's model is loaded from: a folder, the Hugging Face cache, or the hub."""
+"""Location of a job's model: a folder, the Hugging Face cache, or the hub."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _REVISION = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLocation:
-    """Where a job's model is loaded from."""
+    """Location of a job's model."""
 
     folder: Path | None
     """Folder with its files; None: not in the cache."""
@@ -29,7 +29,7 @@ class ModelLocation:
 
 
 def find_model_location(job: Job, environ: Mapping[str, str]) -> ModelLocation | None:
-    """Return where the weights are loaded from; None if the job has its config inline, or its model is code."""
+    """Return the location of the weights; None if the job has its config inline, or its model is code."""
     name = job.model.id
     if name is None or job.model.config is not None or names_user_code(name):
         return None

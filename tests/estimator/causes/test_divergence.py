@@ -1,11 +1,12 @@
 """The part of a job's memory that differs from its budget, and the sentences that report it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Counters, Observation, explain_divergence
+from vramtop.estimator.causes.divergence import Observation, explain_divergence
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from vramtop.estimator.estimation import estimate
@@ -22,6 +23,17 @@ TABLES: dict[str, Any] = {
 @pytest.fixture
 def budget() -> Budget:
     return estimate(job_from_mapping(TABLES, where="test"))
+
+
+@dataclass(frozen=True)
+class Counters:
+    """torch's counters, as the probe reports them."""
+
+    allocated_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    reserved_peak_bytes: int | None = None
+    retries: int | None = None
+    out_of_memory: int | None = None
 
 
 def counters(budget: Budget, *, allocated: int = 0, cached: int = 0, **more: int) -> Counters:

@@ -76,7 +76,7 @@ class Step:
 
 
 def take_steps(config: dict[str, Any], settings: dict[str, Any]) -> Step:
-    """Two training steps of the real model as a plain loop would take them."""
+    """Run two training steps of the real model in a plain loop."""
     fields = dict(config)
     made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     made.use_cache = False
@@ -115,7 +115,7 @@ def take_steps(config: dict[str, Any], settings: dict[str, Any]) -> Step:
 
 @pytest.fixture(autouse=True)
 def _no_padding_mask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on real tensors without padding: transformers sees that no mask is needed, which fake ones cannot say."""
+    """Report that no mask is needed, as transformers finds on real tensors without padding; fakes hold no values."""
     monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: False)
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)
     yield

@@ -1,9 +1,7 @@
 """The count from the shape against models that the installed transformers really builds, on the meta device."""
 
 import dataclasses
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.parameters import Inventory
 from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
 from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
-from vramtop.estimator.trace.worker_process import Worker, convert_answer
+from vramtop.estimator.trace.worker_process import convert_answer
 
 Count = Callable[[Mapping[str, Any], str], Inventory]
 
@@ -93,16 +91,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 SPARSE = {key: COMMON[key] for key in COMMON if key not in ("num_key_value_heads", "max_position_embeddings")}
 
 
-@pytest.fixture(scope="module")
-def count() -> Iterator[Count]:
-    """Counts a model that transformers builds, all in one worker process."""
-    with Worker(Path(sys.executable)) as worker:
+@pytest.fixture
+def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
+    """Return the inventory of a model that transformers builds."""
 
-        def exact(config: Mapping[str, Any], task: str) -> Inventory:
-            request = {"op": "inventory", "config": config, "task": task}
-            return inventory_from_answer(convert_answer(worker.request(request, 120), InventoryAnswer))
+    def exact(config: Mapping[str, Any], task: str) -> Inventory:
+        request = {"op": "inventory", "config": dict(config), "task": task}
+        return inventory_from_answer(convert_answer(ask_worker(request), InventoryAnswer))
 
-        yield exact
+    return exact
 
 
 def same(shape: Inventory, exact: Inventory) -> bool:

@@ -1,4 +1,4 @@
-"""Processes that hide, lie, end, or are no training program: each is told in a sentence."""
+"""Processes that are hidden, mislead, end, or are no training program: each gives one sentence."""
 
 import json
 import os

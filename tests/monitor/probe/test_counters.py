@@ -108,7 +108,7 @@ def filled(probes, clock, readings, wanted=lambda readings: True):
     found = []
 
     def published():
-        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
+        clock.advance(SEARCH_INTERVALS_SECONDS[-1])
         done, _ = probes.add_counters(readings)
         if any(process.counters for reading in done for process in reading.processes) and wanted(done):
             found.append(done)
@@ -181,12 +181,12 @@ def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, c
     process.stdin.flush()
     process.stdout.readline()
     until(lambda: find_probe(process.pid) is not None)
-    clock.pass_(SEARCH_INTERVALS_SECONDS[0] - 1)
+    clock.advance(SEARCH_INTERVALS_SECONDS[0] - 1)
     probes.add_counters(readings)
     assert len(searched) == 1
-    clock.pass_(1)
+    clock.advance(1)
     probes.add_counters(readings)
-    clock.pass_(SEARCH_INTERVALS_SECONDS[1] - 1)
+    clock.advance(SEARCH_INTERVALS_SECONDS[1] - 1)
     probes.add_counters(readings)
     assert len(searched) == 2
     filled(probes, clock, readings)
@@ -284,7 +284,7 @@ def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock, gp
     psutil.Process(process.pid).suspend()
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     first = counters_of(probes.add_counters(readings)[0])[0][0]
-    clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
+    clock.advance(SEARCH_INTERVALS_SECONDS[-1])
     assert counters_of(probes.add_counters(readings)[0])[0][0].time == first.time
 
 
@@ -328,7 +328,7 @@ def test_a_child_with_its_parents_probe_has_no_counters(start, probes, clock, gp
     filled(probes, clock, gpus_with((process.pid, 0)))
     both = gpus_with((process.pid, 0), (child, 1))
     for _ in range(3):
-        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
+        clock.advance(SEARCH_INTERVALS_SECONDS[-1])
         done, _ = probes.add_counters(both)
     assert counters_of(done)[0][0] is not None
     assert counters_of(done)[1] == [None]
@@ -346,7 +346,7 @@ def test_counters_survive_a_recording(start, driver, clock, fake_gpu, fake_proce
     snapshots = []
 
     def published():
-        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
+        clock.advance(SEARCH_INTERVALS_SECONDS[-1])
         snapshots.append(source.read())
         counters = snapshots[-1].gpus[1].processes[0].counters
         return counters is not None and counters.allocated_bytes

@@ -79,7 +79,7 @@ def test_where_the_drivers_list_is_hidden_a_gpu_is_known_once_it_was_opened(
     source.open()
     assert source.read().gpus[0].faults == ()
     power("auto", "suspended")
-    clock.pass_(MODE_INTERVAL_SECONDS)
+    clock.advance(MODE_INTERVAL_SECONDS)
     assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]
 
 
@@ -89,5 +89,5 @@ def test_the_power_state_of_a_gpu_that_never_sleeps_is_not_read_each_time(source
     source.read()
     power("auto", "suspended")  # an administrator has changed it
     assert source.read().gpus[0].faults == ()
-    clock.pass_(MODE_INTERVAL_SECONDS)
+    clock.advance(MODE_INTERVAL_SECONDS)
     assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]

@@ -227,11 +227,11 @@ def test_a_refused_field_does_not_touch_the_others_and_is_asked_again_after_a_mi
     assert gpu.power_w is None
     assert (gpu.temperature_c, gpu.power_limit_w) == (55, 400.0)
     assert gpu.reason("power_w") == "this GPU does not report its power draw"
-    clock.pass_(1)
+    clock.advance(1)
     assert source.read().gpus[0].faults == gpu.faults
     assert driver.calls["nvmlDeviceGetPowerUsage"] == 1
     driver.errors.clear()
-    clock.pass_(RETRY_REFUSED_SECONDS)
+    clock.advance(RETRY_REFUSED_SECONDS)
     assert source.read().gpus[0].power_w == 300.0
 
 
@@ -255,7 +255,7 @@ def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu
     source.open()
     source.read()
     driver.lose(1)
-    clock.pass_(1)
+    clock.advance(1)
     before, lost, after = source.read().gpus
     assert before.used_bytes == after.used_bytes == 20 * GIB
     assert (lost.index, lost.uuid, lost.name) == (1, "GPU-1", "NVIDIA A100-SXM4-80GB")
@@ -263,12 +263,12 @@ def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu
     assert [(fault.field, fault.code) for fault in lost.faults] == [(None, "GPU_IS_LOST")]
     assert lost.reason("used_bytes") == lost.faults[0].message
 
-    clock.pass_(1)
+    clock.advance(1)
     driver.calls.clear()
     assert source.read().gpus[1].faults == lost.faults
     assert driver.calls["nvmlDeviceGetUtilizationRates"] == 2  # the lost one is asked only now and then
     driver.errors.clear()
-    clock.pass_(RETRY_LOST_SECONDS)
+    clock.advance(RETRY_LOST_SECONDS)
     assert source.read().gpus[1].used_bytes == 20 * GIB
 
 
@@ -288,17 +288,17 @@ def test_gpus_that_appear_and_go_are_noticed(driver, source, clock, fake_gpu):
     source.read()
     driver.gpus.append(fake_gpu(uuid="GPU-c"))
     assert len(source.read().gpus) == 2
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     assert [gpu.uuid for gpu in source.read().gpus] == ["GPU-a", "GPU-b", "GPU-c"]
 
     driver.gpus.pop()
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     gone = source.read().gpus[2]
     assert (gone.index, gone.uuid, gone.used_bytes) == (2, "GPU-c", None)
     assert [fault.code for fault in gone.faults] == ["NOT_LISTED"]
 
     del driver.gpus[0]  # its number now means another GPU
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     snapshot = source.read()
     assert [(gpu.index, gpu.uuid, gpu.used_bytes is None) for gpu in snapshot.gpus] == [
         (0, "GPU-b", False),

@@ -68,7 +68,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
     use(driver, 30 * GIB)
-    clock.pass_(1)
+    clock.advance(1)
     first, second, third = source.read().gpus
     assert (first.used_bytes, third.used_bytes) == (30 * GIB, 30 * GIB)
     assert (first.read_at, third.read_at) == (1001, 1001)
@@ -90,7 +90,7 @@ def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_a
     asked = driver.calls["nvmlDeviceGetMemoryInfo_v2"]
     waits.clear()
     for _ in range(5):
-        clock.pass_(1)
+        clock.advance(1)
         first, second, third = source.read().gpus
         assert waits == []
         assert (first.read_at, third.read_at) == (clock.time, clock.time)
@@ -104,22 +104,22 @@ def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
     source.read()
     use(driver, 30 * GIB)
-    clock.pass_(9)
+    clock.advance(9)
     driver.release()
     until(lambda: not driver.under_way["nvmlDeviceGetMemoryInfo_v2"])
     until(lambda: not source.read().gpus[1].faults)
     gpu = source.read().gpus[1]
     assert (gpu.used_bytes, gpu.read_at) == (30 * GIB, 1009)
-    clock.pass_(1)
+    clock.advance(1)
     assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
 
 
 def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three):
     source.open()
-    clock.pass_(1)
+    clock.advance(1)
     driver.hang("nvmlDeviceGetTemperature", 1)  # asked for after the memory
     source.read()
-    clock.pass_(20)
+    clock.advance(20)
     hang = driver.hang("nvmlDeviceGetMemoryInfo", 1)
     driver.hangs.pop(("nvmlDeviceGetTemperature", 1)).set()
     until(lambda: driver.calls["nvmlDeviceGetPowerUsage"] > 2)
@@ -180,7 +180,7 @@ def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source,
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetCount")
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     snapshot = source.read()
     assert "nvmlDeviceGetCount has not come back" in snapshot.faults[0].message
     assert [gpu.read_at for gpu in snapshot.gpus] == [clock.time] * 3
@@ -235,7 +235,7 @@ def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock,
     driver.hang("*", 2)
     source.read()
     del driver.gpus[2]
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     gone = source.read().gpus[2]
     assert codes(gone) == ["NOT_LISTED"]
     driver.gpus.append(driver.gpus[0])
@@ -249,6 +249,6 @@ def test_usually_one_thread_reads_all_devices(driver, source, clock, three):
     before = threads(set())
     source.open()
     for _ in range(5):
-        clock.pass_(1)
+        clock.advance(1)
         source.read()
     until(lambda: len(threads(before)) == 1)

@@ -81,7 +81,7 @@ def test_a_gpu_without_mig_mode_is_queried_once(driver, source, clock, fake_gpu,
     for _ in range(3):
         gpu = read(source)
         assert (gpu.mig, gpu.processes[0].gpu_instance, gpu.faults) == (None, None, ())
-        clock.pass_(1000)
+        clock.advance(1000)
     assert driver.calls["nvmlDeviceGetMigMode"] == 1
     assert not any(driver.calls[call] for call in MIG_CALLS)
 
@@ -92,10 +92,10 @@ def test_mig_mode_that_is_switched_on_later_is_seen(driver, source, clock, fake_
     assert read(source).mig is None
     driver.gpus[0].mig = slots
     assert read(source).mig is None
-    clock.pass_(MIG_MODE_INTERVAL_SECONDS)
+    clock.advance(MIG_MODE_INTERVAL_SECONDS)
     assert len(read(source).mig) == 3
     driver.gpus[0].mig = []
-    clock.pass_(MIG_MODE_INTERVAL_SECONDS)
+    clock.advance(MIG_MODE_INTERVAL_SECONDS)
     assert read(source).mig is None
 
 
@@ -113,7 +113,7 @@ def test_another_layout_is_found_at_once_where_a_device_is_gone_and_soon_where_o
     assert ([device.uuid for device in gpu.mig], gpu.faults) == (["MIG-a", "MIG-b"], ())
     slots[2] = fake_mig("MIG-d", 11)
     assert len(read(source).mig) == 2
-    clock.pass_(LAYOUT_INTERVAL_SECONDS)
+    clock.advance(LAYOUT_INTERVAL_SECONDS)
     assert [device.uuid for device in read(source).mig] == ["MIG-a", "MIG-b", "MIG-d"]
 
 

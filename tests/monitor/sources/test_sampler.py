@@ -137,7 +137,7 @@ def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot,
 
     def slow():
         reads.append(clock.time)
-        clock.pass_(35)
+        clock.advance(35)
         return make_snapshot([])
 
     def quick():
@@ -149,7 +149,7 @@ def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot,
     snapshots.get(timeout=DEADLINE_SECONDS)
     with pytest.raises(queue.Empty):
         snapshots.get(timeout=0.2)  # the next is due ten seconds after the late one, not three times at once
-    clock.pass_(10)
+    clock.advance(10)
     sampler.resume()  # wakes the thread, which looks at the clock
     snapshots.get(timeout=DEADLINE_SECONDS)
     assert reads == [1000, 1035, 1045]
@@ -160,7 +160,7 @@ def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, make_s
 
     def read():
         reads.append(clock.time)
-        clock.pass_(3)
+        clock.advance(3)
         return make_snapshot([])
 
     sampler, snapshots, _ = sample(Feed([], last=read), interval=10, clock=clock)

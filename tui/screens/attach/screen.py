@@ -150,7 +150,7 @@ class AttachScreen(Screen[None]):
         if self._attachment is None:  # the form of a run that is no longer shown
             return
         form = self.query_one(JobForm)
-        if answer := form.answer(event.key):
+        if answer := form.setting(event.key):
             self._answer_writer.set_answer(*answer)
         elif form.is_cleared(event.key):
             self._answer_writer.remove_answer(TUNING if event.key.startswith(f"{TUNING}.") else event.key)
@@ -310,14 +310,14 @@ class AttachScreen(Screen[None]):
             self._estimates.estimate(job, **options)
             self._estimates.refine(job, **options)
         else:
-            self._show_problem(form.wrong)
+            self._show_problem(form.problem)
 
     def _follow_with_budget(self, budget: Budget) -> None:
         """Compare the run with this budget from now on, unless a better one of the same job is known."""
         if self._budget is not None and not is_better_estimate(budget, self._budget):
             budget = self._budget
         self._budget = budget
-        self.query_one(JobForm).settle()
+        self.query_one(JobForm).clear_errors()
         self._show_problem(None)
         self._answer_writer.save()
         self._step.update(budget, self._estimates)
@@ -327,7 +327,7 @@ class AttachScreen(Screen[None]):
         self._show_run()
 
     def _show_estimate_error(self, sentence: str) -> None:
-        self.query_one(JobForm).complain(self._edited_field, sentence)
+        self.query_one(JobForm).show_error(self._edited_field, sentence)
         self._show_problem(sentence)
 
     def _show_problem(self, sentence: str | None) -> None:

@@ -246,7 +246,7 @@ class FitCheckScreen(Screen[None]):
         job, view = self.job, self.query_one(VerdictView)
         self.query_one(PreflightMark).show_job(job)
         if job is None:
-            view.show_problem(self._pane.form.wrong or "")
+            view.show_problem(self._pane.form.problem or "")
         elif not _has_model(job):
             view.show_problem(_NO_MODEL)
         else:
@@ -261,7 +261,7 @@ class FitCheckScreen(Screen[None]):
         self._delayed = []
 
     def _show_budget(self, budget: Budget) -> None:
-        self._pane.form.settle()
+        self._pane.form.clear_errors()
         view = self.query_one(VerdictView)
         view.set_budget(budget, refining=self._estimates.may_refine(budget))
         self._step.update(view.budget or budget, self._estimates)
@@ -339,7 +339,7 @@ class FitCheckScreen(Screen[None]):
 
     def _why_not(self) -> str:
         """Return why there is no job or no budget, as the end of a sentence."""
-        wrong = self._pane.form.wrong
+        wrong = self._pane.form.problem
         job = None if wrong else self.job
         if job is not None and not _has_model(job):
             return _NO_MODEL

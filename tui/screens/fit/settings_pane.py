@@ -54,7 +54,7 @@ class SettingsPane(Vertical):
 
     def show_error(self, sentence: str) -> None:
         """Write an error under the field that was edited last."""
-        self.form.complain(self._edited_field, sentence)
+        self.form.show_error(self._edited_field, sentence)
 
     def focus_form(self) -> None:
         """Move the focus to the first field."""
@@ -64,7 +64,7 @@ class SettingsPane(Vertical):
         """Change these settings as one undo step; return a sentence if that is not possible."""
         form = self.form
         if form.job is None:
-            return f"Not applied: {form.wrong}"
+            return f"Not applied: {form.problem}"
         try:
             form.fill(with_changes(form.job, changes))
         except InputError as error:
@@ -79,4 +79,4 @@ class SettingsPane(Vertical):
         self._edited_field = source.missing[0] if source.missing else _MODEL
 
     def _offer_models(self, names: tuple[str, ...]) -> None:
-        self.form.offer(names)
+        self.form.add_models(names)
