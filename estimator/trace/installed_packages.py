@@ -18,7 +18,7 @@ class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
     """By distribution; those that are not installed are left out."""
     modules: tuple[str, ...]
     """Requested modules that can be found; none was imported."""
-    wishes: tuple[str, ...]
+    requirements: tuple[str, ...]
     """Requirements of the requested distributions, such as ``accelerate>=1.1.0; extra == "accelerate"``."""
 
 
@@ -42,7 +42,7 @@ def installed_packages(
     *,
     distributions: Sequence[str],
     modules: Sequence[str] = (),
-    wishes_of: Sequence[str] = (),
+    requirements_of: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     timeout: float = 30,
 ) -> InstalledPackages:
@@ -52,7 +52,7 @@ def installed_packages(
         python: the interpreter.
         distributions: names as on PyPI.
         modules: import names.
-        wishes_of: distributions whose own requirements are wanted.
+        requirements_of: distributions whose own requirements are wanted.
         environ: the job's environment; None: this process's.
         timeout: seconds.
 
@@ -63,7 +63,7 @@ def installed_packages(
         "op": "packages",
         "distributions": list(distributions),
         "modules": list(modules),
-        "wishes_of": list(wishes_of),
+        "requirements_of": list(requirements_of),
     }
     with Worker(python, environ=environ) as worker:
         return convert_answer(worker.request(request, timeout), InstalledPackages)

@@ -76,7 +76,7 @@ def prepare(
                 interpreter.path,
                 distributions=DISTRIBUTIONS,
                 modules=modules,
-                wishes_of=["transformers"],
+                requirements_of=["transformers"],
                 environ=environ,
             )
         ),

@@ -82,9 +82,9 @@ def _incompatible(installed: InstalledPackages, present: list[str]) -> Iterator[
 def _extra_bounds(installed: InstalledPackages) -> dict[str, str]:
     """Return the bounds on libraries in the metadata of transformers, from the extra of each library's own name."""
     bounds: dict[str, str] = {}
-    for wish in installed.wishes:
+    for text in installed.requirements:
         try:
-            requirement = Requirement(wish)
+            requirement = Requirement(text)
         except InvalidRequirement:
             continue
         name = canonicalize_name(requirement.name)

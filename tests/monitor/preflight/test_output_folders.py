@@ -120,7 +120,7 @@ def test_adapters_are_saved_alone() -> None:
 
 def test_reporting_targets_have_to_be_importable(make_context: MakeContext) -> None:
     def look(*targets: str, modules: tuple[str, ...] = (), sure: bool = True) -> tuple[str, str]:
-        there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, wishes=())
+        there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, requirements=())
         python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python", is_certain=sure)
         job = Job(model=INLINE, run=Run(report_to=list(targets)))
         found = ReportingTargetsCheck().run(make_context(job, packages=lambda: there, interpreter=python))

@@ -7,20 +7,24 @@ import pytest
 
 VRAMTOP = f"{sys.executable} -m vramtop.tui.cli"
 ESTIMATE = f"{VRAMTOP} estimate gpt2 --method formula"
+UNTIL_WRITTEN = (
+    f"ended=$(mktemp -u); mkfifo $ended; trap 'rm $ended' EXIT; ({ESTIMATE}; code=$?; echo > $ended; exit $code)"
+)
+"""The estimate; the pipe ``$ended`` can be read once it has ended."""
 
 
 def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
     command = ["bash", "-c", f"set -o pipefail; {line}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        (f"{ESTIMATE} | (sleep 2)", 0),  # it fits into the pipe
+        (f"{UNTIL_WRITTEN} | cat $ended > /dev/null", 0),  # nobody reads it, but it fits into the pipe
         (f"{ESTIMATE} | true", 141),
         (f"{ESTIMATE} --json | true", 141),
-        (f"{ESTIMATE} | (head -n 1 > /dev/null; sleep 1)", 0),
+        (f"{UNTIL_WRITTEN} | (head -n 1 > /dev/null; cat $ended > /dev/null)", 0),
         (f"{ESTIMATE} >&-", 0),
         (f"{ESTIMATE} <&- >&- 2>&-", 0),
         (f"{VRAMTOP} estimate no/such-model >&- 2>&-", 2),

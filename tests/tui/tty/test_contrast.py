@@ -21,6 +21,7 @@ from vramtop.tui.draw.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
 from vramtop.tui.tty.colour_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
+QUICK_THEMES = ["textual-dark", "textual-light"]
 RGB = tuple[int, int, int]
 
 
@@ -121,8 +122,11 @@ def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[f
     return found
 
 
-async def test_all_text_reads_in_every_theme_and_in_fewer_colours(open_app) -> None:
-    app, themes = open_app(), sorted(BUILTIN_THEMES)
+@pytest.mark.parametrize(
+    "themes", [QUICK_THEMES, pytest.param(sorted(set(BUILTIN_THEMES) - set(QUICK_THEMES)), marks=pytest.mark.slow)]
+)
+async def test_all_text_reads_in_every_theme_and_in_fewer_colours(open_app, themes) -> None:
+    app = open_app()
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await look_around(pilot, themes)
     assert all(len(heard[theme].drawn) > 40 for theme in themes)
