@@ -9,8 +9,9 @@ everything has run backward, because a unit waits for its first module.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from ..job.dtype_widths import Widths
 from ..job.strategies import ZeroStage
@@ -21,8 +22,7 @@ _MEGATRON_MIN_UNIT_ELEMENTS = 1_000_000_000
 """Smallest unit of communication of Megatron-FSDP (``suggested_communication_unit_size``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buffers:
+class Buffers(Struct, frozen=True, kw_only=True):
     """Bytes of communication buffers inside torch's allocator, by moment of the step."""
 
     forward: int = 0
@@ -60,8 +60,7 @@ class Buffers:
     """The largest input of a reduce-scatter, which is one block of the allocator."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit:
+class _Unit(Struct, frozen=True, kw_only=True):
     """Parameters that are gathered together, in bytes."""
 
     whole: int

@@ -1,8 +1,9 @@
 """Bytes of weights, gradients and optimizer states that one rank holds, and temporary memory of the optimizer step."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+
+from msgspec import Struct
 
 from ..job.dtype_widths import Widths
 from ..job.optimizers import EIGHT_BIT_WIDTH, Optimizer
@@ -15,8 +16,7 @@ _MIN_EIGHT_BIT_ELEMENTS = 4096
 """bitsandbytes keeps the states of smaller tensors in fp32."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelStates:
+class ModelStates(Struct, frozen=True, kw_only=True):
     """Bytes on one rank."""
 
     weights: int

@@ -1,6 +1,6 @@
 """The plan of an estimate: the resolved job, the model's shape and parameters, its pipeline stages, and the GPU."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..job.gpu_catalogue import Generation, Gpu, generation_of
 from ..job.job import Job
@@ -10,8 +10,7 @@ from ..model.parameters import Inventory
 from ..model.rank_share import Stage, stages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """All inputs of a closed-form estimate, resolved once."""
 
     job: ResolvedJob

@@ -4,14 +4,13 @@ Sources: torch.amp's and DeepSpeed's documentation, Megatron-LM's distributed op
 parameter, NVIDIA's published steady-state figures), bitsandbytes' block sizes, peft's ``autocast_adapter_dtype``.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .frameworks import Framework
 from .strategies import Precision, Strategy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Widths:
+class Widths(Struct, frozen=True, kw_only=True):
     """Bytes per element of one job."""
 
     weight: int

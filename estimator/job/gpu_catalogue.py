@@ -19,8 +19,7 @@ _DEFAULT_MAJOR = 9
 """Compute capability of a GPU that is not known: Hopper's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that CUDA and its libraries take on GPUs of one major compute capability."""
 
     context_bytes: int

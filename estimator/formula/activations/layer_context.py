@@ -4,8 +4,9 @@ Legend: h hidden size, f MLP size, a heads, s sequence.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from ...job.dtype_widths import Widths
 from ...job.frameworks import Framework
@@ -16,8 +17,7 @@ from ...model.rank_share import Stage
 from .linear_inputs import LinearInput, linear_input_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerContext:
+class LayerContext(Struct, frozen=True, kw_only=True):
     """One block of one pipeline stage, as the per-token formulas see it."""
 
     arch: Architecture

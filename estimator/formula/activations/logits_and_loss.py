@@ -3,7 +3,7 @@
 Legend of widths: bytes per element; c in the compute type.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ...job.frameworks import Framework
 from ...job.resolved_job import ResolvedJob
@@ -15,8 +15,7 @@ _LOSS_CHUNKS = 8
 """Number of chunks into which torchtune and torchtitan cut a sequence for their chunked losses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossBytes:
+class LossBytes(Struct, frozen=True, kw_only=True):
     """Bytes for one micro-batch on the last stage; zeros on the others."""
 
     forward_bytes: int
@@ -37,8 +36,7 @@ class LossBytes:
     """Held by them from the previous micro-batch while the blocks run forward."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Logits:
+class _Logits(Struct, frozen=True, kw_only=True):
     """The logits of one micro-batch on one rank, and the settings that decide how they become a loss."""
 
     elements: int

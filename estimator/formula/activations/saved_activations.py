@@ -6,6 +6,8 @@ saves on real models. All figures are for the tokens of one micro-batch.
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from ...job.resolved_job import ResolvedJob
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage, unpacked_bytes
@@ -29,8 +31,7 @@ from .temporary_memory import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedActivations:
+class SavedActivations(Struct, frozen=True, kw_only=True):
     """Activations of one micro-batch on one stage, and the temporary memory of its blocks."""
 
     layer_bytes: int
