@@ -1,12 +1,12 @@
-"""What the GPUs are holding: snapshots, recordings, attaching to processes, comparing with budgets.
+"""Monitoring of GPU memory: snapshots, recordings, attaching to processes, comparison with budgets.
 
-For a training script of one's own::
+In a training script::
 
     from vramtop.monitor import report
-    report()                                     # vramtop sees torch's own counters from here on
+    report()                                     # publishes torch's allocator counters from here on
 
     from vramtop.monitor import TrainerCallback
-    trainer.add_callback(TrainerCallback())      # and the Trainer's arguments, its model and its steps
+    trainer.add_callback(TrainerCallback())      # also the Trainer's arguments, its model and its steps
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: the monitor itself needs none of it."""
+    """Import the probe's interface lazily: the monitor itself does not need it."""
     if name in ("report", "step_ended", "TrainerCallback"):
         from .probe import reporting
 

@@ -1,18 +1,18 @@
-"""One thing to set otherwise so that a job takes less, and what that costs."""
+"""A change of a job that lowers the memory it needs, and the row of the table that proposes it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..job.job import Job
+from ..job.resolved_job import ResolvedJob
 
 HOST_LOADING = "loading"
-"""The kind of changes that help the host's memory alone."""
+"""The kind of changes that lower host memory only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing to set otherwise."""
+    """New values of some settings, and their cost in speed and quality."""
 
     kind: str
     """Changes of one kind exclude each other."""
@@ -21,20 +21,50 @@ class Change:
     why: str
     """What it costs, in a few words."""
     slowdown: float
-    """The share by which a step takes longer; negative where it gets faster."""
+    """Share by which a step takes longer; negative if it gets faster."""
     quality: float
-    """What is lost of the result, on the slowdown's scale; 0: nothing."""
+    """Loss of quality on the scale of ``slowdown``; 0: the same result."""
     source: str
     """Where the costs come from."""
 
     @property
     def cost(self) -> float:
-        """What ranks it: the slowdown and the loss together."""
+        """Slowdown and loss of quality together, by which changes are ranked."""
         return max(0.0, self.slowdown) + self.quality
 
 
-def shorter_sequences(job: Job) -> Iterator[Change]:
-    """Sequences of half the length, a quarter, ..."""
+Proposal = Callable[[ResolvedJob, int], Iterator[Change]]
+"""Yields the changes that suit a job, given the number of GPUs that there are: a ``ChangeRule`` or a function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRule:
+    """A row of a table of changes: the jobs that it applies to, the settings that it changes, and its cost."""
+
+    kind: str
+    applies: Callable[[ResolvedJob], bool]
+    changes: Mapping[str, Any] | Callable[[ResolvedJob], dict[str, Any]]
+    """Dotted job keys and their new values, or a function of the job that returns them."""
+    why: str
+    slowdown: float = 0.0
+    quality: float = 0.0
+    source: str
+
+    def __call__(self, job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+        """Yield the change if it applies to the job."""
+        if self.applies(job):
+            yield Change(
+                kind=self.kind,
+                changes=self.changes(job) if callable(self.changes) else dict(self.changes),
+                why=self.why,
+                slowdown=self.slowdown,
+                quality=self.quality,
+                source=self.source,
+            )
+
+
+def shorter_sequences(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
+    """Yield sequences of half the length, a quarter, ... down to 512 tokens."""
     length, halvings = job.training.sequence_length, 1
     while length % 2 == 0 and length >= 1024:
         length //= 2

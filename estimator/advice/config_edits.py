@@ -1,4 +1,4 @@
-"""A suggested change as an edit of what the user wrote: flags, or keys of another tool's file."""
+"""Writes a suggested change as edits of the user's own settings: flags, or keys of a tool's configuration file."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from .tool_keys import DERIVED_KEYS, TOOL_KEYS, ToolKey
+from ..readers.tools.registry import keys_of_tool
+from ..readers.tools.shared.tool import ToolKey
 
 if TYPE_CHECKING:
     from ..readers.source.evidence import Finding, JobReading
@@ -21,37 +22,37 @@ _SAME_IN_EVERY_TOOL = (
     "training.sequence_length",
     "lora.rank",
 )
-"""Numbers that every tool writes as the job does."""
+"""Numbers that every tool writes as the job file does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One setting to change."""
+    """One setting to change in the user's command line or file."""
 
     key: str
-    """The job key it stands for."""
+    """Dotted job key that it sets."""
     place: str | None
-    """``command line``, or a file's name; None: not known."""
+    """``command line``, or a file's name; None: unknown."""
     setting: str | None
-    """The flag or the key, as the tool calls it; None: its name is not known, and ``words`` says what to do."""
+    """The tool's flag or key; None: its name is unknown, and ``words`` describes the change."""
     old: str | None
-    """None: it is not set now."""
+    """None: not set now."""
     new: str
     words: str
-    """For people: ``--per_device_train_batch_size 4 -> 2``."""
+    """Text of the edit: ``--per_device_train_batch_size 4 -> 2``."""
 
     def to_json(self) -> dict[str, Any]:
-        """The fields."""
+        """Return the fields as a JSON object."""
         return asdict(self)
 
 
 def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[Edit, ...]:
-    """As flags of vramtop itself.
+    """Return the changes as flags of vramtop itself.
 
     Args:
-        job: as it is.
-        changes: dotted job keys and their values.
-        flags: a flag by job key.
+        job: the job before the change.
+        changes: dotted job keys and their new values.
+        flags: flag by job key.
     """
     tables = job_to_mapping(job)
     found = []
@@ -67,14 +68,14 @@ def flag_edits(job: Job, changes: Mapping[str, Any], flags: Mapping[str, str]) -
 def tool_edits(
     reading: "JobReading", job: Job, changes: Mapping[str, Any], *, tool: str | None, place: str | None = None
 ) -> tuple[Edit, ...]:
-    """As settings of the tool that the job was read from, by the names that stand there, or the tool's own for them.
+    """Return the changes as settings of the tool that the job was read from.
 
     Args:
-        reading: what was read, with where.
-        job: as it is.
-        changes: dotted job keys and their values.
-        tool: as ``tool_keys`` calls it; None: a script of the user's own.
-        place: where new settings go, if nothing that was read says so: ``command line``, or a file's name.
+        reading: the settings that were read, each with its evidence.
+        job: the job before the change.
+        changes: dotted job keys and their new values.
+        tool: name of the tool in ``readers.tools.registry``; None: a script of the user's own.
+        place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}
     place = _usual_place(reading) or place
@@ -84,7 +85,7 @@ def tool_edits(
         if now is not None and now.value == value:
             continue
         found += _edits_of(key, value, now, job=job, tool=tool, place=place)
-    # what is set along with one key may be set by another one itself
+    # a setting that accompanies one key may be an edit of its own for another key
     last = {(edit.place, edit.setting): edit for edit in found if edit.setting}
     return tuple(edit for edit in found if not edit.setting or last[edit.place, edit.setting] is edit)
 
@@ -92,36 +93,37 @@ def tool_edits(
 def _edits_of(
     key: str, value: Any, now: "Finding | None", *, job: Job, tool: str | None, place: str | None
 ) -> Iterator[Edit]:
-    follows = DERIVED_KEYS.get(tool or "", {}).get(key)
+    names = keys_of_tool(tool)
+    follows = names.derived.get(key)
     if follows:
-        yield _in_words(key, value, f"{key} becomes {_value(value)} by itself: {follows} stays")
+        yield _described_edit(key, value, f"{key} becomes {_value(value)} by itself: {follows} stays")
         return
-    known = TOOL_KEYS.get(tool or "", {}).get(key)
-    said = _where(now)
+    known = names.settings.get(key)
+    written = _written_at(now)
     if (
-        said is not None
+        written is not None
         and now is not None
-        and (key in _SAME_IN_EVERY_TOOL or (known and known.name == said[1].strip("-=")))
+        and (key in _SAME_IN_EVERY_TOOL or (known and known.name == written[1].strip("-=")))
     ):
         twice = _PAIRED.match(now.origin) is not None
         new = value // 2 if twice and value % 2 == 0 else value if not twice else None
-        tools_new = _translated(known, new) if known and key not in _SAME_IN_EVERY_TOOL else new
+        tools_new = _tool_value(known, new) if known and key not in _SAME_IN_EVERY_TOOL else new
         if tools_new is not None:
-            old = now.value // 2 if twice else _untranslated(known, now.value)
-            yield _edit(key, said[0], said[1], old, tools_new)
+            old = now.value // 2 if twice else _old_tool_value(known, now.value)
+            yield _edit(key, written[0], written[1], old, tools_new)
             return
-    if known is not None and (new := _translated(known, value)) is not None:
+    if known is not None and (new := _tool_value(known, value)) is not None:
         for name, other in known.also.items():
-            yield _edit(key, place, _spelled(name, place, tool), None, other)
-        yield _edit(key, place, _spelled(known.name, place, tool), None, new)
+            yield _edit(key, place, _flag_or_key(name, place, tool), None, other)
+        yield _edit(key, place, _flag_or_key(known.name, place, tool), None, new)
         return
     table, _, name = key.partition(".")
     old = _value(job_to_mapping(job).get(table, {}).get(name))
-    yield _in_words(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")
+    yield _described_edit(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")
 
 
-def _where(finding: "Finding | None") -> tuple[str, str] | None:
-    """(place, setting) where somebody wrote the value down, if it stands there by itself."""
+def _written_at(finding: "Finding | None") -> tuple[str, str] | None:
+    """Return (place, setting) where the user wrote the value, if it is written there by itself."""
     if finding is None or not finding.written:
         return None
     twice = _PAIRED.match(finding.origin)
@@ -134,24 +136,24 @@ def _where(finding: "Finding | None") -> tuple[str, str] | None:
 
 
 def _usual_place(reading: "JobReading") -> str | None:
-    """Where most of what was read is written."""
-    places = [where[0] for finding in reading.findings if (where := _where(finding))]
+    """Return the place where most of the settings are written."""
+    places = [where[0] for finding in reading.findings if (where := _written_at(finding))]
     return max(places, key=places.count) if places else None
 
 
-def _spelled(name: str, place: str | None, tool: str | None) -> str:
-    dashed = place == "command line" or tool == "Megatron-LM"
+def _flag_or_key(name: str, place: str | None, tool: str | None) -> str:
+    dashed = place == "command line" or keys_of_tool(tool).always_flags
     return f"--{name}" if dashed else name
 
 
-def _translated(known: ToolKey, value: Any) -> Any:
+def _tool_value(known: ToolKey, value: Any) -> Any:
     if known.values is None:
         return value
     return known.values.get(value) if not isinstance(value, list) else None
 
 
-def _untranslated(known: ToolKey | None, value: Any) -> Any:
-    """What the tool's file has for the job's value, where that is one of the known ones."""
+def _old_tool_value(known: ToolKey | None, value: Any) -> Any:
+    """Return the tool's value for the job's value, if that is a known one."""
     if known is None or known.values is None or isinstance(value, list):
         return value
     return known.values.get(value)
@@ -168,7 +170,7 @@ def _edit(key: str, place: str | None, setting: str, old: Any, new: Any) -> Edit
     return Edit(key=key, place=place, setting=setting, old=before, new=after or "", words=words)
 
 
-def _in_words(key: str, value: Any, words: str) -> Edit:
+def _described_edit(key: str, value: Any, words: str) -> Edit:
     return Edit(key=key, place=None, setting=None, old=None, new=_value(value) or "", words=words)
 
 

@@ -1,4 +1,4 @@
-"""The other way round: the largest micro-batch and the longest sequence of a job that still fit."""
+"""Searches for the largest micro-batch and the longest sequence with which a job still fits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ _MAX_SEQUENCE_LENGTH = 1 << 21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestFitting:
-    """How far a job can grow in one direction, all else as it is."""
+    """The largest micro-batch and the longest sequence that fit, each with all other settings unchanged."""
 
     micro_batch: int | None
-    """A power of two or a multiple of eight; None: not even 1 fits."""
+    """1, 2, 4 or a multiple of eight; None: not even 1 fits."""
     sequence_length: int | None
     """A multiple of 128, or of 64 below that; None: not even 64 tokens fit."""
     at_model_limit: bool = False
-    """The sequence is as long as the model was made for; memory would allow more."""
+    """The model supports no longer sequence, though memory would allow it."""
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``largest``."""
@@ -36,16 +36,16 @@ class LargestFitting:
 def find_largest(
     job: Job, fits: Callable[[Job], bool], *, max_positions: int | None = None, keep_global_batch: bool = False
 ) -> LargestFitting:
-    """Search both directions by bisection; what is returned does fit, and the next candidate does not.
+    """Search both by bisection: the results fit, and the next larger candidates do not.
 
-    Allocated bytes never fall as either grows. The upper bound may, by less than a hundredth, where another phase
-    becomes the fullest; then a larger candidate can be passed over.
+    Allocated bytes never fall as either grows. The upper bound of an estimate may, by less than 1 %, if another phase
+    becomes the peak; a larger candidate that fits can then be missed.
 
     Args:
-        job: as it is.
-        fits: whether a changed job fits, by a quick estimate; one that makes no sense (InputError) does not.
-        max_positions: the longest sequence that the model was made for.
-        keep_global_batch: only micro-batches with which some accumulation keeps the sequences per step.
+        job: the job to grow.
+        fits: returns True if a changed job fits; one that raises VramtopError does not.
+        max_positions: the longest sequence that the model supports.
+        keep_global_batch: only try micro-batches for which some accumulation keeps the sequences per step.
     """
     batch = effective_batch(job)
 
@@ -76,7 +76,7 @@ def _fits(job: Job, changes: dict[str, Any], fits: Callable[[Job], bool]) -> boo
 
 
 def _last_fitting(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """The last that fits, where all before it do: in steps that double, then by halves."""
+    """Return the last candidate that fits if all before it do: steps that double, then bisection."""
     if not candidates or not fits(candidates[0]):
         return None
     low, step = 0, 1

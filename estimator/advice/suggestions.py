@@ -1,4 +1,4 @@
-"""The smallest changes that make a job fit, by what they cost in speed and quality, searched with a quick estimate."""
+"""Searches for the smallest changes that make a job fit, ranked by their cost in speed and quality."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,25 +10,25 @@ from ..common.errors import CannotTellError, VramtopError
 from ..job.job import Job
 from ..job.job_file import with_changes
 from .change import HOST_LOADING, Change
-from .training_changes import candidate_changes
+from .change_table import candidate_changes
 
 Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
 Estimate = Callable[[Job], Budget]
 Judge = Callable[[Budget], Verdict]
 
 _MAX_PAIR_COST_SHARE = 0.75
-"""A pair is offered beside single changes where it costs at most this share of the cheapest one that fits."""
+"""Maximum cost of a pair, as a share of the cheapest single change that fits."""
 _MIN_COST_FOR_TRIPLES = 1.0
-"""A cost beyond which three changes are looked at: as if a step took twice as long."""
+"""Three changes are tried if the cheapest solution costs more: as if a step took twice as long."""
 _MAX_EXTENDED_PAIRS = 6
-"""Pairs that a third change is added to."""
+"""Number of pairs to which a third change is added."""
 _MAX_CONFIRMATIONS = 4
-"""Suggestions that are traced at most, until enough of them hold."""
+"""Maximum number of suggestions that are traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """One change, or two together, and what they lead to."""
+    """One to three changes, and the budget of the changed job."""
 
     parts: tuple[Change, ...]
     changes: dict[str, Any]
@@ -36,11 +36,11 @@ class Suggestion:
     budget: Budget
     verdict: Verdict
     confirmed: bool = False
-    """The budget is of a traced step, and not of the quick estimate."""
+    """The budget comes from a traced step, not from the quick estimate."""
 
     @property
     def cost(self) -> float:
-        """What ranks it; see ``changes``."""
+        """Slowdown and loss of quality together, by which suggestions are ranked."""
         return sum(part.cost for part in self.parts)
 
     @property
@@ -50,42 +50,43 @@ class Suggestion:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where the costs come from."""
+        """Sources of the costs."""
         return tuple(dict.fromkeys(part.source for part in self.parts))
 
 
 def suggest(
     job: Job, current: Budget, estimate: Estimate, judge: Judge, *, gpus: int = 1, most: int = 6
 ) -> tuple[Suggestion, ...]:
-    """What makes the job fit, the cheapest first; then what makes it tight; where nothing does, what comes closest.
+    """Return changes that make the job fit, the cheapest first, then those that make it tight.
 
-    Of changes by degrees (micro-batch, length, GPUs) the smallest that is enough; pairs only of changes of which
-    neither is enough alone, and only where no single change is, or where the pair costs much less. Where what is
-    enough is dear, or nothing is, a third change is added to the pairs that come closest.
+    If nothing does either, the changes that lower its memory most. Of graded changes (micro-batch, length, GPUs) only
+    the smallest sufficient one is returned. Pairs combine changes of which neither is sufficient alone, and are tried
+    only if no single change is sufficient, or if the pair costs much less. If all solutions are costly, a third change
+    is added to the best pairs.
 
     Args:
-        job: as it is.
-        current: its budget; where that is not the quick estimate's, what sets them apart is added to every figure.
-        estimate: a quick estimate of a changed job.
-        judge: whether a budget fits.
-        gpus: how many there are, for spreading the job further.
-        most: how many to return.
+        job: the job to change.
+        current: its budget; if that is not the quick estimate's, the difference is added to every figure.
+        estimate: returns a quick estimate of a changed job.
+        judge: returns the verdict on a budget.
+        gpus: number of GPUs that there are, for sharding the job further.
+        most: maximum number of suggestions.
     """
     search = _Search(job, current, calibrated(job, current, estimate), judge)
     changes = candidate_changes(job, gpus=gpus)
-    singles = list(_smallest_per_kind(search.tried((change,) for change in changes)))
-    if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # the host is no limit
+    singles = list(_smallest_per_kind(search.estimates((change,) for change in changes)))
+    if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
     enough = [s for s in singles if s.verdict == "fits"]
     limit = _MAX_PAIR_COST_SHARE * min((s.cost for s in enough), default=float("inf"))
     alone = {part.kind for s in enough for part in s.parts if s.cost <= limit}
     pairs = sorted((pair for pair in combinations(changes, 2) if _compatible(pair)), key=_cost)
     worth = (pair for pair in pairs if _cost(pair) <= limit and not any(part.kind in alone for part in pair))
-    tried = list(_smallest_per_kind(search.tried(worth, until=most)))
+    tried = list(_smallest_per_kind(search.estimates(worth, until=most)))
     cheapest = min((s.cost for s in (*enough, *tried) if s.verdict == "fits"), default=float("inf"))
     if cheapest > _MIN_COST_FOR_TRIPLES:
         thirds = _triples(tried, changes, _MAX_PAIR_COST_SHARE * cheapest)
-        tried += _smallest_per_kind(search.tried(thirds, until=most))
+        tried += _smallest_per_kind(search.estimates(thirds, until=most))
     found = sorted(
         _without_redundant([*singles, *tried]), key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes)
     )
@@ -104,22 +105,24 @@ def confirm(
     enough: int = 2,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Suggestion, ...]:
-    """The best few with the figures of a slower and surer estimate; those that do not hold go, or come last.
+    """Return the suggestions with the best few checked by a slower and more accurate estimate.
+
+    Those that do not fit after all are dropped, or come last if they are tight.
 
     Args:
-        suggestions: as ``suggest`` returned them.
-        estimate: the surer one, such as a traced step; what it cannot tell stays unconfirmed.
-        judge: whether a budget fits.
-        enough: how many confirmed ones that fit end the work.
-        progress: told what is going on.
+        suggestions: the result of ``suggest``.
+        estimate: the more accurate one, such as a traced step; a job that it cannot estimate stays unconfirmed.
+        judge: returns the verdict on a budget.
+        enough: number of confirmed suggestions that fit after which the check ends.
+        progress: called with the step that is being done.
     """
     kept: list[Suggestion] = []
     failed: list[Suggestion] = []
     tries = 0
-    for at, suggestion in enumerate(suggestions):
+    for index, suggestion in enumerate(suggestions):
         holding = sum(s.confirmed and s.verdict == "fits" for s in kept)
         if suggestion.verdict != "fits" or holding >= enough or tries >= _MAX_CONFIRMATIONS:
-            kept.extend(suggestions[at:])
+            kept.extend(suggestions[index:])
             break
         tries += 1
         if progress:
@@ -127,9 +130,9 @@ def confirm(
         try:
             budget = estimate(suggestion.budget.job)
         except CannotTellError:
-            kept.extend(suggestions[at:])
+            kept.extend(suggestions[index:])
             break
-        except VramtopError:  # the model itself refuses: no suggestion
+        except VramtopError:  # the model itself rejects it
             continue
         checked = replace(suggestion, budget=budget, verdict=judge(budget), confirmed=True)
         (kept if checked.verdict == "fits" else failed).append(checked)
@@ -138,7 +141,7 @@ def confirm(
 
 
 def calibrated(job: Job, current: Budget, estimate: Estimate) -> Estimate:
-    """The quick estimate with what sets the job's surer budget apart from it added to every figure."""
+    """Return the quick estimate, shifted by the difference between it and the job's more accurate budget."""
     try:
         by = current.peak.device_bytes - estimate(job).peak.device_bytes
     except VramtopError:
@@ -147,14 +150,14 @@ def calibrated(job: Job, current: Budget, estimate: Estimate) -> Estimate:
 
 
 class _Search:
-    """What changed jobs would take, each tried once."""
+    """Estimates changed jobs."""
 
     def __init__(self, job: Job, current: Budget, estimate: Estimate, judge: Judge) -> None:
         self._job, self._estimate, self._judge = job, estimate, judge
-        self._now = current.peak.device_bytes
+        self._current_bytes = current.peak.device_bytes
 
-    def tried(self, candidates: Iterable[tuple[Change, ...]], *, until: int | None = None) -> Iterator[Suggestion]:
-        """Those that take less than the job does now; ends when so many of them fit."""
+    def estimates(self, candidates: Iterable[tuple[Change, ...]], *, until: int | None = None) -> Iterator[Suggestion]:
+        """Yield the changes that lower the memory that the job needs, until ``until`` of them fit."""
         fitting = 0
         for parts in candidates:
             changes: dict[str, Any] = {}
@@ -165,7 +168,7 @@ class _Search:
             except VramtopError:
                 continue
             verdict = self._judge(budget)
-            if budget.peak.device_bytes >= self._now and verdict != "fits":
+            if budget.peak.device_bytes >= self._current_bytes and verdict != "fits":
                 continue
             yield Suggestion(parts=parts, changes=changes, budget=budget, verdict=verdict)
             fitting += verdict == "fits"
@@ -174,7 +177,7 @@ class _Search:
 
 
 def shifted(budget: Budget, by: int) -> Budget:
-    """The budget with all device figures moved by so many bytes; its components stay as they are."""
+    """Return the budget with ``by`` bytes added to all device figures; its components are unchanged."""
     if not by:
         return budget
     peak = replace(
@@ -196,7 +199,7 @@ def shifted(budget: Budget, by: int) -> Budget:
 
 
 def _smallest_per_kind(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
-    """Of each combination of kinds the cheapest that fits, and before it what is tight; those that do neither stay."""
+    """Yield the cheapest that fits of each combination of kinds, and the tight one before it; all that do neither."""
     seen: set[tuple[tuple[str, ...], Verdict]] = set()
     for suggestion in found:
         kinds = tuple(sorted(part.kind for part in suggestion.parts))
@@ -207,7 +210,7 @@ def _smallest_per_kind(found: Iterable[Suggestion]) -> Iterator[Suggestion]:
 
 
 def _without_redundant(found: Sequence[Suggestion]) -> list[Suggestion]:
-    """Without those of which a part does as well."""
+    """Return the suggestions without those of which a part has the same effect."""
     kinds = {id(s): {part.kind for part in s.parts} for s in found}
 
     def as_good(fewer: Suggestion, more: Suggestion) -> bool:
@@ -222,7 +225,7 @@ def _without_redundant(found: Sequence[Suggestion]) -> list[Suggestion]:
 
 
 def _triples(pairs: Sequence[Suggestion], changes: Sequence[Change], limit: float) -> list[tuple[Change, ...]]:
-    """The pairs that take least, each with every change that goes with both, up to a cost."""
+    """Return the pairs that need the least memory, each with every compatible third change, up to a cost."""
     cheap = (pair for pair in pairs if len(pair.parts) == 2 and pair.verdict != "fits" and pair.cost <= limit)
     triples = [
         (*pair.parts, change)

@@ -1,7 +1,7 @@
-"""What the causes of a divergence make of a job, and how likely that makes each of them.
+"""Estimates a job under each possible cause of a divergence, and weighs the causes by how well they predict it.
 
-A weight is a plausibility times the likelihood of what was observed, so that the estimate being off by itself counts
-as one more cause.
+A weight is a plausibility times the likelihood of the observation. The possibility that the settings are right and the
+estimate itself is off counts as one more cause.
 """
 
 import math
@@ -19,42 +19,42 @@ from .cause import COMMON, Cause
 from .extra_memory import Estimate
 
 Measure = Literal["device", "allocated", "outside", "loaded"]
-"""What was observed: the process as NVML counts it, torch's allocated bytes, or what is held outside of torch, each at
+"""The observed quantity: the process as NVML counts it, torch's allocated bytes, or memory outside of torch, each at
 its peak; or the process once its weights are loaded, before the first step."""
 
 _SPREAD: Mapping[Measure, float] = {"device": 0.04, "allocated": 0.015, "outside": 0.0, "loaded": 0.04}
-"""Standard deviation of predictions, as a share of what was measured: interquartile ranges over 1.35 of the accuracy
-table's rows of reserved and device bytes, and of allocated bytes (with a half more, for their longer tails)."""
+"""Standard deviation of predictions, as a share of the measurement: interquartile ranges over 1.35 in the accuracy
+table's rows of reserved and device bytes, and of allocated bytes (half as much again for their longer tails)."""
 _MIN_SPREAD: Mapping[Measure, int] = {
     "device": 130 * MIB,
     "allocated": 32 * MIB,
     "outside": 130 * MIB,
     "loaded": 130 * MIB,
 }
-"""The same of what is of one size in every job: CUDA context and libraries, workspaces."""
+"""Minimum standard deviation: parts of one size in every job, such as CUDA context, libraries and workspaces."""
 MAX_Z_SCORE = 2.5
-"""An explanation comes so near, in deviations."""
+"""Maximum z-score of an accepted explanation."""
 FALLBACK_MAX_Z_SCORE = 4.0
-"""The same where none does."""
+"""Maximum z-score if no explanation is within ``MAX_Z_SCORE``."""
 _MAX_UNEXPLAINED_SHARE = 0.5
-"""And leaves no more than this share of the difference."""
+"""Maximum share of the difference that an accepted explanation leaves."""
 _NO_CAUSE_PRIOR = 10.0
-"""How plausible it is, relative to the causes, that settings are right and the estimate is off."""
+"""Plausibility, relative to the causes, that the settings are right and the estimate is off."""
 _PAIR_FACTOR = 1 / 60
-"""Two causes at once: the product of their weights over about the sum of all."""
+"""Factor on the product of two causes' plausibilities: one over about the sum of all."""
 _MAX_PAIRS = 200
-"""So many pairs are estimated: about 60 ms."""
+"""Maximum number of pairs that are estimated, which takes about 60 ms."""
 _MIN_WEIGHT_SHARE = 0.03
-"""Less plausible than the best by this factor: not worth a line."""
+"""Minimum weight of a reported explanation, as a share of the best one's."""
 SAME_BYTES_SHARE = 0.005
-"""Predictions that differ by less cannot be told apart by any reading."""
+"""Relative difference below which no reading can distinguish two predictions."""
 _MAX_SHORTENING = 16
-"""Sequences are looked for down to a sixteenth of the length, and 64 tokens."""
+"""Sequences are searched down to the length over this factor, and at least 64 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedBytes:
-    """What a job takes, by what may be observed."""
+    """Prediction of each quantity that may be observed."""
 
     device: int
     allocated: int
@@ -62,13 +62,13 @@ class PredictedBytes:
     loaded: int
 
     def of(self, measure: Measure) -> int:
-        """The figure that was observed."""
+        """Return the prediction of one quantity."""
         return getattr(self, measure)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class WeighedCauses:
-    """Causes, and what they make of the job."""
+    """Causes, and the prediction for a job with them."""
 
     weight: float
     """Plausibility times likelihood."""
@@ -78,7 +78,7 @@ class WeighedCauses:
 
 @dataclass(slots=True, kw_only=True)
 class CauseSearch:
-    """One observation, and what it is held against."""
+    """One observation, and the prediction that it is compared with."""
 
     job: Job
     budget: Budget
@@ -87,22 +87,22 @@ class CauseSearch:
     measure: Measure
     observed: int
     loaded: int | None = None
-    """What was held between loading and the first step, if that is known."""
+    """Bytes held between loading and the first step; None: unknown."""
     at_least: bool = False
-    """It would have held more, had there been room: predictions beyond it are not off."""
+    """The process ran out of memory and needed more than observed: larger predictions count as exact."""
 
-    def of_each(self, together: Sequence[tuple[Cause, ...]]) -> list[WeighedCauses]:
-        """What these make of the job, where it is a job."""
+    def weigh(self, combinations: Sequence[tuple[Cause, ...]]) -> list[WeighedCauses]:
+        """Return each combination of causes with its weight, without those that give no valid job."""
         found = []
-        for each in together:
-            figures = self._figures(each)
+        for each in combinations:
+            figures = self._predict(each)
             if figures is not None:
                 plausibility = math.prod(cause.plausibility for cause in each) * _PAIR_FACTOR ** (len(each) - 1)
                 found.append(WeighedCauses(plausibility * self._likelihood(figures), figures, each))
         return found
 
-    def near(self, found: Sequence[WeighedCauses], deviations: float) -> list[WeighedCauses]:
-        """Those that come near, and are likelier than an estimate that is off; the likeliest first."""
+    def near(self, found: Sequence[WeighedCauses], z_score: float) -> list[WeighedCauses]:
+        """Return those within ``z_score`` that are more likely than an error of the estimate, the likeliest first."""
         now = self._now()
         gap = abs(self._off(now))
         least = _NO_CAUSE_PRIOR * self._likelihood(now)
@@ -110,13 +110,13 @@ class CauseSearch:
             each
             for each in found
             if each.weight > least
-            and abs(self._off(each.figures)) <= min(deviations * self._spread(), _MAX_UNEXPLAINED_SHARE * gap)
+            and abs(self._off(each.figures)) <= min(z_score * self._spread(), _MAX_UNEXPLAINED_SHARE * gap)
         ]
         close.sort(key=lambda each: -each.weight)
         return [each for each in close if each.weight >= _MIN_WEIGHT_SHARE * close[0].weight]
 
     def pairs(self, singles: Sequence[WeighedCauses]) -> list[WeighedCauses]:
-        """Two causes at once, by what their effects come to together if they add up or multiply."""
+        """Return the most promising pairs of causes, assuming that their effects add up or multiply."""
         now = self._now()
         base = now.of(self.measure)
         moving = [each for each in singles if abs(each.figures.of(self.measure) - base) > SAME_BYTES_SHARE * base]
@@ -130,38 +130,38 @@ class CauseSearch:
             plausibility = a.plausibility * b.plausibility
             guesses.append((plausibility / (1 + (miss / (3 * self._spread())) ** 2), (a, b)))
         guesses.sort(key=lambda guess: -guess[0])
-        return self.of_each([pair for _, pair in guesses[:_MAX_PAIRS]])
+        return self.weigh([pair for _, pair in guesses[:_MAX_PAIRS]])
 
     def shorter(self) -> list[WeighedCauses]:
-        """Sequences so short that they predict what is observed, where there are such.
+        """Return the sequence length that predicts the observation, if a shorter one does.
 
-        A length can be anything: of what lies between the longest and the shortest it takes what the spread covers,
-        so that a cause which predicts one figure alone, and the right one, counts for more.
+        Any length is possible, so its prior is spread over all of them: only the share within the standard deviation
+        counts. A cause with a single prediction, if that is right, then counts for more.
         """
         length, now = self.job.training.sequence_length, self._now().of(self.measure)
-        shortest = max(64, length // _MAX_SHORTENING)
-        if shortest >= length or self.observed >= now:
+        min_length = max(64, length // _MAX_SHORTENING)
+        if min_length >= length or self.observed >= now:
             return []
-        least = self._figures((_of_length(self.job, shortest),))
+        least = self._predict((_length_cause(self.job, min_length),))
         if least is None or least.of(self.measure) > self.observed + MAX_Z_SCORE * self._spread():
             return []
-        low, high = shortest, length
+        low, high = min_length, length
         while high - low > max(1, length // 128):
             middle = (low + high) // 2
-            figures = self._figures((_of_length(self.job, middle),))
+            figures = self._predict((_length_cause(self.job, middle),))
             if figures is None:
                 return []
             low, high = (middle, high) if figures.of(self.measure) <= self.observed else (low, middle)
-        cause = _of_length(self.job, min(_rounded(low), length - 1))
-        figures = self._figures((cause,))
+        cause = _length_cause(self.job, min(_rounded(low), length - 1))
+        figures = self._predict((cause,))
         if figures is None:
             return []
         share = min(1.0, math.sqrt(2 * math.pi) * self._spread() / max(1, now - least.of(self.measure)))
         return [WeighedCauses(cause.plausibility * share * self._likelihood(figures), figures, (cause,))]
 
-    def _figures(self, together: tuple[Cause, ...]) -> PredictedBytes | None:
+    def _predict(self, causes: tuple[Cause, ...]) -> PredictedBytes | None:
         changes: dict[str, Any] = {}
-        for cause in together:
+        for cause in causes:
             changes |= cause.changes
         budget = self.quick
         if changes:
@@ -169,9 +169,9 @@ class CauseSearch:
                 budget = self.estimate(with_changes(self.job, changes))
             except VramtopError:
                 return None
-        allocated = sum(cause.allocated_bytes for cause in together)
-        outside = sum(cause.outside_bytes for cause in together)
-        loading = sum(cause.loading_bytes for cause in together)
+        allocated = sum(cause.allocated_bytes for cause in causes)
+        outside = sum(cause.outside_bytes for cause in causes)
+        loading = sum(cause.loading_bytes for cause in causes)
         mine, quick = self.budget.peak, self.quick.peak
         return PredictedBytes(
             device=budget.peak.device_bytes + mine.device_bytes - quick.device_bytes + allocated + outside,
@@ -197,14 +197,14 @@ class CauseSearch:
     def _likelihood(self, figures: PredictedBytes) -> float:
         likely = _student_t(self._off(figures) / self._spread())
         if self.loaded is not None and self.measure != "loaded":
-            # what is cached from loading makes it vague
+            # memory cached while loading makes this figure uncertain
             spread = 2 * _SPREAD["loaded"] * self.loaded + _MIN_SPREAD["loaded"]
             likely *= _student_t((figures.loaded - self.loaded) / spread)
         return likely
 
 
 def _student_t(deviations: float) -> float:
-    """Student's t of three degrees: predictions have long tails."""
+    """Return Student's t density with three degrees of freedom, not normalised: predictions have long tails."""
     return (1 + deviations**2 / 3) ** -2
 
 
@@ -214,21 +214,21 @@ def _loaded(budget: Budget) -> int:
 
 
 def _outside(budget: Budget) -> int:
-    fullest = budget.phase(budget.peak.phase)
-    return fullest.outside_bytes if fullest else 0
+    peak = budget.phase(budget.peak.phase)
+    return peak.outside_bytes if peak else 0
 
 
 def _rounded(length: int) -> int:
-    """A power of two where one is near, else two digits: more cannot be told."""
+    """Return a power of two if one is near, else two significant digits: memory does not determine more."""
     power = 1 << round(math.log2(length))
     return power if abs(power / length - 1) <= 0.05 else round(length, 1 - int(math.log10(length)))
 
 
-def _of_length(job: Job, length: int) -> Cause:
-    # batches are padded to their longest text, and that is seldom the limit
+def _length_cause(job: Job, length: int) -> Cause:
+    # batches are padded to their longest text, which is seldom the limit
     return Cause(
         name="shorter sequences",
-        words=f"sequences have about {length} tokens, not {job.training.sequence_length}",
+        description=f"sequences have about {length} tokens, not {job.training.sequence_length}",
         plausibility=COMMON,
         changes={"training.sequence_length": length},
     )

@@ -1,7 +1,7 @@
-"""What a running job holds against what its budget says: where the difference lies, and what would explain it.
+"""Compares the memory of a running job with its budget: which part differs, and what would explain it.
 
-With torch's own counters the difference is split: tensors (allocated), what lies free in torch's cache, and what torch
-never sees (CUDA context, NCCL, libraries). Settings are searched for the part that differs.
+With torch's own counters the difference is split into tensors (allocated), free memory in torch's cache, and memory
+outside of torch (CUDA context, NCCL, libraries). Causes are searched for the part that differs.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,106 +19,106 @@ from .extra_memory import Estimate
 PartName = Literal["allocated", "cached", "outside"]
 
 _ALLOCATED_SHARE = 0.05
-"""Allocated bytes that are off by less are as predicted: nine in ten rows of the accuracy table are within 4 %."""
+"""Relative error of allocated bytes that counts as predicted: nine in ten rows of the accuracy table are within 4 %."""
 _CACHED_SHARE = 0.08
-"""Of the allocated bytes: what the closed form's range allows the allocator to leave behind besides."""
+"""Cached bytes, as a share of the allocated ones, that the closed form's range includes."""
 _MIN_CACHED_BYTES = 256 * MIB
 _OUTSIDE_BYTES = 300 * MIB
-"""What the closed form's range allows CUDA context and libraries to be off by."""
+"""Error of CUDA context and libraries that the closed form's range includes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Torch's own of one process on one GPU, as far as they are known."""
+    """torch's own counters of one process on one GPU, as far as they are known."""
 
     allocated_peak_bytes: int | None = None
     reserved_bytes: int | None = None
-    """At the moment, as the device's figure beside it."""
+    """Reserved now, at the time of ``now_bytes``."""
     reserved_peak_bytes: int | None = None
     retries: int | None = None
-    """How often the cache was flushed because an allocation failed."""
+    """Number of times that the cache was flushed because an allocation failed."""
     out_of_memory: int | None = None
-    """How often an allocation failed for good."""
+    """Number of allocations that failed even so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What was seen of one rank."""
+    """Observed memory of one rank."""
 
     device_bytes: int | None
-    """The most that it has held in its steady phase; while it loads, what it holds."""
+    """Peak of its steady phase; while it loads, its current memory."""
     loading: bool = False
-    """It has not yet stepped: ``device_bytes`` are held against the loading phase."""
+    """It has taken no step yet: ``device_bytes`` are compared with the loading phase."""
     now_bytes: int | None = None
-    """What it holds at the time of the counters; ``device_bytes`` when left out."""
+    """Its memory at the time of the counters; ``device_bytes`` if None."""
     loaded_bytes: int | None = None
-    """What it held between loading and the first step, where that plateau was seen."""
+    """Its memory between loading and the first step, if that plateau was observed."""
     counters: Counters | None = None
     at_least: bool = False
-    """It ran out of memory, and would have held more."""
+    """It ran out of memory, and needed more than observed."""
     whole_gpu: bool = False
-    """The figures are those of the whole card, since the driver tells none for the process."""
+    """The figures are those of the whole GPU, since the driver reports none for the process."""
     other_processes_bytes: int | None = None
-    """What other processes are known to hold on the card."""
+    """Memory that other processes are known to hold on the GPU."""
     assumed: Collection[str] = ()
-    """Dotted keys of the job that nobody wrote down: defaults and inferences."""
+    """Dotted keys of the job that are defaults or inferences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One of the three parts of what a process holds."""
+    """One of the three parts of a process's memory."""
 
     name: PartName
     observed_bytes: int
     expected_bytes: int
     differs: bool
-    """By more than predictions are off."""
+    """The difference exceeds the error of predictions."""
     sentence: str
-    """For people; with what to do where there is something."""
+    """Text with both figures, and what to do about a difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """Why a job holds what it holds, as far as that can be told."""
+    """The difference between a job's memory and its budget, and explanations of it."""
 
     sentence: str
-    """All of it in one sentence: what was observed and what would give it."""
+    """Summary: the observation, the prediction, and the best explanation."""
     parts: tuple[Part, ...]
-    """Allocated, cached and outside; empty without torch's counters."""
+    """Allocated, cached and outside of torch; empty without torch's counters."""
     explanations: tuple[Explanation, ...]
     """The likeliest first."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Below the sentence: the parts that differ, and each prediction with all that makes it."""
+        """Details: the parts that differ, and each prediction with its explanations."""
         return (*(part.sentence for part in self.parts if part.differs), *_predictions(self.explanations))
 
 
 def explain_divergence(budget: Budget, observation: Observation, estimate: Estimate) -> Divergence:
-    """Hold what was seen of a rank against its budget.
+    """Compare the observed memory of a rank with its budget, and search for causes of the difference.
 
     Args:
-        budget: of the job as it was read.
-        observation: what was seen.
-        estimate: a quick estimate of a changed job; may raise VramtopError.
+        budget: the budget of the job as it was read.
+        observation: the observed memory.
+        estimate: returns a quick estimate of a changed job; may raise VramtopError.
     """
     seen = observation
     if seen.loading:
         loading = budget.phase("loading")
         expected = loading.components.total_bytes if loading else None
-        return _by(budget, seen, estimate, _Figure("loaded", seen.device_bytes, expected))
+        return _explain_figure(budget, seen, estimate, _Figure("loaded", seen.device_bytes, expected))
     parts = () if seen.at_least else tuple(_parts(budget, seen))
     differing = {part.name: part for part in parts if part.differs}
     for name in ("allocated", "outside"):
         if name in differing:
             part = differing[name]
             figure = _Figure(name, part.observed_bytes, part.expected_bytes)
-            return replace(_by(budget, seen, estimate, figure), parts=parts)
+            return replace(_explain_figure(budget, seen, estimate, figure), parts=parts)
     if parts and parts[0].name == "allocated":
         words = differing["cached"].sentence if "cached" in differing else "each part is as predicted"
         return Divergence(sentence=f"tensors take what was predicted: {words}", parts=parts, explanations=())
     figure = _Figure("device", seen.device_bytes, budget.steady_device_bytes)
-    return replace(_by(budget, seen, estimate, figure), parts=parts)
+    return replace(_explain_figure(budget, seen, estimate, figure), parts=parts)
 
 
 _MEASURE_LABELS: dict[Measure, str] = {
@@ -136,11 +136,11 @@ class _Figure:
     expected: int | None
 
 
-def _by(budget: Budget, seen: Observation, estimate: Estimate, figure: _Figure) -> Divergence:
-    """The settings searched by one figure."""
+def _explain_figure(budget: Budget, seen: Observation, estimate: Estimate, figure: _Figure) -> Divergence:
+    """Search for the causes of one figure's difference."""
     measure, observed, expected = figure.measure, figure.observed, figure.expected
     if observed is None or expected is None:
-        return Divergence(sentence="what it holds cannot be read", parts=(), explanations=())
+        return Divergence(sentence="its memory cannot be read", parts=(), explanations=())
     found = explain(
         budget.job,
         budget,
@@ -153,13 +153,13 @@ def _by(budget: Budget, seen: Observation, estimate: Estimate, figure: _Figure) 
         other_processes_bytes=seen.other_processes_bytes,
         at_least=seen.at_least,
     )
-    what = "ran out of memory with" if seen.at_least else _MEASURE_LABELS[measure]
-    said = f"{what} {format_gib(observed)} GiB, expected {format_gib(expected)}"
+    label = "ran out of memory with" if seen.at_least else _MEASURE_LABELS[measure]
+    figures = f"{label} {format_gib(observed)} GiB, expected {format_gib(expected)}"
     peak = budget.peak
     inside = measure == "device" and peak.low_bytes <= observed <= peak.high_bytes
     why = next(_predictions(found), None)
-    why = why or ("as far as predictions go, that is the same" if inside else _unexplained(budget, estimate))
-    return Divergence(sentence=f"{said}; {why}", parts=(), explanations=found)
+    why = why or ("within the error of predictions" if inside else _unexplained(budget, estimate))
+    return Divergence(sentence=f"{figures}; {why}", parts=(), explanations=found)
 
 
 def _unexplained(budget: Budget, estimate: Estimate) -> str:
@@ -171,10 +171,10 @@ def _unexplained(budget: Budget, estimate: Estimate) -> str:
 
 
 def _predictions(found: Collection[Explanation]) -> Iterator[str]:
-    """``47.3 GiB if activation checkpointing is off``: a line for all that predict the same."""
+    """Yield a line per prediction, with all its explanations: ``47.3 GiB if activation checkpointing is off``."""
     for _, alike in groupby(found, key=lambda each: each.group):
         group = list(alike)
-        words = ", or ".join(each.words for each in group)
+        words = ", or ".join(each.description for each in group)
         same = " (the same bytes: memory alone cannot tell)" if len(group) > 1 else ""
         fixes = [each.fix for each in group[:1] if each.fix]
         yield f"{format_gib(group[0].predicted_bytes)} GiB if {words}{same}{''.join(f'; {fix}' for fix in fixes)}"
@@ -191,10 +191,10 @@ def _parts(budget: Budget, seen: Observation) -> Iterator[Part]:
             expected = peak.reserved_bytes - peak.allocated_bytes
             yield _cached(counters, counters.reserved_peak_bytes - allocated, expected, allocated)
     now = seen.device_bytes if seen.now_bytes is None else seen.now_bytes
-    fullest = budget.phase(peak.phase)
-    if now is None or counters.reserved_bytes is None or fullest is None or now < counters.reserved_bytes:
+    peak_phase = budget.phase(peak.phase)
+    if now is None or counters.reserved_bytes is None or peak_phase is None or now < counters.reserved_bytes:
         return
-    yield _outside(now - counters.reserved_bytes, fullest.outside_bytes, fullest.components.context)
+    yield _outside(now - counters.reserved_bytes, peak_phase.outside_bytes, peak_phase.components.context)
 
 
 def _allocated(budget: Budget, observed: int) -> Part:
@@ -215,14 +215,14 @@ def _cached(counters: Counters, observed: int, expected: int, allocated: int) ->
     flushed = counters.retries or 0
     times = "once" if flushed == 1 else f"{flushed} times"
     differs = observed - expected > max(_MIN_CACHED_BYTES, _CACHED_SHARE * allocated)
-    words = f"{format_gib(observed)} GiB lie free in torch's cache at its peak, expected {format_gib(expected)}"
+    words = f"{format_gib(observed)} GiB are free in torch's cache at its peak, expected {format_gib(expected)}"
     if differs:
         # blocks of one size do not serve another: lengths that vary, an evaluation between the steps
         words += ": fragmentation; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if flushed:
-        words += f"; the cache was flushed {times} for want of room"
+        words += f"; the cache was flushed {times} for lack of memory"
     if counters.out_of_memory:
-        words += f"; {counters.out_of_memory} allocations failed for good"
+        words += f"; {counters.out_of_memory} allocations failed permanently"
     return Part(name="cached", observed_bytes=observed, expected_bytes=expected, differs=differs, sentence=words)
 
 

@@ -1,6 +1,6 @@
-"""Why a job holds more or less than predicted: settings one or two changes away that would predict what is observed.
+"""Explains why a job holds more or less memory than predicted, by settings one or two changes away from its own.
 
-Each cause (``setting_causes``, ``extra_memory``) is weighed by its plausibility and by how close its prediction comes,
+Each cause (``cause_table``, ``extra_memory``) is weighed by its plausibility and by how close its prediction comes,
 against the possibility that the estimate itself is off. Causes that predict the same bytes are reported together.
 """
 
@@ -12,33 +12,31 @@ from ..budget.budget import Budget
 from ..common.errors import VramtopError
 from ..job.job import Job
 from .cause_search import FALLBACK_MAX_Z_SCORE, MAX_Z_SCORE, SAME_BYTES_SHARE, CauseSearch, Measure, WeighedCauses
+from .cause_table import setting_causes
 from .extra_memory import Estimate, extra_memory_causes, whole_gpu_causes
-from .setting_causes import setting_causes
 
 _MAX_EXPLANATIONS = 6
-"""So many explanations are worth reading."""
+"""Maximum number of explanations that are reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Something that would predict what is observed."""
+    """One or two causes that predict the observation."""
 
     changes: dict[str, Any]
-    """Dotted job keys and the values that would explain it; empty where no setting says it."""
-    words: str
-    """For people: ``activation checkpointing is off``."""
+    """Dotted job keys and the values that explain it; empty if no setting describes the cause."""
+    description: str
+    """Clause that continues "if": ``activation checkpointing is off``."""
     device_bytes: int
-    """What the job would take with them, as NVML counts it."""
+    """Memory that the job needs with these changes, as NVML counts it."""
     predicted_bytes: int
-    """What it predicts of what was observed: the same, unless that was allocated bytes, or those of loading."""
-    off_bytes: int
-    """That less what is observed."""
+    """Prediction of the observed quantity: ``device_bytes``, unless allocated bytes or loading were observed."""
     name: str = ""
-    """What its causes are called in tables."""
+    """Label in tables."""
     fix: str = ""
-    """What to look at or to do; empty where there is nothing but the words."""
+    """What to check or to do; empty if the description suffices."""
     group: int = 0
-    """Explanations of one number predict the same bytes: which of them it is cannot be told from memory."""
+    """Explanations of one group predict the same bytes, so that memory cannot distinguish them."""
 
 
 def explain(
@@ -54,22 +52,23 @@ def explain(
     other_processes_bytes: int | None = None,
     at_least: bool = False,
 ) -> tuple[Explanation, ...]:
-    """What comes near to what is observed, the likeliest first; empty where nothing does, or nothing needs to.
+    """Return the causes that predict the observation, the likeliest first.
 
-    Single causes first; two together only where no single one explains it. What a cause makes of the job is taken
-    from the quick estimate and added to the budget, so that a traced budget keeps its own figure.
+    Empty if none does, or if the observation is as predicted. Pairs of causes are tried only if no single one explains
+    it. The effect of a cause is taken from the quick estimate and added to the budget, so that a traced budget keeps
+    its own figure.
 
     Args:
-        job: as it was read.
+        job: the job as it was read.
         budget: its prediction.
-        observed_bytes: what a rank holds in the steady phase; by ``measure`` otherwise.
-        estimate: a quick estimate of a changed job; may raise VramtopError.
-        measure: what ``observed_bytes`` are.
-        loaded_bytes: what the process held between loading and the first step, if that is known.
-        assumed: dotted keys of the job that nobody wrote down: defaults and inferences.
-        whole_gpu: ``observed_bytes`` are those of the whole card, not of one process.
-        other_processes_bytes: what other processes are known to hold on it.
-        at_least: it would have held more, had there been room: it ran out of memory.
+        observed_bytes: memory of a rank in the steady phase, or another quantity by ``measure``.
+        estimate: returns a quick estimate of a changed job; may raise VramtopError.
+        measure: the quantity that ``observed_bytes`` states.
+        loaded_bytes: bytes that the process held between loading and the first step, if known.
+        assumed: dotted keys of the job that are defaults or inferences.
+        whole_gpu: ``observed_bytes`` are those of the whole GPU, not of one process.
+        other_processes_bytes: memory that other processes are known to hold on it.
+        at_least: the job ran out of memory, and needed more than observed.
     """
     if measure == "device" and not whole_gpu and _as_predicted(budget, observed_bytes, at_least=at_least):
         return ()
@@ -84,25 +83,24 @@ def explain(
     singles = [*setting_causes(job, assumed), *extra_memory_causes(job, quick, estimate)]
     if whole_gpu:
         singles += whole_gpu_causes(quick, other_processes_bytes)
-    found = search.of_each([(cause,) for cause in singles])
+    found = search.weigh([(cause,) for cause in singles])
     found += search.shorter()
     near = search.near(found, MAX_Z_SCORE) or search.near([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
-    return tuple(_explanations(near, observed_bytes, measure))
+    return tuple(_explanations(near, measure))
 
 
 def _as_predicted(budget: Budget, observed: int, *, at_least: bool) -> bool:
     return observed <= budget.peak.high_bytes and (at_least or observed >= budget.peak.low_bytes)
 
 
-def _explanations(near: Sequence[WeighedCauses], observed: int, measure: Measure) -> Iterator[Explanation]:
+def _explanations(near: Sequence[WeighedCauses], measure: Measure) -> Iterator[Explanation]:
     for number, group in enumerate(_groups(near, measure)):
         for each in group:
             yield Explanation(
                 changes={key: value for cause in each.causes for key, value in cause.changes.items()},
-                words=" and ".join(cause.words for cause in each.causes),
+                description=" and ".join(cause.description for cause in each.causes),
                 device_bytes=each.figures.device,
                 predicted_bytes=each.figures.of(measure),
-                off_bytes=each.figures.of(measure) - observed,
                 name=" + ".join(cause.name for cause in each.causes),
                 fix="; ".join(cause.fix for cause in each.causes if cause.fix),
                 group=number,
@@ -110,7 +108,7 @@ def _explanations(near: Sequence[WeighedCauses], observed: int, measure: Measure
 
 
 def _groups(near: Sequence[WeighedCauses], measure: Measure) -> list[list[WeighedCauses]]:
-    """The same bytes together, the likeliest group first; in all no more than are worth reading."""
+    """Group explanations with the same prediction, the likeliest group first."""
     groups: list[list[WeighedCauses]] = []
     for each in near[:_MAX_EXPLANATIONS]:
         size = each.figures.of(measure)

@@ -1,167 +1,222 @@
-"""How a job may be spread otherwise than it was read: sharding that is not applied, or other than thought."""
+"""The table of other ways to shard the same GPUs: sharding that is not applied, or another one than was read."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from ..job.job import Job, Parallel, StrategyName
-from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause
+from ..job.job import StrategyName
+from ..job.resolved_job import ResolvedJob
+from ..job.strategies import STRATEGIES
+from .cause import COMMON, RARE, SOME, UNLIKELY, USUAL, Cause, CauseRule, CauseSource
 
 _RANKS_PER_NODE = 8
-_ZERO: tuple[StrategyName, ...] = ("zero1", "zero2", "zero3")
+_MEGATRON_SHARDINGS = ("none", "optim", "optim_grads", "optim_grads_params")
 
 
-def sharding_causes(job: Job) -> Iterator[Cause]:
-    """Other strategies, stages and groups on the same number of GPUs, and what lives in host memory."""
-    parallel = job.parallel
-    if parallel.strategy in ("none", "ddp"):
-        yield from _not_sharded(parallel)
-    elif parallel.data_shard > 1:
-        yield from _not_applied(job)
-        yield from _of_strategy(parallel)
-        yield from _of_groups(parallel)
-    yield from _of_offload(job)
-    yield from _of_other_dimensions(parallel)
+def _shards(job: ResolvedJob) -> bool:
+    """Return True if the strategy is a sharding one and has ranks to shard over."""
+    return job.strategy.zero_stage > 0 and job.parallel.data_shard > 1
 
 
-def _not_sharded(parallel: Parallel) -> Iterator[Cause]:
-    if parallel.data_ranks == 1:
-        return
-    if parallel.strategy == "ddp":
-        yield Cause(
-            name="no process group",
-            words="each rank trains for itself: no process group, no buckets",
-            plausibility=RARE,
-            changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
-            fix="start it through torchrun or accelerate launch",
-        )
-    shared = {"parallel.data_shard": parallel.data_ranks, "parallel.data_replicate": 1}
-    kinds: tuple[tuple[StrategyName, str], ...] = (("fsdp2", "FSDP or ZeRO-3"), ("zero2", "ZeRO-2"))
-    for strategy, words in kinds:
-        yield Cause(
-            name="sharded",
-            words=f"the states are sharded over the ranks ({words})",
-            plausibility=SOME,  # by a configuration that was not found
-            changes={"parallel.strategy": strategy, **shared},
-        )
+def _could_shard(job: ResolvedJob) -> bool:
+    """Return True if nothing is sharded and there are ranks to shard over."""
+    return job.strategy.zero_stage == 0 and job.parallel.data_ranks > 1
 
 
-def _not_applied(job: Job) -> Iterator[Cause]:
-    parallel = job.parallel
-    changes: dict[str, Any] = {
+def _shard_all(job: ResolvedJob, strategy: StrategyName) -> dict[str, Any]:
+    return {
+        "parallel.strategy": strategy,
+        "parallel.data_shard": job.parallel.data_ranks,
+        "parallel.data_replicate": 1,
+    }
+
+
+def _may_offload(job: ResolvedJob) -> bool:
+    return bool(job.strategy.cpu_offload) and not job.offloads_optimizer and job.trains
+
+
+_NOT_SHARDED = (
+    CauseRule(
+        name="no process group",
+        description="each rank trains for itself: no process group, no buckets",
+        applies=lambda job: _could_shard(job) and job.parallel.strategy == "ddp",
+        plausibility=RARE,
+        changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
+        fix="start it through torchrun or accelerate launch",
+    ),
+    CauseRule(
+        name="sharded",
+        description="the states are sharded over the ranks (FSDP or ZeRO-3)",
+        applies=_could_shard,
+        plausibility=SOME,  # by a configuration that was not found
+        changes=lambda job: _shard_all(job, "fsdp2"),
+    ),
+    CauseRule(
+        name="sharded",
+        description="the states are sharded over the ranks (ZeRO-2)",
+        applies=_could_shard,
+        plausibility=SOME,
+        changes=lambda job: _shard_all(job, "zero2"),
+    ),
+)
+_NOT_APPLIED = CauseRule(
+    name="sharding off",
+    description="sharding is not applied: every rank holds all of it (DDP)",
+    applies=_shards,
+    plausibility=COMMON,  # a plain torchrun in place of accelerate launch makes DDP of the same script
+    changes=lambda job: {
         "parallel.strategy": "ddp",
         "parallel.data_shard": 1,
-        "parallel.data_replicate": parallel.data_ranks,
+        "parallel.data_replicate": job.parallel.data_ranks,
         "parallel.cpu_offload": "none",
-    }
-    # a plain torchrun in place of accelerate launch makes DDP of the same script
-    yield Cause(
-        name="sharding off",
-        words="sharding is not applied: every rank holds all of it (DDP)",
-        plausibility=COMMON,
-        changes=changes,
-        fix="start it through accelerate launch with the FSDP or DeepSpeed configuration",
-    )
+    },
+    fix="start it through accelerate launch with the FSDP or DeepSpeed configuration",
+)
+_FSDP = (
+    CauseRule(
+        name="other FSDP",
+        description="it is FSDP2, not FSDP1",
+        applies=lambda job: _shards(job) and job.parallel.strategy == "fsdp1",
+        plausibility=RARE,
+        changes={"parallel.strategy": "fsdp2"},
+    ),
+    CauseRule(
+        name="other FSDP",
+        description="it is FSDP1, not FSDP2",
+        applies=lambda job: _shards(job) and job.parallel.strategy == "fsdp2",
+        plausibility=RARE,  # accelerate's default was FSDP1, and its files state the version
+        changes={"parallel.strategy": "fsdp1"},
+    ),
+    CauseRule(
+        name="kept gathered",
+        description="weights stay gathered after the forward pass",
+        applies=lambda job: _shards(job) and job.strategy.fsdp and job.parallel.reshard_after_forward,
+        plausibility=SOME,
+        changes={"parallel.reshard_after_forward": False},
+    ),
+    CauseRule(
+        name="resharded",
+        description="weights are freed after the forward",
+        applies=lambda job: _shards(job) and job.strategy.fsdp and not job.parallel.reshard_after_forward,
+        plausibility=SOME,
+        changes={"parallel.reshard_after_forward": True},
+    ),
+)
+_GROUPS = (
+    CauseRule(
+        name="sharded by node",
+        description="each node shards for itself (hybrid sharding)",
+        applies=lambda job: (
+            _shards(job)
+            and job.parallel.data_shard > _RANKS_PER_NODE
+            and job.parallel.data_shard % _RANKS_PER_NODE == 0
+        ),
+        plausibility=SOME,
+        changes=lambda job: {
+            "parallel.data_shard": _RANKS_PER_NODE,
+            "parallel.data_replicate": job.parallel.data_ranks // _RANKS_PER_NODE,
+        },
+    ),
+    CauseRule(
+        name="sharded over all",
+        description="all ranks shard together, not each group for itself",
+        applies=lambda job: _shards(job) and job.parallel.data_replicate > 1,
+        plausibility=SOME,
+        changes=lambda job: {"parallel.data_shard": job.parallel.data_ranks, "parallel.data_replicate": 1},
+    ),
+)
+_OFFLOAD = (
+    CauseRule(
+        name="offload off",
+        description="nothing is offloaded to host memory",
+        applies=lambda job: job.offloads_optimizer,
+        plausibility=USUAL,  # the file that asks for it was not the one that was loaded
+        changes={"parallel.cpu_offload": "none"},
+    ),
+    CauseRule(
+        name="offload optimizer",
+        description="the optimizer's states live in host memory",
+        applies=_may_offload,
+        plausibility=RARE,
+        changes={"parallel.cpu_offload": "optimizer"},
+    ),
+    CauseRule(
+        name="offload all",
+        description="weights and states live in host memory",
+        applies=_may_offload,
+        plausibility=RARE,
+        changes={"parallel.cpu_offload": "all"},
+    ),
+)
 
 
-def _of_strategy(parallel: Parallel) -> Iterator[Cause]:
-    strategy = parallel.strategy
-    if strategy in _ZERO:
-        for other in _ZERO:
-            if other != strategy:
-                away = abs(_ZERO.index(other) - _ZERO.index(strategy))
-                yield Cause(
-                    name=f"stage {other[-1]}",
-                    words=f"it is ZeRO stage {other[-1]}, not {strategy[-1]}",
-                    plausibility=SOME if away == 1 else RARE,
-                    changes={"parallel.strategy": other},
-                )
-    if strategy in ("fsdp1", "fsdp2"):
-        other_version: StrategyName = "fsdp2" if strategy == "fsdp1" else "fsdp1"
-        yield Cause(
-            name="other FSDP",
-            words=f"it is FSDP{other_version[-1]}, not FSDP{strategy[-1]}",
-            plausibility=RARE,  # accelerate's default was FSDP1, and its files say the version
-            changes={"parallel.strategy": other_version},
-        )
-        kept = parallel.reshard_after_forward
-        yield Cause(
-            name="kept gathered" if kept else "resharded",
-            words="weights stay gathered after the forward pass" if kept else "weights are freed after the forward",
-            plausibility=SOME,
-            changes={"parallel.reshard_after_forward": not kept},
-        )
-    if strategy == "megatron-fsdp":
-        for sharding in ("none", "optim", "optim_grads", "optim_grads_params"):
-            if sharding != (parallel.sharding if parallel.sharding != "full" else "optim_grads_params"):
-                yield Cause(
-                    name=f"shards {sharding}",
-                    words=f"the sharding strategy is {sharding}",
-                    plausibility=SOME,
-                    changes={"parallel.sharding": sharding},
-                )
-
-
-def _of_groups(parallel: Parallel) -> Iterator[Cause]:
-    shard, copies = parallel.data_shard, parallel.data_replicate
-    if shard > _RANKS_PER_NODE and shard % _RANKS_PER_NODE == 0:
-        yield Cause(
-            name="sharded by node",
-            words="each node shards for itself (hybrid sharding)",
-            plausibility=SOME,
-            changes={
-                "parallel.data_shard": _RANKS_PER_NODE,
-                "parallel.data_replicate": copies * shard // _RANKS_PER_NODE,
-            },
-        )
-    if copies > 1:
-        yield Cause(
-            name="sharded over all",
-            words="all ranks shard together, not each group for itself",
-            plausibility=SOME,
-            changes={"parallel.data_shard": shard * copies, "parallel.data_replicate": 1},
-        )
-    if shard % 2 == 0 and shard > 2:
-        yield Cause(
-            name="fewer ranks",
-            words=f"it is sharded over {shard // 2} ranks, not {shard}",
-            plausibility=UNLIKELY,
-            changes={"parallel.data_shard": shard // 2},
-        )
-    yield Cause(
-        name="more ranks",
-        words=f"it is sharded over {shard * 2} ranks, not {shard}",
-        plausibility=UNLIKELY,
-        changes={"parallel.data_shard": shard * 2},
-    )
-
-
-def _of_offload(job: Job) -> Iterator[Cause]:
-    parallel = job.parallel
-    if parallel.cpu_offload != "none":
-        # the file that asks for it was not the one that was loaded
-        yield Cause(
-            name="offload off",
-            words="nothing is offloaded to host memory",
-            plausibility=USUAL,
-            changes={"parallel.cpu_offload": "none"},
-        )
-    elif parallel.strategy in ("fsdp1", "fsdp2", *_ZERO) and job.training.mode == "train":
-        for what, words in (("optimizer", "the optimizer's states live"), ("all", "weights and states live")):
+def _other_zero_stages(job: ResolvedJob) -> Iterator[Cause]:
+    """Yield the other stages of ZeRO."""
+    if not _shards(job) or not job.strategy.deepspeed:
+        return
+    for other in STRATEGIES.values():
+        away = abs(other.zero_stage - job.strategy.zero_stage)
+        if other.deepspeed and away:
             yield Cause(
-                name=f"offload {what}",
-                words=f"{words} in host memory",
-                plausibility=RARE,
-                changes={"parallel.cpu_offload": what},
+                name=f"stage {other.zero_stage}",
+                description=f"it is ZeRO stage {other.zero_stage}, not {job.strategy.zero_stage}",
+                plausibility=SOME if away == 1 else RARE,
+                changes={"parallel.strategy": other.name},
             )
 
 
-def _of_other_dimensions(parallel: Parallel) -> Iterator[Cause]:
+def _other_megatron_shardings(job: ResolvedJob) -> Iterator[Cause]:
+    """Yield the other sharding strategies of Megatron-FSDP."""
+    if not _shards(job) or not job.strategy.stages_by_sharding:
+        return
+    now = job.parallel.sharding if job.parallel.sharding != "full" else "optim_grads_params"
+    for sharding in _MEGATRON_SHARDINGS:
+        if sharding != now:
+            yield Cause(
+                name=f"shards {sharding}",
+                description=f"the sharding strategy is {sharding}",
+                plausibility=SOME,
+                changes={"parallel.sharding": sharding},
+            )
+
+
+def _other_group_sizes(job: ResolvedJob) -> Iterator[Cause]:
+    """Yield sharding over half and over twice as many ranks."""
+    if not _shards(job):
+        return
+    shard = job.parallel.data_shard
+    sizes = {"fewer ranks": shard // 2 if shard % 2 == 0 and shard > 2 else None, "more ranks": shard * 2}
+    for name, size in sizes.items():
+        if size is not None:
+            yield Cause(
+                name=name,
+                description=f"it is sharded over {size} ranks, not {shard}",
+                plausibility=UNLIKELY,
+                changes={"parallel.data_shard": size},
+            )
+
+
+def _dimensions_off(job: ResolvedJob) -> Iterator[Cause]:
+    """Yield tensor, pipeline and context parallelism that is not applied."""
+    parallel = job.parallel
     sizes = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "context": parallel.context}
     for dimension, size in sizes.items():
         if size > 1:
             yield Cause(
                 name=f"{dimension} off",
-                words=f"{dimension} parallelism is not applied",
+                description=f"{dimension} parallelism is not applied",
                 plausibility=RARE,
                 changes={f"parallel.{dimension}": 1, "parallel.data_replicate": parallel.data_replicate * size},
             )
+
+
+SHARDING_CAUSES: tuple[CauseSource, ...] = (
+    *_NOT_SHARDED,
+    _NOT_APPLIED,
+    _other_zero_stages,
+    *_FSDP,
+    _other_megatron_shardings,
+    *_GROUPS,
+    _other_group_sizes,
+    *_OFFLOAD,
+    _dimensions_off,
+)

@@ -1,8 +1,7 @@
 """Size of a checkpoint on disk."""
 
 from ..budget.budget import Budget
-from ..job.dtype_widths import read_widths
-from ..job.optimizers import OPTIMIZERS
+from ..job.resolved_job import resolve_job
 
 
 def checkpoint_bytes(budget: Budget) -> int:
@@ -11,11 +10,11 @@ def checkpoint_bytes(budget: Budget) -> int:
     transformers' Trainer writes the weights in their own dtype (with LoRA the adapters alone) and the optimizer states
     as they are, DeepSpeed's fp32 copy of the weights among them. Adafactor's factored states are next to nothing.
     """
-    job, facts, widths = budget.job, budget.model, read_widths(budget.job)
-    if job.training.mode == "inference":
+    job, trained = resolve_job(budget.job), budget.model.trainable_parameters
+    if not job.trains:
         return 0
-    optimizer, trained = OPTIMIZERS[job.training.optimizer], facts.trainable_parameters
-    saved = trained * widths.adapter if job.lora else facts.parameters * widths.weight
+    optimizer, widths = job.optimizer, job.widths
+    saved = trained * widths.adapter if job.lora else budget.model.parameters * widths.weight
     matrices = min(trained, budget.matrix_parameters or 0)
     states = optimizer.states_of(block_matrix=True) * matrices
     states += optimizer.states_of(block_matrix=False) * (trained - matrices)

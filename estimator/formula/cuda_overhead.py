@@ -1,153 +1,129 @@
-"""What a training process takes around its tensors: communication buffers, workspaces, and what torch never sees."""
+"""Memory of a training process around its tensors: CUDA context, cuBLAS workspaces, NCCL and reduction buffers."""
 
 import re
-from dataclasses import dataclass, fields
 
-from ..common.sizes import MIB
-from ..job.dtype_widths import Widths, uses_zero
-from ..job.gpu_catalogue import Gpu
-from ..job.job import Job
-from ..job.version_rules import loads_kernels_eagerly, loads_whole_libraries
+from ..common.sizes import KIB, MIB
+from ..job.gpu_catalogue import Generation
+from ..job.job import Parallel
+from ..job.resolved_job import ResolvedJob
+from ..job.version_rules import VersionRules
 from ..model.rank_share import Stage
-from .fsdp_buffers import Buffers, has_own_units, keeps_gathered, megatron_buffers, root_buffers, unit_buffers
-from .model_states import shards
+from .fsdp_buffers import Buffers, megatron_buffers, root_buffers, unit_buffers
 
-_ZERO_BUCKET = 500_000_000
-"""Elements of DeepSpeed's reduce and all-gather buckets, by default."""
-_ZERO_LIVE = 1_050_000_000
-"""Elements that ZeRO-3 keeps gathered at most: stage3_max_live_parameters and the prefetch bucket, by default."""
+_ZERO_BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's reduce and all-gather buckets, by default."""
+_ZERO_MAX_LIVE_ELEMENTS = 1_050_000_000
+"""ZeRO-3 keeps at most that many elements gathered: stage3_max_live_parameters and the prefetch bucket, by default."""
 _NCCL_PAIR_BYTES = 544 * MIB
 _NCCL_BYTES = 688 * MIB
 """A communicator of two ranks, and of more, after its first all-reduce (4 x A100, NVIDIA/nccl#964)."""
 _NCCL_PEER_BYTES = 32 * 12 * MIB
-"""What the first all-to-all takes per peer of the same machine: 32 channels, with 10 MiB to receive and 2 to send
+"""Buffers of the first all-to-all per peer on the same machine: 32 channels, with 10 MiB to receive and 2 to send
 (8 x H100, NVIDIA/nccl#1685)."""
 _GPUS_PER_MACHINE = 8
-_CONTEXT_BYTES = {7: 380 * MIB, 8: 480 * MIB, 9: 540 * MIB, 10: 640 * MIB, 12: 640 * MIB}
-"""CUDA context before any kernel is loaded, by major compute capability: A100 481 MiB with torch 2.1, RTX 5090 635."""
 _KERNELS_BYTES = 120 * MIB
 """Kernels of cuBLAS, flash attention and torch that a training step loads into the context."""
 _ALL_KERNELS_BYTES = 450 * MIB
-"""All of them at once, beside the context: A100, torch 1.13 and 2.1 with CUDA_MODULE_LOADING=EAGER, 922 and 942 MiB."""
-_OLD_CONTEXT_BYTES = {7: 1343 * MIB, 8: 1822 * MIB}
-"""Context with all kernels before lazy loading: V100 under CUDA 11.2 (transformers' documentation), A100 torch 1.10."""
+"""All kernels, beside the context: A100, torch 1.13 and 2.1 with CUDA_MODULE_LOADING=EAGER, 922 and 942 MiB."""
+_WORKSPACE_PAIRS = re.compile(r":(\d+):(\d+)")
 
 
-_MOMENTS = tuple(moment.name for moment in fields(Buffers))
+def communication_buffers(job: ResolvedJob, stage: Stage, *, tied: bool) -> Buffers:
+    """Return the gathered weights, gradients under reduction, and buckets of one rank.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Communication(Buffers):
-    """Communication buffers inside torch's allocator, by moment, and outside of it."""
-
-    outside: int
-    """NCCL's own buffers."""
-
-
-def communication(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Communication:
-    """Gathered weights, gradients on their way, and buckets."""
-    buffers = _buffers(job, stage, widths, tied=tied and stage.last)
-    moments = {name: getattr(buffers, name) for name in _MOMENTS}
-    return Communication(**moments, outside=nccl_bytes(job))
-
-
-def _buffers(job: Job, stage: Stage, widths: Widths, *, tied: bool) -> Buffers:
-    strategy, ranks = job.parallel.strategy, job.parallel.data_ranks * job.parallel.context
-    if strategy == "ddp" and job.parallel.data_ranks > 1 and job.training.framework != "megatron":
-        # Megatron's buckets are its gradient buffer
+    Args:
+        job: the resolved job.
+        stage: what the rank holds.
+        tied: head and embedding are one parameter.
+    """
+    parallel, widths, shards = job.parallel, job.widths, job.shards
+    ranks = parallel.data_ranks * parallel.context
+    if job.strategy.buckets and parallel.data_ranks > 1 and not job.framework.gradient_buffer:
         bucket = _trainable_bytes(stage, widths.gradient, widths.adapter)
-        return _same(forward=bucket, loss=bucket, backward=bucket, step=bucket)
-    if uses_zero(job) and ranks > 1:
+        return _constant_buffers(forward=bucket, backward=bucket, step=bucket)
+    if job.deepspeed and ranks > 1:
         return _zero_buffers(job, stage)
-    if strategy == "megatron-fsdp" and ranks > 1:
-        return megatron_buffers(job, stage, widths)
-    if job.parallel.world_size == 1 or shards(job).weights == 1:
+    if job.strategy.megatron_fsdp and ranks > 1:
+        return megatron_buffers(stage, widths, zero_stage=job.zero_stage, double_buffer=parallel.double_buffer)
+    if parallel.world_size == 1 or shards.weights == 1:
         return Buffers()
-    if has_own_units(job):
-        within = job.training.framework == "transformers"
-        return unit_buffers(stage, widths, tied=tied, keeps=keeps_gathered(job), within=within)
-    return root_buffers(job, stage, widths)
+    tied, keeps = tied and stage.last, job.keeps_gathered
+    if job.units_around_blocks:
+        return unit_buffers(stage, widths, tied=tied, keeps=keeps, loss_in_forward=job.framework.loss_in_forward)
+    return root_buffers(stage, widths, keeps=keeps, pools_root=job.strategy.fsdp2)
 
 
-def _same(*, forward: int, loss: int, backward: int, step: int) -> Buffers:
-    """Buffers that are the same all through a pass."""
+def _constant_buffers(*, forward: int, backward: int, step: int) -> Buffers:
+    """Return buffers that have one size all through a pass."""
     return Buffers(
         forward=forward,
-        output=forward,
-        loss=loss,
-        head=loss,
-        turn=loss,
-        first=backward,
-        backward=backward,
-        reduced=backward,
+        head_forward=forward,
+        loss_backward=backward,
+        head_backward=backward,
+        after_head=backward,
+        first_block=backward,
+        block=backward,
+        block_end=backward,
         embedding=backward,
         step=step,
     )
 
 
-def context_bytes(job: Job, gpu: Gpu | None, *, training: bool = True) -> int:
-    """CUDA context, driver libraries and loaded kernels of one process on this card.
+def _zero_buffers(job: ResolvedJob, stage: Stage) -> Buffers:
+    """Return DeepSpeed's buckets.
 
-    Args:
-        job: its software decides when kernels are loaded.
-        gpu: the card; a Hopper card when left out.
-        training: a step has run, and its kernels are loaded; else nothing but the weights is there.
+    They have their full size however small the model (runtime/zero/stage_1_and_2.py, stage3.py). Stages 1 and 2
+    allocate them for the backward pass; stage 3 keeps them, and gathered parameters with them.
     """
-    major = gpu.compute_capability[0] if gpu else 9
-    if loads_whole_libraries(job):
-        return _OLD_CONTEXT_BYTES[min(max(major, 7), 8)]
-    bare = _CONTEXT_BYTES.get(major, 540 * MIB)
-    if loads_kernels_eagerly(job):
-        return bare + _ALL_KERNELS_BYTES
-    return bare + (_KERNELS_BYTES if training else 0)
-
-
-_WORKSPACES = re.compile(r":(\d+):(\d+)")
-
-
-def workspace_bytes(
-    gpu: Gpu | None, *, setting: str | None = None, megatron: bool = False, grouped: bool = False
-) -> int:
-    """CuBLAS workspaces of the main and the autograd thread, allocated through torch (32 MiB each from Hopper on).
-
-    Args:
-        gpu: the card; a Hopper card when left out.
-        setting: ``CUBLAS_WORKSPACE_CONFIG``: pairs of a size in KiB and a number (torch's CublasHandlePool.cpp).
-        megatron: TransformerEngine runs the linear layers and has a workspace of its own: 4 MiB, 32 from Hopper on
-            (its pytorch/module/base.py).
-        grouped: it runs experts besides, on four streams with a workspace each.
-    """
-    hopper = (gpu.compute_capability if gpu else (9, 0)) >= (9, 0)
-    engine = 32 * MIB if hopper else 4 * MIB
-    pairs = _WORKSPACES.findall(setting or "")
-    chosen = sum(int(size) * 1024 * int(count) for size, count in pairs)
-    own = 2 * (chosen if pairs else 32 * MIB if hopper else 8_519_680)
-    return own + (engine if megatron else 0) + (4 * engine if megatron and grouped else 0)
-
-
-def _zero_buffers(job: Job, stage: Stage) -> Buffers:
-    """DeepSpeed's buckets, of their full size however small the model (runtime/zero/stage_1_and_2.py, stage3.py).
-
-    Stages 1 and 2 make theirs for the backward pass; stage 3 keeps it, and gathered parameters with it.
-    """
-    bucket = 2 * _ZERO_BUCKET
-    if job.parallel.strategy != "zero3":
-        return _same(forward=0, loss=bucket, backward=bucket, step=0)
-    live = 2 * min(_ZERO_LIVE, stage.elements()) + bucket
-    return _same(forward=live, loss=live, backward=live, step=bucket)
+    bucket = 2 * _ZERO_BUCKET_ELEMENTS
+    if not job.partitions_weights:
+        return _constant_buffers(forward=0, backward=bucket, step=0)
+    live = 2 * min(_ZERO_MAX_LIVE_ELEMENTS, stage.elements()) + bucket
+    return _constant_buffers(forward=live, backward=live, step=bucket)
 
 
 def _trainable_bytes(stage: Stage, width: int, adapter_width: int) -> int:
     return sum(h.elements * (adapter_width if h.adapter else width) for h in stage.parameters if h.trainable)
 
 
-def nccl_bytes(job: Job) -> int:
-    """NCCL's own buffers on one rank; 0 for a single rank.
+def context_bytes(versions: VersionRules, generation: Generation, *, kernels: bool = True) -> int:
+    """Return the bytes of CUDA context, driver libraries and loaded kernels of one process.
 
-    One communicator for each dimension of the job's mesh and, where that is not the same, one for all ranks. More
-    communicators take more (NVIDIA/nccl#986), more machines than two hardly do.
+    Args:
+        versions: they decide when kernels are loaded.
+        generation: of the GPU.
+        kernels: a step has run and its kernels are loaded; otherwise there are only the weights.
     """
-    parallel = job.parallel
+    if versions.loads_whole_libraries:
+        return generation.eager_context_bytes
+    if versions.loads_kernels_eagerly:
+        return generation.context_bytes + _ALL_KERNELS_BYTES
+    return generation.context_bytes + (_KERNELS_BYTES if kernels else 0)
+
+
+def workspace_bytes(
+    generation: Generation, *, setting: str | None = None, transformer_engine: bool = False, experts: bool = False
+) -> int:
+    """Return the bytes of cuBLAS workspaces, which torch allocates for the main and the autograd thread.
+
+    Args:
+        generation: of the GPU.
+        setting: ``CUBLAS_WORKSPACE_CONFIG``: pairs of a size in KiB and a number (torch's CublasHandlePool.cpp).
+        transformer_engine: TransformerEngine runs the linear layers and has a workspace of its own.
+        experts: TransformerEngine runs experts too, on four streams with a workspace each.
+    """
+    pairs = _WORKSPACE_PAIRS.findall(setting or "")
+    stated = sum(int(size) * KIB * int(count) for size, count in pairs)
+    engines = (5 if experts else 1) if transformer_engine else 0
+    return 2 * (stated if pairs else generation.cublas_workspace_bytes) + engines * generation.engine_workspace_bytes
+
+
+def nccl_bytes(parallel: Parallel) -> int:
+    """Return the bytes of NCCL's own buffers on one rank; 0 for a single rank.
+
+    There is one communicator for each dimension of the job's mesh and, unless that is the same, one for all ranks.
+    More communicators take more (NVIDIA/nccl#986), more machines than two hardly do.
+    """
     if parallel.world_size == 1:
         return 0
     dimensions = (

@@ -1,10 +1,10 @@
-"""What FSDP gathers and reduces on one rank, moment by moment, in the units that the frameworks make.
+"""Buffers of FSDP on one rank, moment by moment: gathered weights and gradients under reduction, in FSDP's units.
 
 Units (accelerate, ``utils/fsdp_utils.py``, 1.15): every block; the token embedding; final norm and head together, a
 tied embedding with them; the rest under the root. By torch's ``distributed/fsdp/_fully_shard``: in the forward pass a
 unit's flat buffer stays until the next unit has been gathered, or the root's forward pass is over; in the backward
 pass the next unit is gathered beforehand, and the input of a reduce-scatter stays until the next unit's gradients
-are there. Root and head are not resharded after the forward pass; a head with the embedding in its unit only when
+exist. Root and head are not resharded after the forward pass; a head with the embedding in its unit only when
 everything has run backward, because a unit waits for its first module.
 """
 
@@ -13,93 +13,86 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..job.dtype_widths import Widths
-from ..job.job import Job
-from ..job.version_rules import gathers_with_root
+from ..job.strategies import ZeroStage
 from ..model.rank_share import LocalParameters, Stage
 from .model_states import weight_width
 
-_MEGATRON_UNIT = 1_000_000_000
-"""Elements that Megatron-FSDP takes for a unit of communication at least (``suggested_communication_unit_size``)."""
+_MEGATRON_MIN_UNIT_ELEMENTS = 1_000_000_000
+"""Smallest unit of communication of Megatron-FSDP (``suggested_communication_unit_size``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
-    """Bytes of communication buffers inside torch's allocator, by moment."""
+    """Bytes of communication buffers inside torch's allocator, by moment of the step."""
 
     forward: int = 0
-    """While the blocks run forward."""
-    output: int = 0
+    """While blocks run forward."""
+    head_forward: int = 0
     """While head and loss run forward."""
-    loss: int = 0
+    loss_backward: int = 0
     """While the loss runs backward."""
-    head: int = 0
+    head_backward: int = 0
     """While the head runs backward."""
-    turn: int = 0
-    """When it has."""
-    first: int = 0
-    """While the first block runs backward: the head's gradients are on their way."""
-    backward: int = 0
-    """While the others do."""
-    reduced: int = 0
-    """When a block has run backward."""
-    queue: int = 0
-    """How many blocks that have run backward wait for the reduction of their gradients."""
-    queued: int = 0
-    """Bytes of each of these."""
-    unreduced: int = 0
-    """A block's gradients before they are reduced, where they are not those of the step."""
-    kept: int = 0
-    """Of these, gathered blocks that stay until they have run backward, all of them."""
+    after_head: int = 0
+    """After the head has run backward."""
+    first_block: int = 0
+    """While the first block runs backward and the head's gradients are being reduced."""
+    block: int = 0
+    """While any other block runs backward."""
+    block_end: int = 0
+    """After a block has run backward."""
     embedding: int = 0
-    """When everything has run backward."""
+    """After everything has run backward."""
     step: int = 0
     """Kept between steps."""
+
+    pending_blocks: int = 0
+    """Blocks that have run backward and wait for the reduction of their gradients."""
+    pending_bytes: int = 0
+    """Gradients of each of ``pending_blocks``."""
+    unreduced: int = 0
+    """A block's gradients before they are reduced; 0: they are those of the step."""
+    kept: int = 0
+    """Blocks that stay gathered until they have run backward, all of them; part of the figures above."""
     pool: int = 0
-    """What the gathering stream's own blocks come to, which serve no other stream."""
-    block: int = 0
-    """The largest input of a reduce-scatter: one block of the allocator."""
+    """Blocks of the gathering stream, which serve no other stream."""
+    largest_reduction: int = 0
+    """The largest input of a reduce-scatter, which is one block of the allocator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """Parameters that are gathered together."""
+    """Parameters that are gathered together, in bytes."""
 
     whole: int
-    """Bytes of them gathered."""
+    """Gathered."""
     gradients: int
-    """Bytes of their gradients as they are computed."""
+    """Their gradients as they are computed."""
     reduced: int
-    """The same in the type in which they are reduced."""
+    """Their gradients in the dtype in which they are reduced."""
+
+
+_NO_UNIT = _Unit(whole=0, gradients=0, reduced=0)
 
 
 @lru_cache(maxsize=256)
-def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, within: bool = True) -> Buffers:
-    """The buffers of FSDP2 under accelerate, and torchtitan since 0.2.
+def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, loss_in_forward: bool = True) -> Buffers:
+    """Return the buffers of FSDP2 under accelerate, and under torchtitan since 0.2.
 
     Args:
         stage: what the rank holds.
         widths: bytes per element.
         tied: the stage's head is its embedding.
         keeps: blocks stay gathered after the forward pass.
-        within: the loss is computed within the root's forward pass, before which no flat buffer is freed.
+        loss_in_forward: the loss is computed within the root's forward pass, before which no flat buffer is freed.
     """
     block = _unit(_largest_block(stage), widths)
-    around = [held for held in stage.parameters if not held.group.layered]
-    tokens = stage.token_embedding
-    root = [held for held in around if held.group.role == "embedding" and held is not tokens]
-    last = [held for held in around if held.group.role != "embedding"]
-    if tied and tokens:
-        last.append(tokens)
-    head, others = _unit(((h, 1.0) for h in last), widths), _unit(((h, 1.0) for h in root), widths)
-    embedding = _unit([(tokens, 1.0)] if tokens and not tied else [], widths)
-
+    head, embedding, root = _units_around_blocks(stage, widths, tied=tied)
     kept = round(block.whole * stage.layers) + embedding.whole if keeps else 0
-    stays = others.whole + (head.whole if tied else 0)
+    stays = root.whole + (head.whole if tied else 0)
     gathering = kept + block.whole if keeps else 2 * block.whole  # the flat buffer, and its parameters
-    flat = block.whole if tied else head.whole  # of the unit that was gathered last
-    if not within:
-        flat = 0
-    late = head.gradients if tied else 0  # autograd holds them until the embedding's are there
+    flat = (block.whole if tied else head.whole) if loss_in_forward else 0  # of the unit that was gathered last
+    late = head.gradients if tied else 0  # autograd holds them until the embedding's exist
     ahead = kept or 2 * block.whole
     if tied:
         end = head.whole + 2 * head.gradients, head.gradients + head.reduced
@@ -107,107 +100,115 @@ def unit_buffers(stage: Stage, widths: Widths, *, tied: bool, keeps: bool, withi
         end = embedding.whole + embedding.gradients + block.reduced, embedding.gradients + embedding.reduced
     return Buffers(
         forward=stays + gathering,
-        output=others.whole + head.whole + kept + flat,
-        loss=others.whole + head.whole + kept,
-        head=others.whole + head.whole + kept + head.gradients,
-        turn=stays + (kept or block.whole) + head.gradients + (0 if tied else head.reduced),
-        first=stays + ahead + late + (0 if tied else head.reduced),
-        backward=stays + ahead + late + block.reduced,
-        reduced=stays + (kept or block.whole) + late + block.gradients + block.reduced,
+        head_forward=root.whole + head.whole + kept + flat,
+        loss_backward=root.whole + head.whole + kept,
+        head_backward=root.whole + head.whole + kept + head.gradients,
+        after_head=stays + (kept or block.whole) + head.gradients + (0 if tied else head.reduced),
+        first_block=stays + ahead + late + (0 if tied else head.reduced),
+        block=stays + ahead + late + block.reduced,
+        block_end=stays + (kept or block.whole) + late + block.gradients + block.reduced,
         unreduced=block.gradients,
         kept=kept - embedding.whole if keeps else 0,
-        embedding=others.whole + max(end),
+        embedding=root.whole + max(end),
         pool=max(head.whole, embedding.whole) + block.whole,
-        block=max(head.reduced, embedding.reduced),
+        largest_reduction=max(head.reduced, embedding.reduced),
     )
 
 
-def root_buffers(job: Job, stage: Stage, widths: Widths) -> Buffers:
-    """The buffers where embedding and head are the root's: gathered throughout, and reduced at the very end.
+def _units_around_blocks(stage: Stage, widths: Widths, *, tied: bool) -> tuple[_Unit, _Unit, _Unit]:
+    """Return the units of the head, of the embedding, and of what the root keeps."""
+    tokens = stage.token_embedding
+    around = [held for held in stage.parameters if not held.group.layered]
+    root = [held for held in around if held.group.role == "embedding" and held is not tokens]
+    last = [held for held in around if held.group.role != "embedding"]
+    if tied and tokens:
+        last.append(tokens)
+    embedding = [tokens] if tokens and not tied else []
+    return _whole_unit(last, widths), _whole_unit(embedding, widths), _whole_unit(root, widths)
 
-    So under FSDP1, torchtune, and torchtitan before 0.2. FSDP1 too has the unit in use and the next one alive
+
+def root_buffers(stage: Stage, widths: Widths, *, keeps: bool, pools_root: bool) -> Buffers:
+    """Return the buffers where embedding and head belong to the root: always gathered, and reduced at the very end.
+
+    This holds under FSDP1, torchtune, and torchtitan before 0.2. FSDP1 too has the unit in use and the next one alive
     (``limit_all_gathers``).
+
+    Args:
+        stage: what the rank holds.
+        widths: bytes per element.
+        keeps: blocks stay gathered after the forward pass.
+        pools_root: the root's buffers come from the gathering stream's pool too (FSDP2).
     """
     block = _unit(_largest_block(stage), widths)
-    root = _unit(((held, 1.0) for held in stage.parameters if not held.group.layered), widths)
-    head = _unit(
-        ((h, 1.0) for h in stage.parameters if not h.group.layered and h is not stage.token_embedding), widths
-    ).gradients
-    kept = block.whole * stage.layers if keeps_gathered(job) else 0
+    root = _whole_unit((held for held in stage.parameters if not held.group.layered), widths)
+    around = (h for h in stage.parameters if not h.group.layered and h is not stage.token_embedding)
+    head = _whole_unit(around, widths).gradients
+    kept = block.whole * stage.layers if keeps else 0
     ahead = kept + block.whole if kept else 2 * block.whole
     base = root.whole
     return Buffers(
         forward=base + ahead,
-        output=base + kept,
-        loss=base + kept,
-        head=base + kept + head,
-        turn=base + (kept or block.whole) + head,
-        first=base + ahead + head,
-        backward=base + ahead + head + block.reduced,
-        reduced=base + (kept or block.whole) + head + block.gradients + block.reduced,
+        head_forward=base + kept,
+        loss_backward=base + kept,
+        head_backward=base + kept + head,
+        after_head=base + (kept or block.whole) + head,
+        first_block=base + ahead + head,
+        block=base + ahead + head + block.reduced,
+        block_end=base + (kept or block.whole) + head + block.gradients + block.reduced,
         kept=kept,
         unreduced=block.gradients,
         embedding=max(root.whole + root.gradients + block.reduced, root.gradients + root.reduced),
-        pool=root.whole + block.whole if job.parallel.strategy == "fsdp2" else block.whole,
-        block=root.reduced,
+        pool=root.whole + block.whole if pools_root else block.whole,
+        largest_reduction=root.reduced,
     )
 
 
-def megatron_buffers(job: Job, stage: Stage, widths: Widths) -> Buffers:
-    """The buffers of Megatron-FSDP (megatron_fsdp.py, param_and_grad_buffer.py): units are the blocks.
+def megatron_buffers(stage: Stage, widths: Widths, *, zero_stage: ZeroStage, double_buffer: bool) -> Buffers:
+    """Return the buffers of Megatron-FSDP, whose units are the blocks (megatron_fsdp.py, param_and_grad_buffer.py).
 
-    Weights are gathered ahead until 5e8 elements, or a unit, are; gradients, in the type they are reduced in, wait for
+    Weights are gathered ahead until 5e8 elements, or a unit, are; gradients, in the dtype they are reduced in, wait for
     their reduction until there are more than 1e9 elements, or two units, of them. Doubled, there are two units of each,
     which are kept. What is around the blocks stays gathered.
     """
     block = _unit(_largest_block(stage), widths)
     elements = max(1, round(_elements(_largest_block(stage))))
-    limit = max(_MEGATRON_UNIT, 2 * elements)
-    queue = min(stage.layers, limit // elements)
-    if job.parallel.sharding in ("none", "optim"):
-        return Buffers()  # the gradients of all parameters are there anyhow
-    if job.parallel.sharding == "optim_grads":
-        return Buffers(backward=block.reduced, reduced=block.reduced, queue=queue, queued=block.reduced)
+    limit = max(_MEGATRON_MIN_UNIT_ELEMENTS, 2 * elements)
+    pending = min(stage.layers, limit // elements)
+    if zero_stage < 2:
+        return Buffers()  # the gradients of all parameters exist anyhow
+    if zero_stage == 2:
+        return Buffers(
+            block=block.reduced, block_end=block.reduced, pending_blocks=pending, pending_bytes=block.reduced
+        )
     ahead = min(stage.layers - 1, -(-limit // 2 // elements))
-    root = _unit(((held, 1.0) for held in stage.parameters if not held.group.layered), widths)
+    root = _whole_unit((held for held in stage.parameters if not held.group.layered), widths)
     base, step = root.whole, 0
-    if job.parallel.double_buffer:
+    if double_buffer:
         step = 2 * (block.whole + block.reduced)
-        base, ahead, queue, block = base + step, 0, 0, _Unit(whole=0, gradients=0, reduced=0)
+        base, ahead, pending, block = base + step, 0, 0, _NO_UNIT
+    after_head = base + root.reduced + ahead * block.whole
     return Buffers(
         forward=base + 2 * block.whole,
-        output=base,
-        loss=base,
-        head=base + root.reduced,
-        turn=base + root.reduced + ahead * block.whole,
-        first=base + root.reduced + (1 + ahead) * block.whole + block.reduced,
-        backward=base + root.reduced + (1 + ahead) * block.whole + block.reduced,
-        reduced=base + root.reduced + ahead * block.whole + block.reduced,
-        embedding=base + root.reduced + queue * block.reduced,
-        queue=queue,
-        queued=block.reduced,
+        head_forward=base,
+        loss_backward=base,
+        head_backward=base + root.reduced,
+        after_head=after_head,
+        first_block=after_head + block.whole + block.reduced,
+        block=after_head + block.whole + block.reduced,
+        block_end=after_head + block.reduced,
+        embedding=base + root.reduced + pending * block.reduced,
+        pending_blocks=pending,
+        pending_bytes=block.reduced,
         step=step,
     )
 
 
-def has_own_units(job: Job) -> bool:
-    """Embedding and head come and go as the blocks do: FSDP2 under accelerate, and under torchtitan."""
-    if job.parallel.strategy != "fsdp2":
-        return False
-    framework = job.training.framework
-    return framework == "transformers" or (framework == "torchtitan" and not gathers_with_root(job))
-
-
-def keeps_gathered(job: Job) -> bool:
-    """Blocks stay gathered from the forward to the backward pass.
-
-    Asked for, or torchtitan's default where there are pipeline stages (its distributed/fsdp.py).
-    """
-    pipelined = job.training.framework == "torchtitan" and job.parallel.pipeline > 1
-    return not job.parallel.reshard_after_forward or job.parallel.sharding == "grad_op" or pipelined
+def _whole_unit(parameters: Iterable[LocalParameters], widths: Widths) -> _Unit:
+    return _unit(((held, 1.0) for held in parameters), widths)
 
 
 def _unit(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> _Unit:
+    """Return a unit of parameter groups, each with the share of it that the unit holds."""
     whole = gradients = reduced = 0.0
     for held, share in parts:
         elements = held.elements * share
@@ -220,7 +221,7 @@ def _unit(parts: Iterable[tuple[LocalParameters, float]], widths: Widths) -> _Un
 
 
 def _largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
-    """The parameters of the fullest block, each with its share of its group.
+    """Return the parameters of the largest block, each with its share of its group.
 
     An encoder's blocks are smaller than those of its decoder, and dense layers smaller than those with experts.
     """
@@ -232,6 +233,7 @@ def _largest_block(stage: Stage) -> list[tuple[LocalParameters, float]]:
 
 
 def _block(stack: list[LocalParameters], layers: int) -> list[tuple[LocalParameters, float]]:
+    """Return the largest kind of block of a stack: what all have, and what those of one kind have."""
     attention = [held.tensors for held in stack if held.group.role == "attention" and held.group.linear]
     blocks = min(attention, default=layers)
     everywhere = [(held, 1 / blocks) for held in stack if held.tensors >= blocks]

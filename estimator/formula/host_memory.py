@@ -1,34 +1,35 @@
-"""Host memory of a job: what its processes take of the machine's RAM while they load, and while they train.
+"""Host memory of a job: the RAM of a machine that its processes need to load the model, and to train.
 
-Rules, and where they come from:
-- ``from_pretrained`` maps safetensors files: weights loaded in the type they are stored in stay pages of the file,
-  one copy for all ranks of a machine, which the system can drop; any other type is a private copy in each rank (seen
-  in /proc/self/smaps_rollup, transformers 5.23). Under ZeRO 3 each rank keeps its partition alone (``zero.Init``),
+Rules and their sources:
+- ``from_pretrained`` maps safetensors files: weights loaded in the dtype they are stored in stay pages of the file,
+  one copy for all ranks of a machine, which the system can drop; any other dtype is a private copy in each rank (seen
+  in /proc/self/smaps_rollup, transformers 5.23). Under ZeRO 3 each rank keeps its partition only (``zero.Init``),
   under FSDP with ``cpu_ram_efficient_loading`` only rank 0 loads (accelerate, ``FullyShardedDataParallelPlugin``).
 - ZeRO-Offload keeps an fp32 copy, two moments and an fp32 gradient of each partition on the host: 16 bytes per
   parameter, 18 with the weights (deepspeed/runtime/zero/stage3.py, ``estimate_zero3_model_states_mem_needs``).
-- FSDP's ``CPUOffloadPolicy`` keeps the shards of weights, gradients and states in their own types, pinned.
+- FSDP's ``CPUOffloadPolicy`` keeps the shards of weights, gradients and states in their own dtypes, pinned.
 - torch rounds pinned blocks up to powers of two (ATen/core/CachingHostAllocator.h); DeepSpeed counts half as much
   again for buffers (``additional_buffer_factor=1.5``): the upper bound here.
 """
 
+from msgspec.structs import replace
+
 from ..budget.host_need import HostNeed
 from ..common.sizes import MIB
-from ..job.dtype_widths import Widths, read_widths, uses_zero
-from ..job.frameworks import FRAMEWORKS
 from ..job.job import Job
-from ..job.job_file import with_changes
-from ..job.optimizers import EIGHT_BIT_WIDTH, OPTIMIZERS
+from ..job.optimizers import EIGHT_BIT_WIDTH
+from ..job.resolved_job import ResolvedJob
 from ..model.architecture import Architecture
 from ..model.parameters import Inventory
-from ..model.rank_share import Stage, stages
+from ..model.rank_share import Stage
 from .activations.saved_activations import saved_activations
-from .model_states import shards, state_bytes, weight_width
+from .model_states import state_bytes, weight_width
+from .plan import Plan, make_plan
 
 _PROCESS_BYTES = 430 * MIB
 """Python with torch and transformers imported: resident size, torch 2.13, transformers 5.23."""
 _CUDA_BYTES = 900 * MIB
-"""What CUDA and its libraries add: a process with one small module on the GPU took 1.3 GB (pytorch/pytorch#31767)."""
+"""CUDA and its libraries besides: a process with one small module on the GPU took 1.3 GB (pytorch/pytorch#31767)."""
 ASSUMPTION = (
     "Host memory: a process takes 1.3 GiB before any tensor, and checkpoints are safetensors files; data loader "
     "workers and the data itself are not counted."
@@ -36,78 +37,73 @@ ASSUMPTION = (
 
 
 def host_need(job: Job, arch: Architecture, inventory: Inventory) -> HostNeed:
-    """What the fullest rank of a job takes of its machine's RAM.
+    """Return the host memory that the rank of a job with the highest need takes.
 
     Raises:
-        InputError: the job is spread over more than the model has, or its adapters fit nothing.
+        InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
-    return host_need_of(job, arch, inventory, stages(job, inventory), read_widths(job))
+    return host_need_of_plan(make_plan(job, arch, inventory))
 
 
-def host_need_of(
-    job: Job, arch: Architecture, inventory: Inventory, parts: tuple[Stage, ...], widths: Widths
-) -> HostNeed:
-    """The same where its pipeline stages and widths are known already."""
-    loaded, mapped = _loading(job, arch, inventory, parts, widths)
-    weights, gradients, optimizer = _offloaded(job, parts, widths)
-    offloads = job.training.activation_offload and job.training.mode == "train"
+def host_need_of_plan(plan: Plan) -> HostNeed:
+    """Return the host memory of a job that is resolved already."""
+    job = plan.job
+    loaded, mapped = _loading(plan)
+    weights, gradients, optimizer = _offloaded(job, plan.stages)
+    offloads = job.training.activation_offload and job.trains
     return HostNeed(
         process=_PROCESS_BYTES + _CUDA_BYTES,
         loaded=loaded,
-        loads_once=job.parallel.load_on_rank_zero and job.parallel.strategy in ("fsdp1", "fsdp2"),
+        loads_once=job.parallel.load_on_rank_zero and job.strategy.fsdp,
         mapped=mapped,
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        activations=max(_activations(job, arch, stage, widths) for stage in parts) if offloads else 0,
+        activations=max(_activations(job, plan.arch, stage) for stage in plan.stages) if offloads else 0,
     )
 
 
-def _loading(
-    job: Job, arch: Architecture, inventory: Inventory, parts: tuple[Stage, ...], widths: Widths
-) -> tuple[int, int]:
-    """(private copy of one rank, mapped pages of the machine)."""
-    if job.training.framework in ("torchtitan", "megatron"):
-        return 0, 0  # made on the GPU (to_empty), and filled from checkpoints shard by shard
-    stored = 4 if arch.dtype == "float32" else 2
-    mapped = stored * inventory.parameters
-    half = {"fp16": "float16", "bf16": "bfloat16"}.get(job.training.precision)
-    same = widths.weight == stored and (half is None or arch.dtype in (None, half))
-    quantized = job.lora is not None and job.lora.quantization != "none"
-    if same or quantized or job.training.framework != "transformers" or job.parallel.strategy == "zero3":
+def _loading(plan: Plan) -> tuple[int, int]:
+    """Return (private copy of one rank, mapped pages of the machine)."""
+    job, dtype = plan.job, plan.arch.dtype
+    if job.framework.initializes_on_gpu:
+        return 0, 0  # created on the GPU (to_empty), and filled from checkpoints shard by shard
+    stored = 4 if dtype == "float32" else 2
+    mapped = stored * plan.inventory.parameters
+    same = job.widths.weight == stored and (not job.precision.half_weights or dtype in (None, job.precision.dtype))
+    if same or job.quantization or not job.framework.casts_while_loading or job.partitions_weights:
         return 0, mapped
-    return max(stage.base_elements for stage in parts) * widths.weight, mapped
+    return max(stage.base_elements for stage in plan.stages) * job.widths.weight, mapped
 
 
-def _offloaded(job: Job, parts: tuple[Stage, ...], widths: Widths) -> tuple[int, int, int]:
-    """Weights, gradients and optimizer state that a rank keeps on the host, each of the fullest stage."""
-    offload, paged = job.parallel.cpu_offload, OPTIMIZERS[job.training.optimizer].paged
-    if job.training.mode != "train" or (offload == "none" and not paged):
+def _offloaded(job: ResolvedJob, stages: tuple[Stage, ...]) -> tuple[int, int, int]:
+    """Return (weights, gradients, optimizer states) that a rank keeps on the host, each of the largest stage."""
+    if not job.trains or not (job.offloads_optimizer or job.optimizer.paged):
         return 0, 0, 0
-    found = [_offloaded_of(job, stage, widths) for stage in parts]
-    return max(each[0] for each in found), max(each[1] for each in found), max(each[2] for each in found)
+    weights, gradients, optimizer = zip(*(_offloaded_of_stage(job, stage) for stage in stages), strict=True)
+    return max(weights), max(gradients), max(optimizer)
 
 
-def _offloaded_of(job: Job, stage: Stage, widths: Widths) -> tuple[int, int, int]:
-    """(weights, gradients, optimizer state)."""
-    offload, split = job.parallel.cpu_offload, shards(job)
+def _offloaded_of_stage(job: ResolvedJob, stage: Stage) -> tuple[int, int, int]:
+    """Return (weights, gradients, optimizer states)."""
+    rules, widths, shards = job.optimizer, job.widths, job.shards
     trained = [held for held in stage.parameters if held.trainable]
-    elements, rules = sum(held.elements for held in trained), OPTIMIZERS[job.training.optimizer]
-    fp32_embeddings = FRAMEWORKS[job.training.framework].fp32_embedding_states
+    elements = sum(held.elements for held in trained)
     if rules.paged:  # managed memory, which the driver moves to the host
         optimizer = rules.states * (EIGHT_BIT_WIDTH if rules.eight_bit else widths.state) * elements
     else:
+        fp32_embeddings = job.framework.fp32_embedding_states
         optimizer = sum(state_bytes(rules, held, widths, fp32_embeddings=fp32_embeddings) for held in trained)
-    gradient = 4 if uses_zero(job) else widths.gradient if offload == "all" else 0
-    weights = sum(held.elements * weight_width(held, widths) for held in stage.parameters) if offload == "all" else 0
+    gradient = 4 if job.deepspeed else widths.gradient if job.offloads_weights else 0
+    weights = sum(held.elements * weight_width(held, widths) for held in stage.parameters)
     return (
-        round(weights / split.weights),
-        round(gradient * elements / split.gradients) if offload != "none" else 0,
-        round(optimizer / split.optimizer),
+        round(weights / shards.weights) if job.offloads_weights else 0,
+        round(gradient * elements / shards.gradients) if job.offloads_optimizer else 0,
+        round(optimizer / shards.optimizer),
     )
 
 
-def _activations(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> int:
-    """What would be saved on the GPU, were it not offloaded."""
-    kept = with_changes(job, {"training.activation_offload": False})
-    return saved_activations(kept, arch, stage, widths).all_layers_bytes * stage.in_flight
+def _activations(job: ResolvedJob, arch: Architecture, stage: Stage) -> int:
+    """Return what the GPU would save of activations without offloading."""
+    kept = replace(job, training=replace(job.training, activation_offload=False))
+    return saved_activations(kept, arch, stage).all_layers_bytes * stage.in_flight

@@ -1,94 +1,67 @@
-"""Bytes of weights, gradients and optimizer state that a rank holds, and over how many ranks each is sharded."""
+"""Bytes of weights, gradients and optimizer states that one rank holds, and temporary memory of the optimizer step."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from ..job.dtype_widths import Widths, uses_zero
-from ..job.frameworks import FRAMEWORKS
-from ..job.job import Job
-from ..job.optimizers import EIGHT_BIT_WIDTH, OPTIMIZERS, Optimizer
-from ..job.strategies import STRATEGIES
+from ..job.dtype_widths import Widths
+from ..job.optimizers import EIGHT_BIT_WIDTH, Optimizer
+from ..job.resolved_job import ResolvedJob
 from ..model.rank_share import LocalParameters, Stage
 
-_ZERO_SUB_GROUP = 1_000_000_000
-"""Elements that DeepSpeed's stage 3 steps at a time, by default (``sub_group_size``)."""
-_SMALL_TENSOR = 4096
+_ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000
+"""DeepSpeed's stage 3 steps that many elements at a time, by default (``sub_group_size``)."""
+_MIN_EIGHT_BIT_ELEMENTS = 4096
 """bitsandbytes keeps the states of smaller tensors in fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shards:
-    """Over how many ranks each kind of state is split; 1: every rank has it whole."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class States:
+class ModelStates:
     """Bytes on one rank."""
 
     weights: int
     gradients: int
-    """Of all trainable parameters, as they stand at the end of the backward pass."""
+    """Of all trainable parameters, at the end of the backward pass."""
     unsharded_gradients: int
-    """The same before they are reduced, whole: what accumulation without reduction keeps."""
+    """Gradients before they are reduced, which accumulation without reduction keeps."""
     optimizer: int
     step: int
-    """What the optimizer step needs while it runs."""
+    """Temporary memory of the optimizer step."""
 
 
-def shards(job: Job) -> Shards:
-    """How the job's strategy splits its states.
-
-    ZeRO 1, 2, 3: optimizer; and gradients; and weights (arXiv:1910.02054). Context-parallel ranks share the shards,
-    as accelerate and torchtitan build their meshes.
-    """
-    ranks = job.parallel.data_shard * job.parallel.context
-    strategy = STRATEGIES[job.parallel.strategy]
-    stage = strategy.stages_by_sharding.get(job.parallel.sharding, strategy.zero_stage)
-    return Shards(
-        weights=ranks if stage >= 3 else 1,
-        gradients=ranks if stage >= 2 else 1,
-        optimizer=ranks if stage >= 1 else 1,
-    )
-
-
-def states(job: Job, stage: Stage, widths: Widths) -> States:
-    """What one rank holds of weights, gradients and optimizer state."""
-    offload, optimizer = job.parallel.cpu_offload, OPTIMIZERS[job.training.optimizer]
-    fp32_embeddings = FRAMEWORKS[job.training.framework].fp32_embedding_states
-    whole = _unsplit(stage, widths, optimizer, fp32_embeddings, STRATEGIES[job.parallel.strategy].flat_parameters)
-    split, gradients = shards(job), whole.gradients
-    optimizer_step = _step_bytes(job, stage, widths, whole, split.optimizer)
+def model_states(job: ResolvedJob, stage: Stage) -> ModelStates:
+    """Return the bytes of weights, gradients and optimizer states that one rank of a stage holds."""
+    framework, shards = job.framework, job.shards
+    whole = _unsharded(stage, job.widths, job.optimizer, framework.fp32_embedding_states, job.strategy.flat_parameters)
     if job.training.optimizer_in_backward:
-        trained = (held for held in stage.parameters if held.trainable)
-        gradients = max((h.largest_tensor * _gradient_width(h, widths) for h in trained), default=0) * 2
-        split = replace(split, gradients=1)
-    if uses_zero(job) and offload != "none" and split.gradients > 1:
+        gradients = 2 * _largest_gradient(stage, job.widths)  # a gradient is applied while the next is computed
+    elif job.deepspeed and job.offloads_optimizer and shards.gradients > 1:
         gradients = 0  # moved to the host one by one (stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu)
-    return States(
-        weights=0 if offload == "all" else round(whole.weights / split.weights) + stage.buffer_bytes,
-        gradients=0 if offload == "all" else round(gradients / split.gradients),
+    else:
+        gradients = round(whole.gradients / shards.gradients)
+    return ModelStates(
+        weights=0 if job.offloads_weights else round(whole.weights / shards.weights) + stage.buffer_bytes,
+        gradients=0 if job.offloads_weights else gradients,
         unsharded_gradients=whole.unsharded_gradients,
-        optimizer=0 if offload != "none" else round(whole.optimizer / split.optimizer),
-        step=0 if offload != "none" else optimizer_step,
+        optimizer=0 if job.offloads_optimizer else round(whole.optimizer / shards.optimizer),
+        step=0 if job.offloads_optimizer else _step_bytes(job, stage, whole.step),
     )
 
 
-@lru_cache(maxsize=256)
-def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, fp32_embeddings: bool, flat: bool) -> States:
+@lru_cache(maxsize=256)  # searches ask for the same stage with other activations
+def _unsharded(
+    stage: Stage, widths: Widths, optimizer: Optimizer, fp32_embeddings: bool, flat_parameters: bool
+) -> ModelStates:
+    """Return the stage's states before sharding; ``step`` is one copy of all that is stepped."""
     trained = [held for held in stage.parameters if held.trainable]
-    if flat:
+    if flat_parameters:
         # a unit is flattened into one parameter, whose gradient covers what is frozen in it too
         units = [held for held in stage.parameters if held.group.layered or held.trainable]
         unsharded = sum(h.elements * widths.compute for h in units)
     else:
         unsharded = sum(h.elements * widths.reduce for h in trained)
-    return States(
-        weights=round(sum(_stored(h, widths) for h in stage.parameters)),
+    return ModelStates(
+        weights=round(sum(_stored_bytes(h, widths) for h in stage.parameters)),
         gradients=sum(h.elements * _gradient_width(h, widths) for h in trained),
         unsharded_gradients=unsharded,
         optimizer=round(sum(state_bytes(optimizer, h, widths, fp32_embeddings=fp32_embeddings) for h in trained)),
@@ -96,31 +69,14 @@ def _unsplit(stage: Stage, widths: Widths, optimizer: Optimizer, fp32_embeddings
     )
 
 
-def accumulates_whole(job: Job) -> bool:
-    """Gradients are accumulated before they are reduced, and so whole.
-
-    ``no_sync`` under FSDP; and under torchtitan's pipeline stages, which reduce in a stage's last backward pass only
-    (torch.distributed.pipelining.stage, ``backward_maybe_with_nosync``).
-    """
-    framework = FRAMEWORKS[job.training.framework]
-    pipelined = framework.pipeline_keeps_gathered and job.parallel.pipeline > 1
-    return (
-        job.training.gradient_accumulation > 1
-        and (framework.accumulates_unsharded or pipelined)
-        and STRATEGIES[job.parallel.strategy].fsdp
-        and shards(job).weights > 1
-    )
-
-
-def _stored(held: LocalParameters, widths: Widths) -> float:
-    """Bytes of the weights as they are stored."""
+def _stored_bytes(held: LocalParameters, widths: Widths) -> float:
     if held.quantized_bytes is not None:
         return held.quantized_bytes
     return held.elements * weight_width(held, widths)
 
 
 def weight_width(held: LocalParameters, widths: Widths) -> float:
-    """Bytes per stored element."""
+    """Return the bytes per stored element of a parameter group."""
     if held.quantized and widths.quantized is not None:
         return widths.quantized
     return widths.adapter if held.adapter else widths.weight
@@ -130,42 +86,51 @@ def _gradient_width(held: LocalParameters, widths: Widths) -> int:
     return widths.adapter if held.adapter else widths.gradient
 
 
-def state_bytes(optimizer: Optimizer, held: LocalParameters, widths: Widths, *, fp32_embeddings: bool) -> float:
-    """Optimizer state of one parameter group, unsharded.
+def _largest_gradient(stage: Stage, widths: Widths) -> int:
+    trained = (held for held in stage.parameters if held.trainable)
+    return max((held.largest_tensor * _gradient_width(held, widths) for held in trained), default=0)
 
-    torch's optimizers keep states in the parameter's type; bitsandbytes' 8-bit ones one byte and a block constant,
-    but the Trainer keeps embeddings' states in 32 bits; Adafactor keeps a row and a column per matrix.
+
+def state_bytes(optimizer: Optimizer, held: LocalParameters, widths: Widths, *, fp32_embeddings: bool) -> float:
+    """Return the optimizer state of one parameter group on the GPU, before sharding.
+
+    torch's optimizers keep states in the parameter's dtype; bitsandbytes' 8-bit ones keep one byte and a block
+    constant, and fp32 for small tensors and, in the Trainer, for embeddings; Adafactor keeps a row and a column per
+    matrix. Paged states are managed memory: NVML counts it to no process, and the driver moves it away.
     """
     if not optimizer.steps or optimizer.paged:
-        return 0.0  # paged states are managed memory: NVML counts it to no process, and the driver moves it away
+        return 0.0
     width = widths.adapter if held.adapter else widths.state
     master = 0 if held.adapter else widths.master
-    return held.elements * master + _states(optimizer, held, width, fp32_embeddings)
+    return held.elements * master + held.elements * _state_width(optimizer, held, width, fp32_embeddings)
 
 
-def _states(optimizer: Optimizer, held: LocalParameters, width: int, fp32_embeddings: bool) -> float:
-    n, shape = held.elements, held.group.shape
-    count = optimizer.states_of(block_matrix=held.group.is_block_matrix)
+def _state_width(optimizer: Optimizer, held: LocalParameters, width: int, fp32_embeddings: bool) -> float:
+    """Return the bytes of all states per element."""
+    states, shape = optimizer.states_of(block_matrix=held.group.is_block_matrix), held.group.shape
     if optimizer.factored:
-        rows_and_columns = (prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]) / prod(shape) if len(shape) > 1 else 1
-        return n * 4 * rows_and_columns
+        rows_and_columns = prod(shape[:-1]) + prod(shape[:-2]) * shape[-1] if len(shape) > 1 else prod(shape)
+        return 4 * rows_and_columns / prod(shape)
     if not optimizer.eight_bit:
-        return n * count * width
-    full = prod(shape) < _SMALL_TENSOR or (fp32_embeddings and held.group.role == "embedding")
-    return n * 4 * count if full else n * count * EIGHT_BIT_WIDTH
+        return states * width
+    fp32 = prod(shape) < _MIN_EIGHT_BIT_ELEMENTS or (fp32_embeddings and held.group.role == "embedding")
+    return states * (4 if fp32 else EIGHT_BIT_WIDTH)
 
 
-def _step_bytes(job: Job, stage: Stage, widths: Widths, whole: States, split: int) -> int:
-    """Torch's foreach AdamW makes one more copy of what it steps; fused and bitsandbytes' kernels make none."""
-    if uses_zero(job):
-        # the partition's gradients, flattened and in fp32 (stage_1_and_2.py, step); stage 3 takes parts of it in turn
-        elements = stage.elements(trainable=True) // split
-        return 4 * min(elements, _ZERO_SUB_GROUP) if job.parallel.strategy == "zero3" else 6 * elements
-    optimizer = OPTIMIZERS[job.training.optimizer]
+def _step_bytes(job: ResolvedJob, stage: Stage, stepped_bytes: int) -> int:
+    """Return the temporary memory of the optimizer step.
+
+    DeepSpeed flattens the partition's gradients and casts them to fp32 (stage_1_and_2.py, ``step``); its stage 3 takes
+    parts of them in turn. torch's foreach AdamW copies all that it steps; fused and bitsandbytes' kernels copy nothing.
+    """
+    optimizer, shards = job.optimizer, job.shards.optimizer
+    if job.deepspeed:
+        elements = stage.elements(trainable=True) // shards
+        return 4 * min(elements, _ZERO_SUB_GROUP_ELEMENTS) if job.partitions_weights else 6 * elements
     if optimizer.foreach_copies and not job.training.optimizer_in_backward:
-        return round(whole.step / split)
+        return round(stepped_bytes / shards)
     largest = max((held.largest_tensor for held in stage.parameters if held.trainable), default=0)
     if job.training.optimizer_in_backward:
         return largest * 4
-    tensors = optimizer.step_tensors + (optimizer.step_casts if widths.weight != 4 else 0)
-    return largest * 4 * tensors // (1 if optimizer.steps_whole_matrices else split)
+    tensors = optimizer.step_tensors + (optimizer.step_casts if job.widths.weight != 4 else 0)
+    return largest * 4 * tensors // (1 if optimizer.steps_whole_matrices else shards)

@@ -133,6 +133,8 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """The loss that it offers to save memory of logits."""
     loads_on_rank_zero: bool = False
     """It can load the checkpoint on one rank of a machine only (accelerate's ``cpu_ram_efficient_loading``)."""
+    trainer: bool = False
+    """Scripts start from the defaults of transformers' ``TrainingArguments``, and use its loss."""
     evaluates: bool = False
     """It runs evaluation with a batch size of its own default (the Trainer's ``per_device_eval_batch_size``)."""
 
@@ -164,6 +166,7 @@ _ROWS = (
         offloads_activations=True,
         available_loss="fused-linear",
         loads_on_rank_zero=True,
+        trainer=True,
         evaluates=True,
     ),
     Framework(

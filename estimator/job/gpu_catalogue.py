@@ -1,4 +1,4 @@
-"""The GPU catalogue: how much memory a card of a given name has, as NVML reports it."""
+"""The GPU catalogue: memory of each GPU model as NVML reports it, and what CUDA takes on each generation."""
 
 import difflib
 import functools
@@ -9,30 +9,47 @@ from pathlib import Path
 import msgspec
 
 from ..common.errors import InputError
-from ..common.sizes import MIB
+from ..common.sizes import KIB, MIB
 
 _VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro)\b")
-_SAME_CARD = 0.08
-"""A live card whose total differs by more is not the card of that name: a slice (MIG, vGPU) or another edition."""
+_MAX_TOTAL_DIFFERENCE = 0.08
+"""A live GPU whose total differs by more is not the one of that name: a slice (MIG, vGPU) or another edition."""
+_CATALOGUE_FILE = Path(__file__).with_name("gpu_catalogue.toml")
+_DEFAULT_MAJOR = 9
+"""Compute capability of a GPU that is not known: Hopper's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What CUDA and its libraries take on GPUs of one major compute capability, in bytes."""
+
+    context_bytes: int
+    """CUDA context before any kernel is loaded."""
+    eager_context_bytes: int
+    """Context with all kernels, of versions that cannot load them lazily."""
+    cublas_workspace_bytes: int
+    """cuBLAS workspace of one thread by default."""
+    engine_workspace_bytes: int
+    """TransformerEngine's workspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One kind of card."""
+    """One GPU model."""
 
     name: str
-    """What a job file and ``--gpu-type`` say: ``h100-80gb``."""
+    """Name in job files and for ``--gpu-type``: ``h100-80gb``."""
     label: str
-    """For people."""
+    """Name on screens."""
     aliases: tuple[str, ...]
     architecture: str
     compute_capability: tuple[int, int]
     total_bytes: int
-    """NVML's total."""
+    """Total memory that NVML reports."""
     reserved_bytes: int | None
-    """What the driver keeps of it on an idle card; None where that was not seen."""
+    """Part of the total that the driver keeps on an idle GPU; None: never observed."""
     nvml_names: tuple[str, ...]
-    """The names under which NVML reports it."""
+    """Names that NVML reports."""
     unified: bool
     """Memory is shared with the CPU, and NVML reports no total."""
     approximate: bool
@@ -40,7 +57,7 @@ class Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card of a name as people write it: ``h100-80gb``, ``H100``, ``RTX 4090``, ``4090``.
+    """Return the GPU of a name as people write it: ``h100-80gb``, ``H100``, ``RTX 4090``, ``4090``.
 
     Raises:
         InputError: there is none; the nearest names are given.
@@ -55,29 +72,35 @@ def find_gpu(name: str) -> Gpu:
 
 
 def match_nvml_name(name: str, total_bytes: int | None = None) -> Gpu | None:
-    """The catalogue's entry for a live card; None for a card it does not know, or a slice of one.
+    """Return the catalogue's entry for a live GPU; None for an unknown GPU, or a slice of one.
 
     Args:
         name: as NVML reports it.
-        total_bytes: NVML's total; None where it reports none.
+        total_bytes: NVML's total; None: it reports none.
     """
     wanted = name.casefold().strip()
     for gpu in catalogue():
         if wanted in (known.casefold() for known in gpu.nvml_names):
-            if total_bytes is not None and abs(total_bytes - gpu.total_bytes) > _SAME_CARD * gpu.total_bytes:
+            if total_bytes is not None and abs(total_bytes - gpu.total_bytes) > _MAX_TOTAL_DIFFERENCE * gpu.total_bytes:
                 return None
             return gpu
     return None
 
 
+def generation_of(gpu: Gpu | None) -> Generation:
+    """Return what CUDA takes on a GPU: on a Hopper GPU where it is None."""
+    major = gpu.compute_capability[0] if gpu else _DEFAULT_MAJOR
+    known = _generations()
+    return known.get(major) or known[max((each for each in known if each < major), default=min(known))]
+
+
 @functools.cache
 def catalogue() -> tuple[Gpu, ...]:
-    """Every card, in the order of the file: newest and largest first within each kind."""
-    text = Path(__file__).with_name("gpu_catalogue.toml").read_bytes()
-    return tuple(_gpu(entry) for entry in msgspec.toml.decode(text, type=_File).gpu)
+    """Return every GPU, in the order of the file: latest and largest first within each kind."""
+    return tuple(_gpu(entry) for entry in _file().gpu)
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _GpuRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: str
     label: str
     architecture: str
@@ -90,11 +113,38 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     approximate: bool = False
 
 
+class _GenerationRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    major: int
+    context_mib: int
+    eager_context_mib: int
+    cublas_workspace_kib: int
+    engine_workspace_mib: int
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    gpu: list[_Entry]
+    gpu: tuple[_GpuRow, ...]
+    generation: tuple[_GenerationRow, ...]
 
 
-def _gpu(entry: _Entry) -> Gpu:
+@functools.cache
+def _file() -> _File:
+    return msgspec.toml.decode(_CATALOGUE_FILE.read_bytes(), type=_File)
+
+
+@functools.cache
+def _generations() -> dict[int, Generation]:
+    return {
+        row.major: Generation(
+            context_bytes=row.context_mib * MIB,
+            eager_context_bytes=row.eager_context_mib * MIB,
+            cublas_workspace_bytes=row.cublas_workspace_kib * KIB,
+            engine_workspace_bytes=row.engine_workspace_mib * MIB,
+        )
+        for row in _file().generation
+    }
+
+
+def _gpu(entry: _GpuRow) -> Gpu:
     major, minor = entry.compute.split(".")
     return Gpu(
         name=entry.name,
@@ -112,6 +162,7 @@ def _gpu(entry: _Entry) -> Gpu:
 
 @functools.cache
 def _index() -> dict[str, Gpu]:
+    """Return every GPU by each of its names; a name that several have is that of the first in the file."""
     return {
         _key(word): gpu
         for gpu in reversed(catalogue())
@@ -120,5 +171,5 @@ def _index() -> dict[str, Gpu]:
 
 
 def _key(name: str) -> str:
-    """Letters and digits alone, without the vendor's words: ``NVIDIA GeForce RTX 4090`` is ``rtx4090``."""
+    """Return letters and digits only, without the vendor's words: ``NVIDIA GeForce RTX 4090`` is ``rtx4090``."""
     return re.sub(r"[^a-z0-9]", "", _VENDOR_WORDS.sub("", name.casefold().replace("_", " ")))

@@ -8,42 +8,50 @@ from math import prod
 
 from .job import Lora
 
-_BLOCK = 64
+_BLOCK_ELEMENTS = 64
 """Elements per 4-bit block, each with a constant in fp32."""
-_NESTED_BLOCK = 256
+_NESTED_BLOCK_CONSTANTS = 256
 """Constants per block of double quantization, each with a constant in fp32."""
-_CODE = 16 * 4
-"""The values that 4 bits stand for."""
-_NESTED_CODE = 256 * 4
-_OFFSET = 4
-_ALLOCATION = 512
-"""The allocator hands out whole blocks of so many bytes."""
+_CODE_BYTES = 16 * 4
+"""Table of the values that 4 bits stand for."""
+_NESTED_CODE_BYTES = 256 * 4
+_OFFSET_BYTES = 4
+_ALLOCATION_BYTES = 512
+"""torch's allocator rounds every tensor up to a multiple of this."""
+BYTES_PER_ELEMENT = {
+    "nf4": 0.5 + 4 / _BLOCK_ELEMENTS,
+    "nf4-double": 0.5 + 1 / _BLOCK_ELEMENTS + 4 / (_BLOCK_ELEMENTS * _NESTED_BLOCK_CONSTANTS),
+    "int8": 1.0,  # one 4-byte constant per row besides: negligible beside the row
+}
+"""Average over a large weight, by the job file's ``lora.quantization``."""
 
 
 def quantized_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = False) -> int:
-    """Bytes on the card of one linear layer's weight, its constants included.
+    """Return the GPU bytes of one linear layer's weight, its constants included.
 
     Args:
         shape: (out, in).
         kind: as in a job file: ``nf4``, ``nf4-double`` or ``int8``.
         transposed: the shape is (in, out).
     """
-    return sum(-(-size // _ALLOCATION) * _ALLOCATION for size in tensor_bytes(shape, kind, transposed=transposed))
+    block = _ALLOCATION_BYTES
+    return sum(-(-size // block) * block for size in tensor_bytes(shape, kind, transposed=transposed))
 
 
 def tensor_bytes(shape: tuple[int, ...], kind: str, *, transposed: bool = False) -> tuple[int, ...]:
-    """Bytes of each tensor that the layer's weight becomes: the packed values first."""
+    """Return the bytes of each tensor that stores the layer's weight, the packed values first."""
     elements = prod(shape)
     if kind == "int8":
         rows = shape[-1] if transposed else shape[0]
         return (elements, 4 * rows)
-    blocks = -(-elements // _BLOCK)
+    blocks = -(-elements // _BLOCK_ELEMENTS)
     packed = -(-elements // 2)
     if kind == "nf4":
-        return (packed, 4 * blocks, _CODE)
-    return (packed, blocks, _CODE, 4 * -(-blocks // _NESTED_BLOCK), _NESTED_CODE, _OFFSET)
+        return (packed, 4 * blocks, _CODE_BYTES)
+    nested = 4 * -(-blocks // _NESTED_BLOCK_CONSTANTS)
+    return (packed, blocks, _CODE_BYTES, nested, _NESTED_CODE_BYTES, _OFFSET_BYTES)
 
 
 def quantization(lora: Lora | None) -> str | None:
-    """How the job stores its frozen linear weights; None: as they are."""
+    """Return how the job stores its frozen linear weights; None: not quantized."""
     return None if lora is None or lora.quantization == "none" else lora.quantization

@@ -12,6 +12,23 @@ ZeroStage = Literal[0, 1, 2, 3]
 """What is sharded (arXiv:1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too."""
 
 
+class Shards(Struct, frozen=True, kw_only=True):
+    """Ranks over which each kind of state is sharded; 1: every rank holds it whole."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @classmethod
+    def of_stage(cls, stage: ZeroStage, *, ranks: int) -> "Shards":
+        """Return the shards of a ZeRO stage over that many ranks."""
+        return cls(
+            weights=ranks if stage >= 3 else 1,
+            gradients=ranks if stage >= 2 else 1,
+            optimizer=ranks if stage >= 1 else 1,
+        )
+
+
 class Strategy(Struct, frozen=True, kw_only=True, eq=False):
     """Rules of one data-parallel strategy."""
 
@@ -24,6 +41,12 @@ class Strategy(Struct, frozen=True, kw_only=True, eq=False):
     """Distributions that provide it, of which one is enough; empty: torch itself."""
     fsdp: bool = False
     """torch's fully sharded data parallel, version 1 or 2."""
+    replicates: bool = True
+    """Data-parallel ranks work on one model; False: nothing is reduced between them."""
+    buckets: bool = False
+    """Gradients are reduced in buckets that stay allocated (DDP)."""
+    megatron_fsdp: bool = False
+    """Megatron-FSDP."""
     deepspeed: bool = False
     """DeepSpeed's engine: 16-bit weights, and fp32 master weights in the optimizer."""
     low_precision_weights: bool = False
@@ -40,14 +63,18 @@ class Strategy(Struct, frozen=True, kw_only=True, eq=False):
     """The worker can run a step of it on fake tensors."""
 
     @property
-    def shards(self) -> bool:
-        """True if anything is sharded."""
-        return self.zero_stage > 0
+    def fsdp2(self) -> bool:
+        """True if it shards each parameter by itself (FSDP2), not a flat parameter per unit."""
+        return self.fsdp and not self.flat_parameters
+
+    def stage(self, sharding: str) -> ZeroStage:
+        """Return what is sharded under a value of the job file's ``parallel.sharding``."""
+        return self.stages_by_sharding.get(sharding, self.zero_stage)
 
 
 _STRATEGIES = (
-    Strategy(name="none", zero_stage=0, quantized_weights=True, traceable=True),
-    Strategy(name="ddp", zero_stage=0, quantized_weights=True, traceable=True),
+    Strategy(name="none", zero_stage=0, replicates=False, quantized_weights=True, traceable=True),
+    Strategy(name="ddp", zero_stage=0, buckets=True, quantized_weights=True, traceable=True),
     Strategy(name="fsdp1", zero_stage=3, fsdp=True, flat_parameters=True, slack=0.12, cpu_offload=("all",)),
     Strategy(name="fsdp2", zero_stage=3, fsdp=True, cpu_offload=("all",), quantized_weights=True, traceable=True),
     Strategy(name="zero1", zero_stage=1, libraries=("deepspeed",), deepspeed=True, cpu_offload=("optimizer",)),
@@ -65,6 +92,7 @@ _STRATEGIES = (
         zero_stage=3,
         stages_by_sharding={"none": 0, "optim": 1, "optim_grads": 2},
         libraries=("megatron-fsdp", "megatron-core"),
+        megatron_fsdp=True,
         low_precision_weights=True,
         slack=0.07,
     ),

@@ -1,4 +1,4 @@
-"""From a job's model to its config: written out, in a folder, in the Hugging Face cache, or built in. No network."""
+"""Finds the config of a job's model: inline, in a folder, in the Hugging Face cache, or built in. No network access."""
 
 import difflib
 import functools
@@ -19,22 +19,22 @@ from ..job.job_file import names_user_code
 from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
-"""Parts of a name that tell how, or when, a model was trained on, not its shape."""
+"""Parts of a name that state how or when a model was fine-tuned, not its architecture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """A model whose config is known."""
+    """A model and its config."""
 
     config: Mapping[str, Any]
-    """The fields of a Hugging Face config.json; empty where the model is code, which only running it can tell."""
+    """The fields of a Hugging Face config.json; empty if the model is code, which must run to give its config."""
     source: Literal["inline", "folder", "cache", "built-in", "code"]
     where: str
-    """What to call the config in an error: a path, a key of the job file, a built-in name."""
+    """Name of the config in error messages: a path, a key of the job file, a built-in name."""
     label: str
-    """The model's name for people."""
+    """Display name."""
     code: Mapping[str, Any] | None = None
-    """What a worker may run beside the installed libraries: ``folder``, and ``model`` or ``remote``."""
+    """Code that a worker may run besides the installed libraries: ``folder``, and ``model`` or ``remote``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,27 +42,29 @@ class BuiltInModel:
     """A model that vramtop knows by name."""
 
     id: str
-    """Its hub id."""
+    """Hub id."""
     label: str
-    """For people."""
+    """Display name."""
     task: Task
-    """What it is usually trained for."""
+    """The task that it is usually trained for."""
     parameters: int
-    """Published count with that task's head."""
+    """Published parameter count with that task's head."""
     aliases: tuple[str, ...]
     config: Mapping[str, Any]
 
 
 def resolve_model(spec: ModelSpec, *, environ: Mapping[str, str] | None = None, folders: bool = True) -> ResolvedModel:
-    """The config of a job's model: inline, from a folder, from the Hugging Face cache, or built in; in that order.
+    """Return the config of a job's model.
+
+    Tried in this order: inline, a folder, the Hugging Face cache, the built-in models.
 
     Args:
         spec: the job's model.
-        environ: where HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME are looked up; this process's environment by default.
-        folders: whether the model may be a folder; not where its name is meant from a folder that is not ours.
+        environ: environment with HF_HUB_CACHE, HF_HOME and XDG_CACHE_HOME; this process's by default.
+        folders: the model may be a folder; False if a name is relative to an unknown folder.
 
     Raises:
-        InputError: there is no such model in any of these places, or its config.json is broken.
+        InputError: none of these places has such a model, or its config.json is broken.
     """
     found = _resolve(spec, os.environ if environ is None else environ, folders=folders)
     if spec.trust_remote_code and found.source in ("folder", "cache"):
@@ -86,19 +88,19 @@ def _resolve(spec: ModelSpec, environ: Mapping[str, str], *, folders: bool) -> R
 
 @functools.cache
 def built_in_models() -> tuple[BuiltInModel, ...]:
-    """Every model known by name, family by family."""
+    """Return every built-in model, family by family."""
     text = Path(__file__).with_name("models.toml").read_bytes()
     return tuple(_built_in(entry) for entry in msgspec.toml.decode(text, type=_ModelsFile).model)
 
 
 def find_built_in(name: str) -> BuiltInModel | None:
-    """The built-in model of a name as people write it: hub id, its last part, tuned variants, in any case."""
+    """Return the built-in model for a name: hub id, its last part, or a tuned variant, in upper or lower case."""
     index = _models_by_name()
     return next((index[key] for key in _lookup_keys(name) if key in index), None)
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """The folder in which huggingface_hub keeps downloaded models."""
+    """Return the folder in which huggingface_hub stores downloaded models."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(variable):
             return expand_user(environ[variable])
@@ -149,7 +151,7 @@ def _from_cache(name: str, environ: Mapping[str, str]) -> ResolvedModel | None:
 
 
 def _snapshots(repository: Path) -> Iterator[Path]:
-    """The snapshot that ``main`` names, then the others, newest first."""
+    """Yield the snapshot that ``main`` refers to, then the others, latest first."""
     folder = repository / "snapshots"
     try:
         revision = read_file(repository / "refs" / "main").decode().strip()
@@ -179,10 +181,10 @@ def _from_built_in(name: str, environ: Mapping[str, str]) -> ResolvedModel:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A config.json's fields.
+    """Return the fields of a config.json.
 
     Raises:
-        InputError: it cannot be read, or is no JSON object.
+        InputError: the file cannot be read, or is not a JSON object.
     """
     try:
         config = msgspec.json.decode(read_file(path, MAX_CONFIG_BYTES), type=dict[str, Any])
@@ -229,7 +231,7 @@ def _models_by_name() -> dict[str, BuiltInModel]:
 
 
 def _lookup_keys(name: str) -> tuple[str, ...]:
-    """What a name may be found under: its last part in small letters, then without the words for tuning."""
+    """Return the keys of a name: its last part in lower case, and that without the words for fine-tuning."""
     last = name.rstrip("/").rpartition("/")[2].casefold().replace(" ", "-").removeprefix("meta-")
     bare = _TUNING_SUFFIXES.sub("", last)
     return (last, bare.removesuffix("-base") if bare.startswith(("qwen", "deepseek")) else bare)

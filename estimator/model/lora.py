@@ -1,4 +1,4 @@
-"""The matrices that LoRA puts beside adapted layers: counted by peft itself on the built model, or by peft's rules.
+"""LoRA's matrices beside adapted layers: those of the model that peft built, or predicted by peft's rules.
 
 Source: peft 0.21, ``tuners/lora`` and ``utils/transformers_weight_conversion.py``.
 """
@@ -9,76 +9,64 @@ from functools import lru_cache
 from typing import Literal
 
 from ..common.errors import InputError
+from ..job.frameworks import FRAMEWORKS
 from ..job.job import Job, Lora
 from .families.registry import family_of
 from .parameters import Inventory, ParameterGroup
 
-_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
-_WHOLE = frozenset({"query_key_value", "qkv_proj", "c_attn"})
-"""In LitGPT queries, keys and values are one layer, adapted by its parts; what families call it that fuse it too."""
+_QKV_PARTS = frozenset({"q_proj", "k_proj", "v_proj"})
+_FUSED_QKV = frozenset({"query_key_value", "qkv_proj", "c_attn"})
+"""In LitGPT queries, keys and values are one layer whose parts are adapted; families that fuse them use these names."""
 _Targets = tuple[str, ...] | Literal["all-linear"]
 
 
 def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
-    """What peft put into the built model, else what it, or LitGPT, would put in; nothing without adapters.
+    """Return the adapters in the built model, or those that peft or LitGPT would add; none without adapters.
 
     Raises:
-        InputError: nothing in the model is called as the targets are.
+        InputError: no layer of the model matches the targets.
     """
     if job.lora is None or inventory.adapters is not None:
         return inventory.adapters or ()
-    return _cached_groups(inventory, job.lora.rank, _targets(job.lora), job.training.framework == "litgpt")
+    return _cached_groups(inventory, job.lora.rank, _targets(job.lora), FRAMEWORKS[job.training.framework].fused_qkv)
 
 
 def adapter_elements(inventory: Inventory, job: Job) -> int:
-    """Elements of ``adapter_groups``.
+    """Return the number of elements in ``adapter_groups``.
 
     Raises:
-        InputError: as that does.
+        InputError: no layer of the model matches the targets.
     """
     if job.lora is None or inventory.adapters is not None:
         return sum(group.elements for group in inventory.adapters or ())
-    return _cached_elements(inventory, job.lora.rank, _targets(job.lora), job.training.framework == "litgpt")
+    return _cached_elements(inventory, job.lora.rank, _targets(job.lora), FRAMEWORKS[job.training.framework].fused_qkv)
 
 
-def _targets(lora: Lora) -> _Targets:
-    return lora.targets if isinstance(lora.targets, str) else tuple(lora.targets)
-
-
-@lru_cache(maxsize=256)
-def _cached_elements(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> int:
-    return sum(group.elements for group in _cached_groups(inventory, rank, targets, litgpt))
-
-
-@lru_cache(maxsize=256)  # sweeps ask for the same again and again
-def _cached_groups(inventory: Inventory, rank: int, targets: _Targets, litgpt: bool) -> tuple[ParameterGroup, ...]:
-    lora = Lora(rank=rank, targets=targets if isinstance(targets, str) else list(targets))
-    return tuple(adapter_groups_by_rule(inventory, lora, litgpt=litgpt))
-
-
-def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, litgpt: bool = False) -> Iterator[ParameterGroup]:
-    """By rule: A (r, in) and B (out, r) beside each adapted linear layer; fused experts have r for each of them.
+def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool = False) -> Iterator[ParameterGroup]:
+    """Yield A (r, in) and B (out, r) for each adapted linear layer; fused experts have rank r for each expert.
 
     Args:
         inventory: the model's parameters.
         lora: rank and targets.
-        litgpt: LitGPT makes them, not peft.
+        fused_qkv: queries, keys and values are one layer, whatever the family calls it (LitGPT).
 
     Raises:
-        InputError: nothing in the model is called as the targets are, or peft refuses them.
+        InputError: no layer of the model matches the targets, or peft refuses them.
     """
+    every = lora.targets == "all-linear"
     linear = [g for g in inventory.groups if g.linear and len(g.shape) == 2]
-    if lora.targets == "all-linear":
+    if every:
         names: Collection[str] = {module_name(g) for g in linear if not _is_output_layer(g, inventory)}
     else:
-        names = set(lora.targets) | (_WHOLE if litgpt and _PARTS & set(lora.targets) else set())
-    fused = list(_fused_groups(inventory, names, every=lora.targets == "all-linear"))
-    renamed = set(_old_names(inventory)) if fused else set()  # these then mean the fused tensors alone
-    if lora.targets != "all-linear":
-        linear += _tied_head(inventory)
-    wanted = [g for g in linear if _matches(g, names) and not _matches(g, renamed) and _may_adapt(g, inventory, lora)]
+        names = set(lora.targets) | (_FUSED_QKV if fused_qkv and _QKV_PARTS & set(lora.targets) else set())
+    fused = list(_fused_groups(inventory, names, every=every))
+    renamed = set(_old_names(inventory)) if fused else set()  # these then mean only the fused tensors
+    candidates = linear if every else [*linear, *_tied_head(inventory)]
+    wanted = [g for g in candidates if _matches(g, names) and not _matches(g, renamed)]
+    if every:
+        wanted = [g for g in wanted if not _is_output_layer(g, inventory)]
     if not wanted and not fused:
-        known = ", ".join(sorted({module_name(g) for g in linear if g.role != "head"}))
+        known = ", ".join(sorted({module_name(g) for g in candidates if g.role != "head"}))
         raise InputError(f"lora.targets = {lora.targets!r} names no linear layer of this model; it has {known}")
     for group in wanted:
         columns, rows = group.shape if group.transposed else reversed(group.shape)
@@ -89,8 +77,23 @@ def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, litgpt: bool = F
 
 
 def module_name(group: ParameterGroup) -> str:
-    """The last part of the module's name, which is what adapters are targeted by: ``q_proj``."""
+    """Return the last part of the module's name, by which adapters are targeted: ``q_proj``."""
     return _path(group).rpartition(".")[2]
+
+
+def _targets(lora: Lora) -> _Targets:
+    return lora.targets if isinstance(lora.targets, str) else tuple(lora.targets)
+
+
+@lru_cache(maxsize=256)
+def _cached_elements(inventory: Inventory, rank: int, targets: _Targets, fused_qkv: bool) -> int:
+    return sum(group.elements for group in _cached_groups(inventory, rank, targets, fused_qkv))
+
+
+@lru_cache(maxsize=256)  # sweeps repeat the same arguments
+def _cached_groups(inventory: Inventory, rank: int, targets: _Targets, fused_qkv: bool) -> tuple[ParameterGroup, ...]:
+    lora = Lora(rank=rank, targets=targets if isinstance(targets, str) else list(targets))
+    return tuple(adapter_groups_by_rule(inventory, lora, fused_qkv=fused_qkv))
 
 
 def _path(group: ParameterGroup) -> str:
@@ -102,20 +105,16 @@ def _matches(group: ParameterGroup, names: Collection[str]) -> bool:
     return any(path == name or path.endswith(f".{name}") for name in names)
 
 
-def _may_adapt(group: ParameterGroup, inventory: Inventory, lora: Lora) -> bool:
-    return lora.targets != "all-linear" or not _is_output_layer(group, inventory)
-
-
 def _tied_head(inventory: Inventory) -> list[ParameterGroup]:
-    """A head that is the embedding has no parameter of its own, but is a layer that can be targeted."""
-    if not inventory.tied_head or family_of(inventory.family).heads.masked_lm:  # that has another name
+    """Return the head that shares the embedding's weight: it has no parameter of its own but can be targeted."""
+    if not inventory.tied_head or family_of(inventory.family).heads.masked_lm:  # that one has another name
         return []
     tokens = [g for g in inventory.groups if g.role == "embedding" and g.shape[0] == _vocabulary_rows(inventory)]
     return [replace(group, name="lm_head.weight") for group in tokens[:1]]
 
 
 def _is_output_layer(group: ParameterGroup, inventory: Inventory) -> bool:
-    """The layer that gives the logits over the vocabulary, which ``all-linear`` leaves out."""
+    """Return True for the layer that computes the logits over the vocabulary, which ``all-linear`` leaves out."""
     return group.role == "head" and group.shape[0] == _vocabulary_rows(inventory)
 
 
@@ -124,7 +123,7 @@ def _vocabulary_rows(inventory: Inventory) -> int:
 
 
 def _old_names(inventory: Inventory) -> dict[str, str]:
-    """What the parts of a mixture of experts were called before they were fused, and are called now."""
+    """Return the fused parameter by each name that a part of the experts had before transformers 5 fused them."""
     names = family_of(inventory.family).expert_names
     if names is None:
         return {}
@@ -133,7 +132,7 @@ def _old_names(inventory: Inventory) -> dict[str, str]:
 
 
 def _fused_groups(inventory: Inventory, names: Collection[str], *, every: bool) -> Iterator[tuple[ParameterGroup, int]]:
-    """Fused parameters that are adapted, and with how many times the rank: once for each layer fused into one."""
+    """Yield the fused parameters that are adapted, each with the number of layers fused into it."""
     old_names = _old_names(inventory)
     asked = {old for old in old_names if every or old in names}
     for group in inventory.groups:

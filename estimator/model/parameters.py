@@ -1,4 +1,4 @@
-"""The parameters of a model, grouped by name: what weights, gradients, states, adapters and shards are counted from.
+"""The parameters of a model, grouped by name: the basis of weights, gradients, optimizer states, adapters and shards.
 
 Legend of shapes: V vocabulary, h hidden size, f MLP size, a heads, k KV heads, d head size, E experts.
 """
@@ -10,35 +10,38 @@ from math import prod
 from typing import Any, Literal
 
 Role = Literal["embedding", "attention", "mlp", "expert", "router", "norm", "head", "other"]
-"""What a parameter belongs to. ``embedding``: looked up, not multiplied (tokens, positions, types).
-``expert``: routed experts, which expert parallelism splits; shared experts are ``mlp``. ``head``: the task's output."""
+"""The part of the model that a parameter belongs to.
+
+``embedding``: looked up, not multiplied (tokens, positions, types). ``expert``: routed experts, which expert
+parallelism splits; shared experts are ``mlp``. ``head``: the task's output.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterGroup:
-    """Parameters of one name and shape, once per layer."""
+    """Parameters with one name and shape, one per layer."""
 
     name: str
-    """As ``named_parameters`` has it, numbers of layers as ``*``: ``model.layers.*.self_attn.q_proj.weight``."""
+    """Name in ``named_parameters``, layer numbers as ``*``: ``model.layers.*.self_attn.q_proj.weight``."""
     shape: tuple[int, ...]
-    """Of one tensor; linear weights are (out, in), fused experts (E, out, in) or (E, in, out)."""
+    """Shape of one tensor; linear weights are (out, in), fused experts (E, out, in) or (E, in, out)."""
     repeat: int
-    """How many tensors have this name and shape."""
+    """Number of tensors with this name and shape."""
     role: Role
     linear: bool
-    """The weight of a linear layer: what adapters attach to and what bitsandbytes quantizes (the head excepted)."""
+    """It is the weight of a linear layer, which adapters attach to and bitsandbytes quantizes (except the head)."""
     layered: bool
     """It belongs to one of the repeated blocks, and so to a pipeline stage and an FSDP unit of that block."""
     dtype: str | None = field(default=None, compare=False)
-    """As the model itself makes it, such as ``float32``; None: not built, so not known."""
+    """dtype in which the model creates it, such as ``float32``; None: unknown, because the model was not built."""
     transposed: bool = False
     """Stored (in, out): GPT-2's linear layers."""
     quantized: bool | None = None
-    """transformers hands it to bitsandbytes; None: not built, so told from ``linear`` and ``role``."""
+    """transformers passes it to bitsandbytes; None: the model was not built, and ``linear`` and ``role`` decide."""
 
     @property
     def elements(self) -> int:
-        """Over all repeats."""
+        """Elements of all repeats."""
         return prod(self.shape) * self.repeat
 
     @property
@@ -49,29 +52,29 @@ class ParameterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """Tensors of a model that are no parameters, of one name and shape."""
+    """Buffers of a model with one name and shape."""
 
     name: str
-    """Numbers of layers as ``*``."""
+    """Layer numbers are written as ``*``."""
     shape: tuple[int, ...]
     repeat: int
     dtype: str
     tensor_bytes: int
-    """Of one tensor, in the type the model itself makes it in."""
+    """Bytes of one tensor, in the dtype in which the model creates it."""
     persistent: bool
-    """A checkpoint holds it."""
+    """Checkpoints contain it."""
 
     @property
     def total_bytes(self) -> int:
-        """Over all repeats."""
+        """Bytes of all repeats."""
         return self.tensor_bytes * self.repeat
 
 
-@dataclass(frozen=True, kw_only=True)  # not slotted: its count and its hash are kept
+@dataclass(frozen=True, kw_only=True)  # not slotted: its count and its hash are cached
 class Inventory:
-    """All parameters of a model, tied ones once; and of a built model, what else is in it.
+    """All parameters of a model, tied ones once, and the buffers, plans and config of a built model.
 
-    Two are equal if the same memory follows from them: what is left out of the comparison decides none.
+    Two inventories are equal if the same memory follows from them; the fields left out of the comparison affect none.
     """
 
     groups: tuple[ParameterGroup, ...]
@@ -81,22 +84,22 @@ class Inventory:
     """The output head is the token embedding; it then has no group of its own."""
     count: Literal["exact", "approximate"]
     source: str
-    """For people: where the count comes from, such as ``transformers 5.23.0 on the meta device``."""
+    """Source of the count, for people: ``transformers 5.23.0 on the meta device``."""
     family: str | None = None
-    """``model_type``; None where the model has none."""
+    """``model_type``; None if the model has none."""
     adapters: tuple[ParameterGroup, ...] | None = None
-    """What peft itself put in for the job; None: told by rule from the linear layers."""
+    """The adapters that peft added for the job; None: predicted from the linear layers."""
     tied: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
-    """Names of one and the same parameter. Empty, as all that follows, where the model was not built."""
+    """Groups of names that share one parameter. Empty, like all fields below, if the model was not built."""
     buffers: tuple[Buffer, ...] = ()
     experts: int = field(default=0, compare=False)
-    """Routed experts of a layer; their elements are those of the role ``expert``."""
+    """Routed experts per layer; their elements have the role ``expert``."""
     tensor_plan: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    """The model's own tensor-parallel plan: names with ``*``, and transformers' names of styles."""
+    """The model's own tensor-parallel plan: module names with ``*``, and transformers' style names."""
     no_split: tuple[str, ...] = field(default=(), compare=False)
-    """Classes of the blocks that sharding keeps whole."""
+    """Classes of blocks that sharding wraps as a unit."""
     config: Mapping[str, Any] | None = field(default=None, compare=False)
-    """Of the built model, where it has one."""
+    """Config of the built model, if it has one."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -107,14 +110,14 @@ class Inventory:
 
     @cached_property
     def parameters(self) -> int:
-        """Every parameter once."""
+        """Number of parameters, tied ones counted once."""
         return sum(group.elements for group in self.groups)
 
     @property
     def buffer_bytes(self) -> int:
-        """Of all buffers."""
+        """Bytes of all buffers."""
         return sum(buffer.total_bytes for buffer in self.buffers)
 
     def elements(self, *roles: Role, groups: Iterable[ParameterGroup] | None = None) -> int:
-        """Elements of the groups with these roles."""
+        """Elements of the groups with these roles, of all groups unless some are given."""
         return sum(g.elements for g in (self.groups if groups is None else groups) if g.role in roles)

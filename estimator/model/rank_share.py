@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from ..common.errors import InputError
+from ..job.frameworks import FRAMEWORKS
 from ..job.job import Job, Parallel
 from ..job.quantization import quantization, quantized_bytes
 from .lora import adapter_groups
@@ -104,14 +105,14 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     count = job.parallel.pipeline
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
-    training = job.training
+    training, framework = job.training, FRAMEWORKS[job.training.framework]
     partitioning = _Partitioning(
         parallel=job.parallel,
         adapters=adapter_groups(inventory, job) if job.lora else None,
         quantization=quantization(job.lora),
         trains=training.mode == "train",
-        litgpt=training.framework == "litgpt",
-        by_plan=training.framework == "transformers",
+        quantizes_head=framework.quantizes_head,
+        by_plan=framework.tensor_parallel_plan,
         accumulation=training.gradient_accumulation if count > 1 else 1,
     )
     return _stages(inventory, partitioning)
@@ -126,7 +127,7 @@ class _Partitioning:
     """None: no adapters; every parameter is trained."""
     quantization: str | None
     trains: bool
-    litgpt: bool
+    quantizes_head: bool
     by_plan: bool
     """True if tensor parallelism follows the plan in a transformers model."""
     accumulation: int
@@ -197,7 +198,7 @@ def _is_quantized(partitioning: _Partitioning, group: ParameterGroup) -> bool:
     """
     if partitioning.quantization is None:
         return False
-    if partitioning.litgpt:
+    if partitioning.quantizes_head:
         return group.linear
     return group.linear and group.role != "head" if group.quantized is None else group.quantized
 
@@ -209,10 +210,13 @@ def _quantized_bytes(partitioning: _Partitioning, group: ParameterGroup, element
     return round(whole * elements / prod(group.shape))
 
 
-def unpacked_bytes(job: Job, parameters: Iterable[LocalParameters]) -> int:
+def unpacked_bytes(parameters: Iterable[LocalParameters], *, width: int) -> int:
     """Bytes of the largest quantized weight among these, dequantized to the compute type for one product.
 
     Lightning dequantizes to fp16, the type before quantization, and then casts (``_Linear4bit.quantize``).
+
+    Args:
+        parameters: the candidates.
+        width: bytes per element while a weight is dequantized.
     """
-    width = 4 if job.training.framework == "litgpt" else 2
     return max((width * h.largest_tensor for h in parameters if h.quantized), default=0)

@@ -1,10 +1,9 @@
-"""From another tool's configuration file alone, without a launch line, to a job with the origin of every value."""
+"""A training tool's configuration file alone, without a launch line, to a job with the origin of every value."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import InputError
 from .program.accelerate_env import yaml_layer
@@ -17,54 +16,59 @@ from .source.filesystem_view import FilesystemView
 from .source.settings import Setting
 from .source.versions import transformers_defaults, trl_defaults
 from .tools.registry import find_tool_by_config
+from .tools.shared.tool import ConfigTable, has_any
 from .trainer.trainer_program import read_trainer
 
-_ACCELERATE = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
-_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+_ACCELERATE_KEYS = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
+_DEEPSPEED_KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+_TRAINER_KEYS = (
+    *("per_device_train_batch_size", "model_name_or_path", "output_dir", "dataset_name", "gradient_checkpointing"),
+)
+_PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+"""Variables that a file alone is read with: the ranks in our own environment belong to another job."""
 _HINT = "give a job file, a training tool's own configuration, or the launch line after --"
-_TRAINER = ("per_device_train_batch_size", "model_name_or_path", "output_dir", "dataset_name", "gradient_checkpointing")
 
 
 def read_config_file(
     path: Path, *, environ: Mapping[str, str] | None = None, versions: Mapping[str, str] | None = None
 ) -> JobReading:
-    """The job that a configuration file describes, as far as a file alone can say it.
+    """Return the job that a configuration file describes, as far as a file alone can describe it.
 
     Args:
         path: YAML, JSON or TOML of axolotl, LLaMA-Factory, ms-swift, torchtune, torchtitan, LitGPT, NeMo Automodel or
             Megatron-LM; of TRL or transformers' TrainingArguments; of accelerate or DeepSpeed, which name no model.
-        environ: where the model's config is looked up and paths lead; this process's own when left out.
-        versions: installed versions by distribution, where they are known.
+        environ: the environment that names the home folder and the model caches; by default that of this process.
+        versions: installed versions by distribution, where known.
 
     Raises:
-        InputError: the file cannot be read, or nothing in it says whose it is.
+        InputError: the file cannot be read, or belongs to no known tool.
     """
     try:
         table = read_table(path)
     except InputError as error:
         raise InputError(f"{error.message}; {_HINT}") from None
-    surroundings = os.environ if environ is None else environ
+    variables = os.environ if environ is None else environ
     launch = Launch(launchers=("tool",))
     program = Program(
         launch=launch,
         launcher=launch,
-        environ={name: value for name, value in surroundings.items() if name in _PATH_VARIABLES},
-        filesystem=_filesystem(path, surroundings),
+        environ={name: value for name, value in variables.items() if name in _PATH_VARIABLES},
+        filesystem=_filesystem(path, variables),
         versions=dict(versions or {}),
         findings=FindingCollector(),
         config_file=path,
     )
     tool = find_tool_by_config(table)
-    reading = tool.read(program) if tool is not None else _library(program, table, path)
+    reading = tool.read(program) if tool is not None else _read_library_file(program, table, path)
     if reading.value("parallel.strategy") is None and "parallel.strategy" not in reading.missing:
         origin = "nothing in the file asks for several ranks"
-        alone = Finding(key="parallel.strategy", value="none", origin=origin, written=False)
-        reading = replace(reading, findings=(*reading.findings, alone))
+        single = Finding(key="parallel.strategy", value="none", origin=origin, written=False)
+        reading = replace(reading, findings=(*reading.findings, single))
     return reading
 
 
 def tool_of_file(path: Path) -> str | None:
-    """The name of the tool that a configuration file was written for; None where it is none of the known ones.
+    """Return the name of the tool that a configuration file was written for; None if it is no known tool.
 
     Raises:
         InputError: the file cannot be read.
@@ -73,31 +77,27 @@ def tool_of_file(path: Path) -> str | None:
     tool = find_tool_by_config(table)
     if tool is not None:
         return tool.name
-    return "TRL" if not set(_TRAINER).isdisjoint(table) else None
+    return "TRL" if has_any(table, *_TRAINER_KEYS) else None
 
 
 def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
-    """Paths in the file are meant from where its tool is started: its own folder, one around it, or ours."""
+    """Return where the file's paths are resolved: its tool may be started in its folder, one around it, or ours."""
     folder = path.absolute().parent
-    return FilesystemView(
-        cwd=folder, home=environ.get("HOME"), fallback_folders=(*tuple(folder.parents)[:3], Path.cwd())
-    )
+    fallback_folders = (*tuple(folder.parents)[:3], Path.cwd())
+    return FilesystemView(cwd=folder, home=environ.get("HOME"), fallback_folders=fallback_folders)
 
 
-_PATH_VARIABLES = ("HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
-"""A file alone has no ranks: those of our own environment are another job's."""
-
-
-def _library(program: Program, table: Mapping[str, Any], path: Path) -> JobReading:
-    """Of a library rather than a tool."""
-    if not set(_ACCELERATE).isdisjoint(table):
+def _read_library_file(program: Program, table: ConfigTable, path: Path) -> JobReading:
+    """Return the job in a configuration of accelerate, DeepSpeed, TRL or transformers, which are no tools."""
+    if has_any(table, *_ACCELERATE_KEYS):
         return read_trainer(program, [{}], [yaml_layer(table, source=path.name)], method=None)
-    if not set(_DEEPSPEED).isdisjoint(table):
+    if has_any(table, *_DEEPSPEED_KEYS):
         layer = deepspeed_layer(table, source=path.name)
         layer["use_deepspeed"] = Setting(value=True, origin=f"{path.name}: a configuration of DeepSpeed")
         return read_trainer(program, [{}], [layer], method=None)
-    if not set(_TRAINER).isdisjoint(table):
-        method = None if "per_device_train_batch_size" in table and "dataset_name" not in table else "sft"
+    if has_any(table, *_TRAINER_KEYS):
+        is_plain = "per_device_train_batch_size" in table and "dataset_name" not in table
+        method = None if is_plain else "sft"
         defaults = [transformers_defaults(program.versions)]
         if method:
             program.findings.warn("The file is taken for one of trl sft.")

@@ -17,7 +17,7 @@ from ..model.parameters import Buffer, Inventory, ParameterGroup
 from ..model.read_architecture import complete_config
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
-from .worker_process import Worker
+from .worker_pool import POOL
 
 _FORMAT = 3
 """Of the files in the cache; another number there is a miss."""
@@ -181,8 +181,7 @@ def _adapter(group: AnsweredAdapter) -> ParameterGroup:
 def _request_inventory(
     interpreter: Interpreter, request: Mapping[str, Any], timeout: float, environ: Mapping[str, str]
 ) -> tuple[InventoryAnswer, dict[str, Any]]:
-    with Worker(interpreter.path, environ=environ) as worker:
-        message = worker.request(request, timeout)
+    message = POOL.request(interpreter, request, timeout, environ=environ)
     return read_answer(message), message
 
 

@@ -15,10 +15,10 @@ from ..common.errors import CannotTellError
 from ..common.sizes import MIB
 from ..formula.assumptions import assumptions, warnings
 from ..formula.cuda_overhead import context_bytes, nccl_bytes, workspace_bytes
-from ..job.gpu_catalogue import Gpu
+from ..job.gpu_catalogue import Gpu, generation_of
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from ..job.version_rules import steps_take_same_memory
+from ..job.version_rules import steps_take_same_memory, version_rules
 from ..model.architecture import Architecture
 from ..model.find_config import ResolvedModel
 from .allocator_report import (
@@ -32,7 +32,8 @@ from .allocator_report import (
 )
 from .interpreters import Interpreter, choose_interpreter
 from .worker_cache import read_cached, write_cached
-from .worker_process import WORKER_PROGRAM, Worker
+from .worker_pool import POOL
+from .worker_process import WORKER_PROGRAM
 
 _HINT = "; method exact answers by rule"
 _FORMAT = 2
@@ -100,9 +101,10 @@ def traced_budget(
     """
     variable, conf = allocator_settings(os.environ if environ is None else environ) or (None, None)
     found = trace_job(job, model, conf=conf, python=python, timeout=timeout, hint=_HINT if arch else "")
-    workspace, nccl = workspace_bytes(gpu, setting=job.software.cublas_workspace), nccl_bytes(job)
+    rules, generation = version_rules(job), generation_of(gpu)
+    workspace, nccl = workspace_bytes(generation, setting=job.software.cublas_workspace), nccl_bytes(job.parallel)
     phases = tuple(
-        _phase(name, found.phases[name], context_bytes(job, gpu, training=name != "loading"), workspace, nccl)
+        _phase(name, found.phases[name], context_bytes(rules, generation, kernels=name != "loading"), workspace, nccl)
         for name in _PHASES
         if name in found.phases
     )
@@ -146,7 +148,7 @@ def traced_budget(
             *allocator_warnings(on_card, found.reserved.peak + workspace, room),
         ),
         largest=found.peak_tensors,
-        timeline=_timeline(found, held, context_bytes(job, gpu), workspace, nccl),
+        timeline=_timeline(found, held, context_bytes(rules, generation), workspace, nccl),
     )
 
 
@@ -185,8 +187,7 @@ def trace_job(
     answer = None if request["code"] else read_cached(file, _FORMAT, Trace)
     if answer is not None:
         return answer
-    with Worker(interpreter.path) as worker:
-        message = worker.request(request, timeout)
+    message = POOL.request(interpreter, request, timeout)
     if message.get("unsupported"):
         raise CannotTellError(f"{message['unsupported']}{hint}")
     try:

@@ -65,6 +65,11 @@ class Worker:
         """Of the process."""
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """Return True if the process has not ended."""
+        return self._process.poll() is None
+
     def request(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """One request and its answer.
 
@@ -104,6 +109,10 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the process and close its pipes; not while another thread waits for an answer."""
         self.close()
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream is not None:

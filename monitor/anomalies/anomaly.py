@@ -1,4 +1,4 @@
-"""One odd thing on a GPU, and all that a rule may look at to find it."""
+"""One anomaly on a GPU, and the context that the rules search for anomalies."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,32 +13,32 @@ AnomalyKind = Literal["helpers", "shared", "strays", "forgotten", "ended", "unse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """Something that a person would want to know."""
+    """An unusual use of GPU memory that the user should know of."""
 
     kind: AnomalyKind
     gpu_index: int
     pids: tuple[int, ...]
-    """The processes that are odd; empty for memory that no process is seen to hold."""
+    """The anomalous processes; empty for memory of no visible process."""
     about: tuple[int, ...] = ()
-    """Other processes that it concerns: whose helpers they are, whose GPU it is."""
+    """Other processes that it concerns: the owner of helpers, the rank whose GPU it is."""
     held_bytes: int
-    """What they hold on this GPU."""
+    """Memory of ``pids`` on this GPU."""
     sentence: str
-    """What is odd, by name."""
+    """States the anomaly."""
     advice: str
-    """What to do about it."""
+    """States what to do about it."""
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The same for the same anomaly at another time."""
+        """Key that stays the same while the anomaly lasts."""
         return self.kind, self.gpu_index, self.about if self.kind in ("helpers", "strays") else self.pids
 
     def concerns(self, pids: Iterable[int]) -> bool:
-        """Whether it has to do with one of these processes."""
+        """Return True if it involves one of these processes."""
         return not {*self.pids, *self.about}.isdisjoint(pids)
 
     def to_json(self) -> dict[str, object]:
-        """As ``vramtop --once --json`` has it."""
+        """Return the object of ``vramtop --once --json``."""
         return {
             "kind": self.kind,
             "gpu": self.gpu_index,
@@ -52,26 +52,26 @@ class Anomaly:
 
 @dataclass(slots=True)
 class RuleContext:
-    """One snapshot, and what else is known of its processes; the rules look at this."""
+    """One snapshot with everything else that the rules know about its processes."""
 
     snapshot: Snapshot
     live: bool
-    """The processes are those of this machine, now: more can be found out about them."""
+    """The processes run on this machine now, so more can be read about them."""
     viewer: str | None
-    """The user for whom vramtop runs."""
+    """Name of the user for whom vramtop runs."""
     idle: IdleTracker
     origin_of: Callable[[GpuProcess], ProcessOrigin | None]
-    homes: dict[int, int]
-    """By pid, the GPU on which a process holds the most."""
+    home_gpus: dict[int, int]
+    """By pid, the index of the GPU on which a process holds the most memory."""
     processes: dict[int, GpuProcess]
-    """By pid, as it is on its home."""
+    """By pid, the process as listed on its home GPU."""
 
     def age_seconds(self, process: GpuProcess) -> float:
-        """How long it has been running; 0 where that is not known."""
+        """Return the process's age; 0 if it is unknown."""
         return 0.0 if process.start_time is None else max(0.0, self.snapshot.time - process.start_time)
 
     def ancestors(self, process: GpuProcess) -> tuple[int, ...]:
-        """The pids of its parent, its parent's parent, and so on, as far as they are known."""
+        """Return the pids of a process's parent, its parent's parent and so on, as far as they are known."""
         origin = self.origin_of(process)
         if origin is not None:
             return origin.ancestors
@@ -85,7 +85,7 @@ class RuleContext:
 
 
 def format_pids(pids: Sequence[int]) -> str:
-    """``process 4711``, ``processes 4711, 4712 and 5 more``."""
+    """Return the pids in words: ``process 4711``, ``processes 4711, 4712 and 5 more``."""
     shown = ", ".join(str(pid) for pid in pids[:3])
     rest = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
     return f"process{'es' * (len(pids) > 1)} {shown}{rest}"

@@ -1,4 +1,4 @@
-"""What is odd on the GPUs, said by name: helpers with a CUDA context, ranks on one GPU, forgotten processes."""
+"""Finds anomalies on the GPUs over time: the rules' findings that last long enough."""
 
 import os
 import pwd
@@ -14,20 +14,20 @@ from .leftover_rules import find_ended, find_forgotten, find_hidden_memory
 OriginReader = Callable[[int, float | None], ProcessOrigin | None]
 
 SCAN_INTERVAL_SECONDS = 2.0
-"""What is odd stays so for minutes; looking at every snapshot would only cost."""
+"""Anomalies last minutes; scanning every snapshot would only cost time."""
 _MIN_DURATION_SECONDS = 10.0
-"""So long something must be odd before it is said: processes that start and end pass through odd moments."""
+"""Shorter anomalies are not reported: starting and ending processes look anomalous for a moment."""
 _LINGER_SECONDS = 10.0
-"""So long it is still said when it is not seen any more, as long as its processes are there and its GPU answers."""
+"""Time for which an anomaly that is no longer found is still reported, if its processes exist and its GPU answers."""
 
 
 class AnomalyDetector:
-    """Finds what is odd, snapshot by snapshot. Not for several threads.
+    """Finds anomalies, snapshot by snapshot. Not thread-safe.
 
     Args:
-        min_duration_seconds: for how long something must be odd before it is said; 0 where there is one snapshot only.
-        origin_of: reads where a process comes from; called once for each, and never for recordings.
-        viewer: the user for whom to look for forgotten processes; None: the one who runs this.
+        min_duration_seconds: shorter anomalies are not reported; 0 for a single snapshot.
+        origin_of: reads a process's origin; called once per process, and never for recordings.
+        viewer: user whose forgotten processes are reported; None: the one who runs vramtop.
     """
 
     def __init__(
@@ -37,50 +37,60 @@ class AnomalyDetector:
         origin_of: OriginReader = read_origin,
         viewer: str | None = None,
     ) -> None:
-        self._after = min_duration_seconds
-        self._read = origin_of
+        self._min_duration_seconds = min_duration_seconds
+        self._read_origin = origin_of
         self._viewer = viewer
         self._idle = IdleTracker()
         self._origins: dict[tuple[int, float | None, int | None], ProcessOrigin | None] = {}
-        self._first: dict[tuple[object, ...], float] = {}
-        self._last: dict[tuple[object, ...], tuple[float, Anomaly]] = {}
-        self._looked_at: float | None = None
-        self._said: tuple[Anomaly, ...] = ()
+        self._first_found: dict[tuple[object, ...], float] = {}
+        self._last_found: dict[tuple[object, ...], tuple[float, Anomaly]] = {}
+        self._scanned_at: float | None = None
+        self._reported: tuple[Anomaly, ...] = ()
 
     def update(self, snapshot: Snapshot) -> tuple[Anomaly, ...]:
-        """What is odd now, by GPU.
+        """Return the present anomalies, by GPU.
 
         Args:
-            snapshot: newer than the one before; a recording that begins again is looked at anew.
+            snapshot: later than the one before; an earlier one (a recording that begins again) resets the detector.
         """
         now = snapshot.time
-        if self._looked_at is not None and 0 <= now - self._looked_at < SCAN_INTERVAL_SECONDS:
-            return self._said
-        if self._looked_at is not None and now < self._looked_at:
-            self._idle, self._first, self._last = IdleTracker(), {}, {}
-        self._looked_at = now
+        if self._scanned_at is not None and 0 <= now - self._scanned_at < SCAN_INTERVAL_SECONDS:
+            return self._reported
+        if self._scanned_at is not None and now < self._scanned_at:
+            self._idle, self._first_found, self._last_found = IdleTracker(), {}, {}
+        self._scanned_at = now
         found = {anomaly.identity: anomaly for anomaly in self._find(snapshot)}
+        self._last_found = self._lingering(snapshot) | {identity: (now, each) for identity, each in found.items()}
+        self._first_found = {identity: self._first_found.get(identity, now) for identity in self._last_found}
+        lasting = [
+            anomaly
+            for identity, (_, anomaly) in self._last_found.items()
+            if now - self._first_found[identity] >= self._min_duration_seconds
+        ]
+        self._reported = tuple(sorted(lasting, key=lambda each: (each.gpu_index, -each.held_bytes, each.pids)))
+        return self._reported
+
+    def _lingering(self, snapshot: Snapshot) -> dict[tuple[object, ...], tuple[float, Anomaly]]:
+        """Return the earlier anomalies that may still exist, even if they are not found in this snapshot."""
         present = {process.pid for _, process in snapshot.processes()}
-        told = {gpu.index for gpu in snapshot.gpus if gpu.used_bytes is not None or gpu.processes is not None}
-        self._last = {
+        readable = {gpu.index for gpu in snapshot.gpus if gpu.used_bytes is not None or gpu.processes is not None}
+        return {
             identity: (time, anomaly)
-            for identity, (time, anomaly) in self._last.items()
-            if now - time <= _LINGER_SECONDS and anomaly.gpu_index in told and present.issuperset(anomaly.pids)
-        } | {identity: (now, anomaly) for identity, anomaly in found.items()}
-        self._first = {identity: self._first.get(identity, now) for identity in self._last}
-        said = [anomaly for identity, (_, anomaly) in self._last.items() if now - self._first[identity] >= self._after]
-        self._said = tuple(sorted(said, key=lambda anomaly: (anomaly.gpu_index, -anomaly.held_bytes, anomaly.pids)))
-        return self._said
+            for identity, (time, anomaly) in self._last_found.items()
+            if snapshot.time - time <= _LINGER_SECONDS
+            and anomaly.gpu_index in readable
+            and present.issuperset(anomaly.pids)
+        }
 
     def _find(self, snapshot: Snapshot) -> list[Anomaly]:
         context = self._rule_context(snapshot)
         self._idle.update(snapshot)
-        helping = find_helpers(context)
-        busy = {pid for anomaly in helping for pid in anomaly.pids}
+        helpers = find_helpers(context)
+        helper_pids = {pid for anomaly in helpers for pid in anomaly.pids}
         found = [
-            *helping,
-            *find_rank_conflicts(context, busy),
-            *find_forgotten(context, busy),
+            *helpers,
+            *find_rank_conflicts(context, helper_pids),
+            *find_forgotten(context, helper_pids),
             *find_ended(context),
             *find_hidden_memory(context),
         ]
@@ -90,33 +100,33 @@ class AnomalyDetector:
 
     def _rule_context(self, snapshot: Snapshot) -> RuleContext:
         processes: dict[int, GpuProcess] = {}
-        homes: dict[int, int] = {}
+        home_gpus: dict[int, int] = {}
         for gpu, process in snapshot.processes():
             before = processes.get(process.pid)
             if before is None or (before.used_bytes or 0) < (process.used_bytes or 0):
-                processes[process.pid], homes[process.pid] = process, gpu.index
+                processes[process.pid], home_gpus[process.pid] = process, gpu.index
         live = snapshot.source.kind == "nvml"
         if live and self._viewer is None:
-            self._viewer = _own_name()
+            self._viewer = _own_user_name()
         return RuleContext(
             snapshot=snapshot,
             live=live,
             viewer=self._viewer,
             idle=self._idle,
             origin_of=self._origin if live else lambda _: None,
-            homes=homes,
+            home_gpus=home_gpus,
             processes=processes,
         )
 
     def _origin(self, process: GpuProcess) -> ProcessOrigin | None:
-        """Where a process comes from: read once, and again when it has another parent."""
+        """Return a process's origin: read once, and again when its parent changes."""
         key = process.pid, process.start_time, process.parent
         if key not in self._origins:
-            self._origins[key] = self._read(process.pid, process.start_time)
+            self._origins[key] = self._read_origin(process.pid, process.start_time)
         return self._origins[key]
 
 
-def _own_name() -> str:
+def _own_user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

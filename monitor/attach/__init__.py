@@ -1,5 +1,5 @@
 """Attaching: from a PID to its job, ranks, GPUs and the evidence for each setting.
 
-Lives here: reading running processes, and the answers that users gave about them.
-Callers: the dashboard's attach screen and the ``attach`` command.
+Lives here: ``read_run`` reads the processes of a run; ``SavedAnswers`` keeps the settings that users filled in.
+Callers: the dashboard's attach screen, the ``attach`` and ``fit`` commands, and ``preflight``.
 """

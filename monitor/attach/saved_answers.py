@@ -1,7 +1,7 @@
-"""What the user filled in about a run, remembered by its command line: the same run attached to again asks nothing.
+"""The settings that a user filled in for a run, saved by its command line, so that they are not asked for again.
 
-One JSON file in the user's data folder, readable by the user alone. Command lines are kept as digests: they may hold
-secrets. Several dashboards may write at once; a file that cannot be read is set aside, never overwritten.
+One JSON file in the user's data folder, readable by the user alone. Command lines are stored as digests, because they
+may contain secrets. Several dashboards may write at once; an unreadable file is set aside, never overwritten.
 """
 
 import hashlib
@@ -18,27 +18,27 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.source.evidence import Finding, JobReading
 
 from ..storage.user_file import UserFile, data_file
-from .read_run import Attachment
+from .attachment import Attachment
 
 _VERSION = 1
-_MOST_RUNS = 500
-"""Some 100 kB; the runs whose last answer is oldest go first."""
-_OF_ONE_RANK = re.compile(r"\s--local[_-]rank[= ]\d+")
-"""The one argument in which the ranks of a run differ: DeepSpeed's launcher and torch's old one hand it to them."""
+_MAX_RUNS = 500
+"""About 100 kB; the runs whose latest answer is oldest are dropped first."""
+_LOCAL_RANK_OPTION = re.compile(r"\s--local[_-]rank[= ]\d+")
+"""The one argument in which the ranks of a run differ; DeepSpeed's launcher and torch's old one add it."""
 _FOREIGN_ROOT = re.compile(r"^/proc/\d+/root(?=/)")
 
 
 class SavedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that the user gave."""
+    """A value that the user filled in."""
 
     value: Any
-    """Of a dotted job key; of ``lora`` the whole table, or None for none."""
+    """Value of a dotted job key; for ``lora`` the whole table, or None for no adapters."""
     given: float
     """Unix seconds."""
 
 
 _Runs = dict[str, dict[str, SavedAnswer]]
-"""By the runs' keys, and by job keys."""
+"""Answers by run key and job key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class SavedAnswers:
     """The file of answers.
 
     Args:
-        path: of the file; None: where the user's data belongs (``$XDG_DATA_HOME/vramtop/answers.json``).
-        clock: Unix seconds.
+        path: the file; None: ``answers.json`` in the user's data folder (``$XDG_DATA_HOME/vramtop``).
+        clock: returns Unix seconds.
     """
 
     path: Path | None = None
     clock: Callable[[], float] = time.time
 
     def load(self, run: str) -> Mapping[str, SavedAnswer]:
-        """The answers for a run (see ``run_key``), by job key.
+        """Return the answers for a run (see ``run_key``), by job key.
 
         Raises:
             CannotTellError: the file cannot be read.
@@ -62,58 +62,68 @@ class SavedAnswers:
         return self._file.read().get(run, {})
 
     def save(self, run: str, values: Mapping[str, Any]) -> str | None:
-        """Keep these values for a run, beside those given before; returns a sentence where an old file was set aside.
+        """Add these values to the answers for a run.
+
+        Returns:
+            A sentence if an unreadable file was set aside.
 
         Raises:
             CannotTellError: the file cannot be written.
         """
-        given = {key: SavedAnswer(value=value, given=self.clock()) for key, value in values.items()}
-        return self._file.change(lambda runs: _bounded({**runs, run: {**runs.get(run, {}), **given}}))
+        added = {key: SavedAnswer(value=value, given=self.clock()) for key, value in values.items()}
+        return self._file.change(lambda runs: _limited({**runs, run: {**runs.get(run, {}), **added}}))
 
     def delete(self, run: str, keys: Iterable[str] | None = None) -> str | None:
-        """Forget the values for these keys of a run, or all of them; as ``remember`` otherwise."""
-        dropped = None if keys is None else set(keys)
+        """Delete the values for these keys of a run, or all of them.
 
-        def drop(runs: _Runs) -> _Runs:
+        Returns:
+            A sentence if an unreadable file was set aside.
+
+        Raises:
+            CannotTellError: the file cannot be written.
+        """
+        deleted = None if keys is None else set(keys)
+
+        def delete(runs: _Runs) -> _Runs:
             known = runs.get(run, {})
-            left = {} if dropped is None else {key: answer for key, answer in known.items() if key not in dropped}
-            return _bounded({**runs, run: left})
+            kept = {} if deleted is None else {key: answer for key, answer in known.items() if key not in deleted}
+            return _limited({**runs, run: kept})
 
-        return self._file.change(drop)
+        return self._file.change(delete)
 
     @property
     def _file(self) -> UserFile[_Runs]:
         path = self.path or data_file("answers.json")
-        return UserFile(path, kind=_Runs, empty=dict, version=_VERSION, holds="what you filled in about runs")
+        return UserFile(path, kind=_Runs, empty=dict, version=_VERSION, description="what you filled in about runs")
 
 
 def run_key(attachment: Attachment) -> str:
-    """What tells a run's command line and folder from others: a digest, the same for all of its ranks."""
-    command = _OF_ONE_RANK.sub("", attachment.command)
+    """Return a digest of a run's command line and folder; it is the same for all of its ranks."""
+    command = _LOCAL_RANK_OPTION.sub("", attachment.command)
     folder = _FOREIGN_ROOT.sub("", str(attachment.cwd or ""))
     return hashlib.sha256(f"{folder}\0{command}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def apply_answers(attachment: Attachment, answers: Mapping[str, SavedAnswer]) -> Attachment:
-    """The attachment with the user's answers in place of what was found; those that make no job are left out."""
+    """Return the attachment with the user's answers in place of what was read, unless they make no job."""
     reading = attachment.reading
     given = {key: _finding(reading, key, answer) for key, answer in answers.items()}
     if not given:
         return attachment
-    whole = {key for key in given if "." not in key}
-    kept = [f for f in reading.findings if f.key not in given and f.key.partition(".")[0] not in whole]
+    tables = {key for key in given if "." not in key}
+    kept = [f for f in reading.findings if f.key not in given and f.key.partition(".")[0] not in tables]
     missing = tuple(key for key in reading.missing if key not in given)
     filled = replace(reading, findings=(*kept, *given.values()), missing=missing)
     try:
         filled.job()
     except InputError as error:
-        sentence = f"What you filled in for this command line before is left out: {error.message}"
-        return replace(attachment, warnings=(*attachment.warnings, sentence))
+        warning = f"What you filled in for this command line before is left out: {error.message}"
+        return replace(attachment, warnings=(*attachment.warnings, warning))
     return replace(attachment, reading=filled)
 
 
 def with_saved_answers(attachment: Attachment, answers: SavedAnswers) -> Attachment:
-    """The attachment with what is remembered of its command line; where that cannot be read, a warning says so."""
+    """Return the attachment with the saved answers for its command line; a warning is added if they cannot be read."""
     try:
         return apply_answers(attachment, answers.load(run_key(attachment)))
     except CannotTellError as error:
@@ -128,7 +138,7 @@ def _finding(reading: JobReading, key: str, answer: SavedAnswer) -> Finding:
     return Finding(key=key, value=answer.value, origin=f"you, on {day}{instead}", written=True)
 
 
-def _bounded(runs: _Runs) -> _Runs:
-    known = {run: max(answer.given for answer in answers.values()) for run, answers in runs.items() if answers}
-    newest = sorted(known, key=known.__getitem__, reverse=True)[:_MOST_RUNS]
-    return {run: runs[run] for run in newest}
+def _limited(runs: _Runs) -> _Runs:
+    latest = {run: max(answer.given for answer in answers.values()) for run, answers in runs.items() if answers}
+    kept = sorted(latest, key=latest.__getitem__, reverse=True)[:_MAX_RUNS]
+    return {run: runs[run] for run in kept}

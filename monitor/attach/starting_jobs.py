@@ -1,4 +1,4 @@
-"""Training jobs that have just been started and will take more than they hold now, for whoever asks once."""
+"""Processes of training jobs that have just started and will allocate more GPU memory than they hold now."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -8,26 +8,27 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 
 from ..snapshot.snapshot import DeviceIndex, GpuProcess, Snapshot
-from .read_run import Attachment, read_run
+from .attachment import Attachment
+from .read_run import read_run
 
 MAX_STARTING_SECONDS = 600.0
-"""After so long nearly every job has taken what it takes; the dashboard, which sees its memory move, knows better."""
+"""Nearly every job has allocated its memory after this time; the dashboard detects it from the memory's course."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartingProcess:
-    """A process that will take more."""
+    """A process that will allocate more memory."""
 
     gpu_index: int
     pid: int
     remaining_bytes: int
-    """What its budget says and it does not hold yet."""
-    place: DeviceIndex
+    """Memory that its budget predicts and that it does not hold yet."""
+    device_index: DeviceIndex
     """The GPU, or the GPU instance of it."""
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The expected growth in words."""
         more = format_gib(self.remaining_bytes)
         return f"GPU {self.gpu_index}: process {self.pid} has just started, and is expected to take {more} GiB more."
 
@@ -40,66 +41,61 @@ def find_starting_processes(
     exclude_pids: Collection[int] = (),
     read_run: Callable[..., Attachment] = read_run,
 ) -> tuple[StartingProcess, ...]:
-    """The young processes on the GPUs whose job can be read, and holds less than its budget says.
+    """Return the recently started processes whose job can be read and that hold less than its budget predicts.
 
     Args:
         snapshot: this machine now.
         estimate: a quick estimate of a job that was read; may raise VramtopError.
-        only: GPU indices to look at; all when left out.
-        exclude_pids: processes that are reckoned with already.
+        only: indices of the GPUs to examine; all if left out.
+        exclude_pids: processes that are accounted for already.
         read_run: reads a running process.
     """
     on_gpu = {process.pid for _, process in snapshot.processes()}
     budgets: dict[int, Budget | None] = dict.fromkeys(exclude_pids)
     found = []
     for gpu, process in snapshot.processes():
-        if (only is not None and gpu.index not in only) or not _is_young(process, snapshot.time):
+        if (only is not None and gpu.index not in only) or not _is_starting(process, snapshot.time):
             continue
         if process.pid not in budgets:
-            budgets |= _read(process, on_gpu, estimate, read_run)
+            budgets |= _budgets_of_job(process, on_gpu, estimate, read_run)
         budget = budgets.get(process.pid)
-        if budget is not None and process.used_bytes is not None:
-            rest = budget.steady_device_bytes - process.used_bytes
-            if rest > 0:
-                found.append(
-                    StartingProcess(
-                        gpu_index=gpu.index,
-                        place=process.device_index_on(gpu.index),
-                        pid=process.pid,
-                        remaining_bytes=rest,
-                    )
-                )
+        remaining = (budget.steady_device_bytes if budget else 0) - (process.used_bytes or 0)
+        if budget is not None and process.used_bytes is not None and remaining > 0:
+            device = process.device_index_on(gpu.index)
+            found.append(
+                StartingProcess(gpu_index=gpu.index, pid=process.pid, remaining_bytes=remaining, device_index=device)
+            )
     return tuple(found)
 
 
-def remaining_bytes_by_place(growing: Collection[StartingProcess]) -> Mapping[DeviceIndex, int]:
-    """Bytes by GPU, or GPU instance."""
+def remaining_bytes_by_device(processes: Collection[StartingProcess]) -> Mapping[DeviceIndex, int]:
+    """Return the bytes that these processes will yet allocate, by GPU or GPU instance."""
     total: dict[DeviceIndex, int] = {}
-    for each in growing:
-        total[each.place] = total.get(each.place, 0) + each.remaining_bytes
+    for each in processes:
+        total[each.device_index] = total.get(each.device_index, 0) + each.remaining_bytes
     return total
 
 
-def _is_young(process: GpuProcess, now: float) -> bool:
-    return (
-        process.start_time is not None
-        and now - process.start_time < MAX_STARTING_SECONDS
-        and "compute" in process.kinds
-    )
+def _is_starting(process: GpuProcess, now: float) -> bool:
+    if process.start_time is None or "compute" not in process.kinds:
+        return False
+    return now - process.start_time < MAX_STARTING_SECONDS
 
 
-def _read(
+def _budgets_of_job(
     process: GpuProcess,
     on_gpu: Collection[int],
     estimate: Callable[[Attachment], Budget],
     read_run: Callable[..., Attachment],
 ) -> dict[int, Budget | None]:
-    """The budget of all ranks of the job; None for a process that is not theirs, or tells too little."""
+    """Return the budget of each rank of the process's job, by pid; None for a process without a budget."""
     try:
         attachment = read_run(process.pid, start_time=process.start_time, on_gpu=on_gpu)
         budget = None if attachment.reading.missing else estimate(attachment)
     except VramtopError:
         return {process.pid: None}
-    whole = len(attachment.ranks) == (budget.job.parallel.world_size if budget else 0)
-    ranks = {rank.pid: budget.of_rank(at) if budget and whole else budget for at, rank in enumerate(attachment.ranks)}
+    if budget is None:
+        return {process.pid: None, **{rank.pid: None for rank in attachment.ranks}}
+    complete = len(attachment.ranks) == budget.job.parallel.world_size
+    ranks = {rank.pid: budget.of_rank(at) if complete else budget for at, rank in enumerate(attachment.ranks)}
     return {process.pid: None, **ranks}

@@ -1,5 +1,5 @@
-"""The board: snapshots held against budgets; status, divergence, phases, and whether pending jobs fit.
+"""The board: one immutable view of GPUs, processes, runs and pending jobs beside their budgets.
 
-Lives here: ``Watchlist`` turns each snapshot into an immutable ``Board``.
+Lives here: ``Watchlist`` keeps the known jobs and turns each snapshot into a ``Board``.
 Callers: the dashboard, ``--once``, ``attach`` and ``fit``.
 """

@@ -1,4 +1,4 @@
-"""How everything stands at one moment: each GPU, process, run and waiting job beside its budget. Immutable."""
+"""The board: each GPU, process, run and pending job beside its budget at one moment. Immutable."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import TYPE_CHECKING
 from ..snapshot.mig_devices import MigDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from vramtop.estimator.budget.budget import Budget, Components
     from vramtop.estimator.job.job import Job
 
     from ..anomalies.anomaly import Anomaly
+    from ..divergence.divergence_status import Comparison
+    from ..divergence.run_phases import PhaseStart
+    from ..fit.fit_result import FitResult
     from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, HistoryKey, ProcessKey, Snapshot
-    from .divergence_status import Comparison
-    from .fit_check import FitResult
-    from .run_phases import PhaseStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRow:
-    """One process on one GPU, with its job's budget where one is known."""
+    """One process on one GPU, with the budget of its job if the job is known."""
 
     gpu: GpuReading
-    """The GPU, or the MIG device, whose memory it takes."""
+    """GPU or MIG device whose memory the process holds."""
     process: GpuProcess
     elapsed_seconds: float | None
     job: Job | None = None
     budget: Budget | None = None
     comparison: Comparison | None = None
     problem: str | None = None
-    """Why the job that is known to run here has no budget."""
+    """Why the known job of this process has no budget."""
     phase_starts: tuple[PhaseStart, ...] = ()
-    """The phases of its run, as far as their begins were seen."""
+    """Phases of its run whose starts were seen."""
     ended_at: float | None = None
     """Unix seconds of the first reading without it; ``process`` and ``gpu`` are then those of the last one with it."""
 
     @property
     def key(self) -> HistoryKey:
-        """Under it the history is kept."""
+        """Key of its history."""
         return (self.gpu.key, *self.process.key)
 
 
@@ -56,9 +56,10 @@ class GpuRow:
 
     @property
     def unattributed_bytes(self) -> int | None:
-        """What belongs to no process: of a GPU in MIG mode without what is left over on its devices, where it counts.
+        """Used memory that belongs to no process.
 
-        None where that is not known, and of a device whose memory another one stands for.
+        For a GPU in MIG mode, without the unattributed memory of its devices. None if unknown, and for a MIG device
+        that shares its memory with one that is already counted.
         """
         if isinstance(self.reading, MigDevice) and self.reading.shares_memory_of:
             return None
@@ -74,7 +75,7 @@ class GpuRow:
 
     @property
     def expected_bytes(self) -> int | None:
-        """What its known jobs will hold together; None when no job is known here."""
+        """Memory of its known jobs together in their steady state; None if no job is known here."""
         return self._sum(lambda budget: budget.steady_device_bytes)
 
     @property
@@ -89,7 +90,7 @@ class GpuRow:
 
     @property
     def components(self) -> Components | None:
-        """The budgets' peaks by component, added up; None when no job is known here."""
+        """Sum of the budgets' peaks by component; None if no job is known here."""
         budgets = [row.budget for row in self.rows if row.budget]
         if not budgets:
             return None
@@ -105,13 +106,13 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A job that runs, or has run and was not dismissed yet."""
+    """A job that runs, or that has ended and was not dismissed yet."""
 
     job: Job
     pids: tuple[ProcessKey, ...]
     """Its ranks on this machine."""
     rows: tuple[ProcessRow, ...]
-    """One for each of its processes on each GPU, by rank; those that have ended stay, as they were last."""
+    """One per process and GPU, by rank; an ended process keeps its last figures."""
     budget: Budget | None = None
     problem: str | None = None
     """Why there is no budget."""
@@ -121,17 +122,17 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRow:
-    """A job that waits, and whether it would fit now."""
+    """A pending job, and whether it would fit now."""
 
     job: Job
     budget: Budget | None = None
     fit: FitResult | None = None
     problem: str | None = None
-    """Why there is no budget."""
+    """Why there is no budget, or no GPU to fit."""
     fits: bool = False
-    """Whether it fits for sure, over the last few readings."""
+    """True if its verdict has been "fits" over the last few readings."""
     fits_changed_at: float | None = None
-    """Unix seconds when ``fits`` last changed; None: it has not since the job was first seen to wait."""
+    """Unix seconds when ``fits`` last changed; None: not since the job was first seen as pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +144,14 @@ class Board:
     pending: tuple[PendingRow, ...]
     runs: tuple[RunRow, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
-    """What is odd, by GPU: helpers with a context, ranks on one GPU, forgotten processes."""
+    """Anomalies by GPU: helper processes with a CUDA context, two ranks on one GPU, forgotten processes."""
     committed: Mapping[DeviceIndex, int] = field(default_factory=dict)
-    """Bytes by place that are free and spoken for: running jobs will take them, or they were promised."""
+    """Free bytes by device that running jobs will yet allocate, or that are reserved."""
 
     @property
     def displayed_gpus(self) -> tuple[GpuRow, ...]:
-        """Every GPU, and under it its MIG devices; jobs that run in these are theirs alone."""
-        return tuple(each for gpu in self.gpus for each in (_as_card(gpu), *gpu.devices))
+        """Every GPU, each followed by its MIG devices; jobs in MIG devices are not shown for the whole GPU."""
+        return tuple(each for gpu in self.gpus for each in (_without_jobs(gpu) if gpu.devices else gpu, *gpu.devices))
 
     @property
     def ended_processes(self) -> tuple[ProcessRow, ...]:
@@ -163,22 +164,6 @@ class Board:
         return tuple(row for gpu in self.gpus for row in gpu.rows)
 
 
-def _as_card(gpu: GpuRow) -> GpuRow:
-    """A GPU in MIG mode as a whole: what is held, and by whom, without budgets, which are of its devices."""
-    if not gpu.devices:
-        return gpu
+def _without_jobs(gpu: GpuRow) -> GpuRow:
     rows = (replace(row, job=None, budget=None, comparison=None, problem=None) for row in gpu.rows)
     return replace(gpu, rows=tuple(rows))
-
-
-def commitments(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
-    """What running jobs have not yet taken of their budgets, unless they are steady with less: bytes by place."""
-    committed: dict[DeviceIndex, int] = {}
-    for gpu in gpus:
-        for row in gpu.rows_with_budget:
-            steady = row.comparison is not None and row.comparison.phase == "steady"
-            if row.budget and row.process.used_bytes is not None and not steady:
-                rest = row.budget.steady_device_bytes - row.process.used_bytes
-                place = row.process.device_index_on(gpu.reading.index)
-                committed[place] = committed.get(place, 0) + max(0, rest)
-    return committed

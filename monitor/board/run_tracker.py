@@ -1,77 +1,57 @@
-"""Follows the processes of known jobs: through their phases, against their budgets, and beyond their end."""
+"""Tracks the processes of known jobs through their phases, compares them with their budgets, and notices their end."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from vramtop.estimator.common.sizes import MIB, format_gib
 
 from ..host.process_identity import is_running
 from .board import GpuRow, ProcessRow, RunRow
+from .process_end import count_kernel_oom_kills, peak_sentence, process_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from vramtop.estimator.budget.budget import Budget
-    from vramtop.estimator.job.job import Job
 
+    from ..divergence.divergence_status import Status
+    from ..divergence.run_phases import PhaseTracker
     from ..snapshot.history import History
     from ..snapshot.snapshot import FinalCounters, GpuKey, HistoryKey, ProcessKey, Snapshot, WatchedJob
-    from .divergence_status import Comparison, PeakUsage, Status
-    from .run_phases import PhaseTracker
-
-_NO_MEMORY = "OutOfMemoryError"
-_RECENT_SECONDS = 30.0
-"""A failed allocation and the end of its process belong together; other ranks may have to be waited for."""
-_FULL = 0.02
-"""Of a card: with less left than this, and than _FULL_BYTES, the next block may not be had."""
-_FULL_BYTES = 512 * MIB
-
-
-def start_time_of(pid: int) -> float | None:
-    """Unix seconds when a process of this machine started; None: there is none, or it is hidden."""
-    import psutil
-
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.Error:
-        return None
-
-
-def count_kernel_oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
-    """How many processes the kernel has killed for want of host memory since it booted; None: it does not say."""
-    try:
-        lines = vmstat.read_bytes().splitlines()
-    except OSError:
-        return None
-    counted = (line.split()[1] for line in lines if line.startswith(b"oom_kill "))
-    found = next(counted, None)
-    return None if found is None else int(found)
 
 
 @dataclass(slots=True)
-class _Followed:
-    """A process on a GPU."""
+class _TrackedProcess:
+    """A process of a known job on one GPU."""
 
     row: ProcessRow
-    """As it was last there."""
-    tracker: PhaseTracker
-    gone_at: float | None = None
-    """When it was first seen to be there no more."""
-    killed: bool = False
-    """The kernel killed something for want of host memory at that time."""
+    """Its last row while it was on the GPU."""
+    phases: PhaseTracker
+    ended_at: float | None = None
+    """Unix seconds of the first reading without it."""
+    kernel_killed: bool = False
+    """At that time the kernel killed a process because host memory ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One snapshot, as far as the rows of ended processes depend on it."""
+
+    time: float
+    live: bool
+    """True: this machine now; False: a recording, whose processes do not exist here."""
+    present: Mapping[HistoryKey, ProcessRow]
+    readable: set[GpuKey]
+    """GPUs whose processes could be read."""
 
 
 class RunTracker:
-    """Remembers the processes of known jobs. Used under the lock of its watchlist.
+    """Remembers the processes of known jobs. Not safe for concurrent use.
 
     Args:
-        history: of all processes; takes each snapshot in before the follower sees its rows.
-        is_running: whether a process of this machine still runs.
-        count_kernel_oom_kills: how many processes the kernel has killed for want of host memory.
+        history: memory of all processes; each snapshot is added before its rows are compared.
+        is_running: returns True if a process of this machine still runs.
+        count_kernel_oom_kills: returns how many processes the kernel has killed because host memory ran out.
     """
 
     def __init__(
@@ -83,166 +63,139 @@ class RunTracker:
         self._history = history
         self._is_running = is_running
         self._count_kernel_oom_kills = count_kernel_oom_kills
-        self._kills: int | None = None
-        """At the last reading, while processes are followed."""
-        self._killed = False
-        """More were killed since the reading before."""
-        self._followed: dict[HistoryKey, _Followed] = {}
-        self._ended: dict[tuple[ProcessKey, ...], float] = {}
-        """When runs were first seen to have ended, by their pids."""
-        self._begun: float | None = None
+        self._kernel_kills: int | None = None
+        """Count at the last reading, while processes are tracked."""
+        self._kernel_killed = False
+        """True if the count rose since the reading before."""
+        self._tracked: dict[HistoryKey, _TrackedProcess] = {}
+        self._run_ends: dict[tuple[ProcessKey, ...], float] = {}
+        """Unix seconds at which runs were first seen to have ended, by their processes."""
+        self._first_time: float | None = None
         """Time of the first snapshot."""
 
     def record(self, snapshot: Snapshot) -> None:
-        """Keep the snapshot's figures for later."""
-        if self._begun is None:
-            self._begun = snapshot.time
-        self._history.add(snapshot, keep=self._followed.keys())
+        """Add a snapshot to the history."""
+        if self._first_time is None:
+            self._first_time = snapshot.time
+        self._history.add(snapshot, keep=self._tracked.keys())
 
     def compare_process(self, row: ProcessRow, budget: Budget) -> ProcessRow:
-        """The row of a process that runs a known job, held against its budget."""
-        from .divergence_status import compare  # not before there is a run
+        """Return the row of a process of a known job, compared with its budget."""
+        from ..divergence.divergence_status import compare_with_budget  # not before there is a run
 
-        known = self._followed.get(row.key)
-        tracker = known.tracker if known and known.tracker.budget is budget else self._tracker(row, budget)
+        known = self._tracked.get(row.key)
+        phases = known.phases if known and known.phases.budget is budget else self._new_phases(row, budget)
         recent = self._history.process(row.key)
         time = recent[-1][0] if recent else row.gpu.read_at
-        tracker.add(time, None if row.gpu.is_stale else row.process.used_bytes, row.process.counters)
+        phases.add(time, None if row.gpu.is_stale else row.process.used_bytes, row.process.counters)
         previous = known.row.comparison if known else None
-        comparison = compare(
-            tracker,
+        comparison = compare_with_budget(
+            phases,
             recent,
             process=row.process,
             left_bytes=row.gpu.free_bytes,
             previous=previous.status if previous else None,
         )
-        judged = replace(row, budget=budget, comparison=comparison, phase_starts=tracker.phase_starts)
-        self._followed[row.key] = _Followed(judged, tracker)
-        return judged
+        row = replace(row, budget=budget, comparison=comparison, phase_starts=phases.phase_starts)
+        self._tracked[row.key] = _TrackedProcess(row, phases)
+        return row
 
     def run_rows(
-        self,
-        snapshot: Snapshot,
-        gpus: Sequence[GpuRow],
-        watched: Iterable[WatchedJob],
-        budget_of: Callable[[Job], Budget | str],
+        self, snapshot: Snapshot, gpus: Sequence[GpuRow], runs: Iterable[tuple[WatchedJob, Budget | str]]
     ) -> tuple[RunRow, ...]:
-        """The runs with all of their processes, those that have ended as well; what belongs to none is forgotten."""
-        present = {row.key: row for gpu in gpus for row in gpu.rows}
-        readable = {gpu.reading.key for gpu in gpus if gpu.reading.processes is not None}
-        live = snapshot.source.kind == "nvml"
-        for words in snapshot.last_words:
-            self._hear(words)
-        if live and self._followed:
-            before, self._kills = self._kills, self._count_kernel_oom_kills()
-            self._killed = None not in (before, self._kills) and self._kills != before
-        found = tuple(self._run(each, snapshot, present, readable, budget_of, live=live) for each in watched)
-        mine = {row.key for run in found for row in run.rows}
-        self._followed = {key: followed for key, followed in self._followed.items() if key in mine}
-        self._ended = {run.pids: run.ended_at for run in found if run.ended_at is not None}
-        return found
+        """Return the runs with all of their processes, including ended ones; other processes are forgotten.
 
-    def _hear(self, words: FinalCounters) -> None:
-        """What a process said at its end is known only when it is gone."""
-        key = words.pid, words.start_time
-        for followed in self._followed.values():
-            if followed.row.process.key != key or followed.row.gpu.index != words.gpu:
+        Args:
+            snapshot: the machine now.
+            gpus: its rows, with the compared processes.
+            runs: known runs, each with its budget or the reason that there is none.
+        """
+        reading = _Reading(
+            time=snapshot.time,
+            live=snapshot.source.kind == "nvml",
+            present={row.key: row for gpu in gpus for row in gpu.rows},
+            readable={gpu.reading.key for gpu in gpus if gpu.reading.processes is not None},
+        )
+        for final in snapshot.last_words:
+            self._add_final_counters(final)
+        if reading.live and self._tracked:
+            before, self._kernel_kills = self._kernel_kills, self._count_kernel_oom_kills()
+            self._kernel_killed = None not in (before, self._kernel_kills) and self._kernel_kills != before
+        rows = tuple(self._run_row(run, budget, reading) for run, budget in runs)
+        known = {row.key for run in rows for row in run.rows}
+        self._tracked = {key: tracked for key, tracked in self._tracked.items() if key in known}
+        self._run_ends = {run.pids: run.ended_at for run in rows if run.ended_at is not None}
+        return rows
+
+    def _add_final_counters(self, final: FinalCounters) -> None:
+        """Add the last counters of a process, which are read only after it has left the GPU."""
+        for tracked in self._tracked.values():
+            row = tracked.row
+            if row.process.key != (final.pid, final.start_time) or row.gpu.index != final.gpu:
                 continue
-            process = replace(followed.row.process, counters=words.counters)
-            comparison = followed.row.comparison
+            process, comparison = replace(row.process, counters=final.counters), row.comparison
             if comparison is not None:
-                from .divergence_status import peak_usage
+                from ..divergence.peak_usage import peak_usage
 
-                high = peak_usage(followed.tracker.peak_bytes, (), process) or comparison.peak_usage
-                comparison = replace(comparison, peak_usage=high)
-            followed.row = replace(followed.row, process=process, comparison=comparison)
+                peak = peak_usage(tracked.phases.peak_bytes, (), process) or comparison.peak_usage
+                comparison = replace(comparison, peak_usage=peak)
+            tracked.row = replace(row, process=process, comparison=comparison)
 
-    def _run(
-        self,
-        watched: WatchedJob,
-        snapshot: Snapshot,
-        present: Mapping[HistoryKey, ProcessRow],
-        readable: set[GpuKey],
-        budget_of: Callable[[Job], Budget | str],
-        *,
-        live: bool,
-    ) -> RunRow:
-        order = {key: at for at, key in enumerate(watched.pids)}
-        keys = {key for key in (*present, *self._followed) if key[1:] in order}
-        found = (present.get(key) or self._absent(self._followed[key], snapshot, readable, live=live) for key in keys)
-        rows = sorted(found, key=lambda row: (order[row.process.key], row.gpu.order))
-        budget = budget_of(watched.job)
+    def _run_row(self, run: WatchedJob, budget: Budget | str, reading: _Reading) -> RunRow:
+        rank_of = {key: rank for rank, key in enumerate(run.pids)}
+        keys = {key for key in (*reading.present, *self._tracked) if key[1:] in rank_of}
+        found = (reading.present.get(key) or self._absent_row(self._tracked[key], reading) for key in keys)
+        rows = sorted(found, key=lambda row: (rank_of[row.process.key], row.gpu.order))
         return RunRow(
-            job=watched.job,
-            pids=watched.pids,
+            job=run.job,
+            pids=run.pids,
             rows=tuple(rows),
             budget=None if isinstance(budget, str) else budget,
             problem=budget if isinstance(budget, str) else None,
-            ended_at=self._ended_at(watched, rows, snapshot, live=live),
+            ended_at=self._run_end(run, rows, reading),
         )
 
-    def _ended_at(
-        self, watched: WatchedJob, rows: Sequence[ProcessRow], snapshot: Snapshot, *, live: bool
-    ) -> float | None:
-        """When none of its processes is on a GPU any more nor, on this machine, runs."""
+    def _run_end(self, run: WatchedJob, rows: Sequence[ProcessRow], reading: _Reading) -> float | None:
+        """Return when all processes of a run had left the GPUs and, on this machine, had ended; None: not yet."""
         ended = all(row.ended_at is not None for row in rows)
-        if live:
-            ended = ended and not any(self._is_running(key) for key in watched.pids)
+        if reading.live:
+            ended = ended and not any(self._is_running(key) for key in run.pids)
         elif not rows:
             ended = False
-        return self._ended.get(watched.pids, snapshot.time) if ended else None
+        return self._run_ends.get(run.pids, reading.time) if ended else None
 
-    def _absent(self, followed: _Followed, snapshot: Snapshot, readable: set[GpuKey], *, live: bool) -> ProcessRow:
-        """The row of a process that is on its GPU no more, or of a GPU that cannot be read."""
-        row, last = followed.row, followed.row.comparison
+    def _absent_row(self, tracked: _TrackedProcess, reading: _Reading) -> ProcessRow:
+        """Return the row of a process that is no longer on its GPU, or whose GPU cannot be read."""
+        row, last = tracked.row, tracked.row.comparison
         if last is None:
             return row
-        if row.gpu.whole_gpu_key not in readable:
-            unseen = replace(last, status="unknown", observed_bytes=None, trend=None, sentence="its GPU cannot be read")
-            return replace(row, comparison=unseen)
-        if followed.gone_at is None:
-            followed.gone_at, followed.killed = snapshot.time, live and self._killed
-        status, how = _end(followed, last)
-        if live and self._is_running(row.process.key):
+        last = replace(last, observed_bytes=None, trend=None)
+        if row.gpu.whole_gpu_key not in reading.readable:
+            return replace(row, comparison=replace(last, status="unknown", sentence="its GPU cannot be read"))
+        if tracked.ended_at is None:
+            tracked.ended_at, tracked.kernel_killed = reading.time, reading.live and self._kernel_killed
+        status: Status
+        if reading.live and self._is_running(row.process.key):
             status, how = "ended", f"holds no memory on GPU {row.gpu.label} any more, and still runs"
-        sentence = f"{how}; {_held(last.peak_usage, followed.tracker.budget)}"
-        ended = replace(last, status=status, observed_bytes=None, trend=None, sentence=sentence)
-        return replace(row, comparison=ended, ended_at=followed.gone_at)
+        else:
+            status, how = process_end(
+                last.status,
+                tracked.phases.phase,
+                row.process.counters,
+                row.gpu,
+                ended_at=tracked.ended_at,
+                kernel_killed=tracked.kernel_killed,
+            )
+        sentence = f"{how}; {peak_sentence(last.peak_usage, tracked.phases.budget)}"
+        return replace(row, comparison=replace(last, status=status, sentence=sentence), ended_at=tracked.ended_at)
 
-    def _tracker(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
-        """A tracker that knows what was seen of the process before this reading."""
-        from .run_phases import PhaseTracker
+    def _new_phases(self, row: ProcessRow, budget: Budget) -> PhaseTracker:
+        """Return a phase tracker that has seen the history of the process before this reading."""
+        from ..divergence.run_phases import PhaseTracker
 
-        life = self._history.lifetime(row.key)
-        from_start = bool(life) and self._begun is not None and life[0][0] > self._begun
-        tracker = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)
-        for time, size in life[:-1]:
-            tracker.add(time, size)
-        return tracker
-
-
-def _end(followed: _Followed, last: Comparison) -> tuple[Status, str]:
-    """How a process ended: by its last words, else by its last figures; only its parent is told its exit code."""
-    row, tracker, gone_at = followed.row, followed.tracker, followed.gone_at or 0.0
-    said, free, total = row.process.counters, row.gpu.free_bytes, row.gpu.total_bytes
-    if said and (said.error == _NO_MEMORY or gone_at - (said.out_of_memory_time or -math.inf) < _RECENT_SECONDS):
-        return "out_of_memory", "has run out of memory, as torch itself says"
-    if said and (said.ended is not None or said.error):
-        return "ended", f"was ended by {said.error}" if said.error else "has come to its end"
-    if followed.killed:
-        return "out_of_memory", "has ended when the kernel killed a process for want of host memory: probably this one"
-    if free is None or free >= max(_FULL_BYTES, round(_FULL * (total or 0))):
-        return "ended", "was killed, or crashed" if said else "has ended"
-    nearly = f"its GPU was nearly full then ({format_gib(free)} GiB free)"
-    if tracker.phase == "steady" and last.status not in ("over", "growing"):
-        return "ended", f"has ended; {nearly}"
-    return "out_of_memory", f"has ended before it was steady, and {nearly}: it has probably run out of memory"
-
-
-def _held(high: PeakUsage | None, budget: Budget) -> str:
-    span = f"the budget says {format_gib(budget.peak.low_bytes)} to {format_gib(budget.peak.high_bytes)}"
-    return (
-        f"what it held is not known ({span})"
-        if high is None
-        else f"held at most {format_gib(high.size_bytes)} GiB; {span}"
-    )
+        lifetime = self._history.lifetime(row.key)
+        from_start = bool(lifetime) and self._first_time is not None and lifetime[0][0] > self._first_time
+        phases = PhaseTracker(budget, start_time=row.process.start_time, from_start=from_start)
+        for time, size in lifetime[:-1]:
+            phases.add(time, size)
+        return phases

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..sources.nvml.error_messages import KERNEL_VERSION, no_driver_error
+from ..sources.nvml.error_messages import DRIVER_VERSION_FILE, no_driver_error
 from .gpu_query import GpuQuery, Report
 
 _LIBRARY = "libnvidia-ml.so"
@@ -257,7 +257,7 @@ def loaded_library() -> str | None:
 def _kernel_module() -> str | None:
     """The line that names kind and version: ``NVIDIA UNIX Open Kernel Module for x86_64  580.95.05``."""
     try:
-        text = KERNEL_VERSION.read_text(encoding="utf-8", errors="replace")
+        text = DRIVER_VERSION_FILE.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     found = re.search(r"^NVRM version:\s*(.*?\d+\.\d+(?:\.\d+)?)", text, re.MULTILINE)

@@ -127,3 +127,9 @@ def namespace_pids(pid: int) -> tuple[int, ...]:
         return ()
     found = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [str(pid)])
     return tuple(int(number) for number in found if len(number) < 11 and number.isdecimal())
+
+
+def start_time_of(pid: int) -> float | None:
+    """Return the Unix seconds at which a process of this machine started; None if it has ended or is hidden."""
+    stat = read_stat(pid)
+    return None if stat is None else stat.start_time(boot_time())

@@ -9,7 +9,8 @@ from pathlib import Path, PurePath
 import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.estimator.readers.program.launchers import Launch, parse_launch
+from vramtop.estimator.readers.program.launchers import Launch
+from vramtop.estimator.readers.tools.registry import parse_launch
 
 from .process_identity import is_same_start
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.readers.program.launchers import find_program_index
-from vramtop.estimator.readers.tools.registry import find_tool_by_launch
+from vramtop.estimator.readers.tools.registry import find_program_index, find_tool_by_launch
 
 from .process_info import ProcessInfo, ancestors, descendants
 

@@ -1,4 +1,4 @@
-"""The environment in which Python processes start the probe by themselves."""
+"""The environment in which Python processes start the probe automatically."""
 
 import os
 from collections.abc import Mapping
@@ -9,6 +9,6 @@ BOOTSTRAP = Path(__file__).parent / "bootstrap"
 
 
 def probed_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the probe's folder in front of PYTHONPATH, once."""
+    """Return the environment with the probe's folder once, at the front of PYTHONPATH."""
     others = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != str(BOOTSTRAP)]
     return {**environ, "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), *others])}

@@ -1,4 +1,4 @@
-"""What a probed program says of itself, as settings by transformers' names: they win over what is read elsewhere."""
+"""Settings from a process's probe, by transformers' names; they take precedence over settings read elsewhere."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,30 +9,30 @@ from .probe_reader import ProbeSample
 
 _MODEL = "the running model (probe)"
 _TRAINER = "the running Trainer (probe)"
-_SETTINGS = (
+_TRAINER_ARGUMENTS = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "optim", "optim_args", "bf16", "fp16"),
     *("gradient_checkpointing", "activation_checkpointing", "torch_compile", "use_liger_kernel", "fsdp"),
     *("fsdp_config", "deepspeed", "max_length", "max_seq_length", "packing", "loss_type", "auto_find_batch_size"),
 )
-"""Of the trainer's arguments, those that memory depends on."""
+"""The trainer's arguments that memory depends on."""
 
 
 def settings_from_probe(sample: ProbeSample | None) -> dict[str, Setting]:
-    """The trainer's arguments and the model's facts, once training has begun; nothing before."""
+    """Return the trainer's arguments and the model's facts; empty before training begins."""
     if sample is None:
         return {}
     trainer = sample.trainer or {}
-    told = {
+    settings = {
         name: Setting(value=trainer[name], origin=f"{_TRAINER}: {name}")
-        for name in _SETTINGS
+        for name in _TRAINER_ARGUMENTS
         if trainer.get(name) not in (None, [], {}, "")
     }
     if sample.model:
-        told |= _of_model(sample.model)
-    return told
+        settings |= _model_settings(sample.model)
+    return settings
 
 
-def _of_model(model: Mapping[str, Any]) -> dict[str, Setting]:
+def _model_settings(model: Mapping[str, Any]) -> dict[str, Setting]:
     values: dict[str, Any] = {}
     if dtype := _loaded_dtype(model.get("parameters") or {}):
         values["dtype"] = dtype
@@ -51,6 +51,6 @@ def _of_model(model: Mapping[str, Any]) -> dict[str, Setting]:
 
 
 def _loaded_dtype(parameters: Mapping[str, int]) -> str | None:
-    """The type of most of the weights; quantized ones (``uint8 frozen``) do not say in what they were loaded."""
+    """Return the dtype of most of the weights; quantized ones (``uint8 frozen``) do not show how they were loaded."""
     floating = {key: count for key, count in parameters.items() if "float" in key}
     return max(floating, key=lambda key: floating[key]).partition(" ")[0] if floating else None

@@ -1,14 +1,14 @@
-"""Publishes what torch's allocator and transformers' trainer know, from inside a training process, once a second.
+"""Publishes the figures of torch's allocator and transformers' trainer from inside a training process, once a second.
 
-Runs in the user's process, under its Python (3.8 or newer) and its torch: standard library only, no import of torch,
-no call that would make a CUDA context, one daemon thread, nothing left behind. What is published lies in a memfd named
+Runs in the user's process, under its Python (3.8 or later) and its torch: standard library only, no import of torch,
+no call that would create a CUDA context, one daemon thread, no files left behind. It writes to a memfd named
 ``vramtop-probe``, which a reader finds among the process's open files:
 
-    8 bytes magic, u64 sequence (odd while it is written), u32 length of the figures, u32 length of the facts,
-    the figures (JSON, made anew each time), the facts (JSON, made when they change)
+    8 bytes magic, u64 sequence (odd during a write), u32 length of the figures, u32 length of the facts,
+    the figures (JSON, written every time), the facts (JSON, written when they change)
 
-It is written through a mapping, never through the descriptor: where a program closes descriptors that it does not
-know, that number may soon be a file of its own. (Python's own mmap keeps a second descriptor, and closes that too.)
+It writes through a mapping, never through the descriptor: a program that closes descriptors it does not know may soon
+use that number for a file of its own. (Python's own mmap keeps a second descriptor, and closes that too.)
 """
 
 from __future__ import annotations
@@ -28,50 +28,52 @@ if TYPE_CHECKING:
 
 MAGIC = b"VRAMTOP1"
 HEADER = struct.Struct("<8sQII")
-LIMIT = 1 << 20
+MAX_BYTES = 1 << 20
 INTERVAL_SECONDS = 1.0
 _NOEXEC_SEAL = 0x8
-"""MFD_NOEXEC_SEAL: kernels before 6.3 do not know it, some later ones insist on it (vm.memfd_noexec=2)."""
+"""MFD_NOEXEC_SEAL: unknown to kernels before 6.3, required by some later ones (vm.memfd_noexec=2)."""
 _READ_AND_WRITE, _SHARED = 3, 1
-"""PROT_READ | PROT_WRITE, MAP_SHARED: the same on all of Linux."""
+"""PROT_READ | PROT_WRITE and MAP_SHARED, which have the same values on all of Linux."""
 
 _lock = threading.RLock()
-"""Held while something is started or written; a signal handler may come in between."""
+"""Held during start and writes; reentrant because a signal handler may interrupt them."""
 _state: dict[str, Any] = {"pid": 0, "file": -1, "identity": None, "address": None, "sequence": 0, "wake": None}
 _hooked: list[bool] = []
 _facts: dict[str, Any] = {}
 _encoded = [b"{}"]
-"""The facts as JSON."""
+"""The facts as JSON, the only element."""
 _steps: dict[str, Any] = {"count": 0, "began": None, "ended": None, "seconds": None, "last": None}
 _devices: dict[int, dict[str, Any]] = {}
-"""What must be remembered of each device that was allocated on, as programs set torch's counters back."""
+"""Uuid, peaks and failures of each device that was allocated on, kept because programs reset torch's counters."""
 _failures: dict[int, int] = {}
-"""torch's own count of failed allocations by device, as it was last."""
+"""Torch's own count of failed allocations by device, as of the last sample."""
 
 
 def start(interval: float = INTERVAL_SECONDS) -> None:
-    """Start the thread, once per process. Where no memory file or thread is to be had, nothing happens."""
+    """Start the thread, once per process; does nothing if no memory file or thread can be created."""
     with _lock:
         if _state["pid"] == os.getpid() or not hasattr(os, "memfd_create"):
             return
         try:
-            _state["file"] = file = _memory_file()
+            _state["file"] = file = _create_memory_file()
             status = os.fstat(file)
             _state["identity"] = status.st_dev, status.st_ino
-            os.posix_fallocate(file, 0, LIMIT)  # all of it now: a page that is missing later would kill the program
-            _state.update(address=_mapped(file), sequence=0, wake=threading.Event(), pid=os.getpid())
+            os.posix_fallocate(
+                file, 0, MAX_BYTES
+            )  # all of it now: a page that cannot be allocated later would kill the program
+            _state.update(address=_map(file), sequence=0, wake=threading.Event(), pid=os.getpid())
             _start_thread(interval)
         except (ImportError, OSError, RuntimeError):  # a sandbox, the limit of open files, of memory, of threads
-            _let_go()
+            _release()
             return
         if not _hooked:
             _hooked.append(True)
-            os.register_at_fork(after_in_child=_forget)
-            atexit.register(_quietly, _say_last)
+            os.register_at_fork(after_in_child=_reset_after_fork)
+            atexit.register(_quietly, _publish_final)
 
 
 def _start_thread(interval: float) -> None:
-    """The thread takes no signals: they are for the program's threads, which may block them and wait for them."""
+    """Start the thread with all signals blocked: they are for the program's threads, which may wait for them."""
     thread = threading.Thread(target=_run, args=(interval, _state["wake"]), name="vramtop-probe", daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
@@ -81,29 +83,29 @@ def _start_thread(interval: float) -> None:
 
 
 def stop() -> None:
-    """End the thread and give the memory file back; what was told stays, for another ``start``."""
+    """End the thread and release the memory file; the facts are kept for another ``start``."""
     with _lock:
         if _state["pid"] == os.getpid():
             _state["wake"].set()
-            _let_go()
+            _release()
 
 
 def publish_facts(**facts: Any) -> None:
-    """Publish more facts beside the allocator's; values that are no JSON become text, here and now."""
+    """Publish further facts; values that JSON cannot express become text at once."""
     _quietly(_update_facts, facts)
 
 
 def step_began() -> None:
-    """Say that a training step begins; only needed where time between steps should not count."""
+    """Record that a training step begins; only needed if the time between steps should not count."""
     _steps["last"] = None
     _steps["began"] = time.time()
 
 
 def step_ended(step: Any = None) -> None:
-    """Say that a training step ended.
+    """Record that a training step ended.
 
     Args:
-        step: what it is called; a step that ends twice in a row counts once (two callbacks tell of it).
+        step: identifies the step; one reported twice in a row (by two callbacks) counts once.
     """
     if step is not None and step == _steps["last"]:
         return
@@ -131,7 +133,7 @@ def _run(interval: float, wake: threading.Event) -> None:
 def _quietly(function: Callable[..., None], *args: Any) -> None:
     try:
         function(*args)
-    except Exception:  # nothing of ours may reach the user's program
+    except Exception:  # no exception of the probe may reach the user's program
         pass
 
 
@@ -143,7 +145,7 @@ def _publish(**more: Any) -> None:
 
 
 def _write(figures: bytes, facts: bytes) -> None:
-    if HEADER.size + len(figures) + len(facts) > LIMIT:
+    if HEADER.size + len(figures) + len(facts) > MAX_BYTES:
         facts = b"{}"
     from ctypes import memmove
 
@@ -154,18 +156,18 @@ def _write(figures: bytes, facts: bytes) -> None:
     _state["sequence"] = sequence
 
 
-def _say_last() -> None:
-    """At the interpreter's end: the figures once more, and the kind of exception that ended it."""
+def _publish_final() -> None:
+    """Publish the figures once more at the interpreter's exit, with the class of the exception that ended it."""
     if _state["pid"] != os.getpid():
         return
     _state["wake"].set()
-    error = getattr(sys, "last_type", None)  # set where the interpreter shows an exception that nobody caught
+    error = getattr(sys, "last_type", None)  # set when the interpreter prints an uncaught exception
     _publish(ended=time.time(), error=getattr(error, "__name__", None))
 
 
 def _sample() -> dict[str, Any]:
     torch = sys.modules.get("torch")
-    names = vars(torch) if torch is not None else {}  # not getattr: some of torch's names are imported when asked for
+    names = vars(torch) if torch is not None else {}  # not getattr: torch imports some of its names lazily
     return {
         "schema": 1,
         "pid": os.getpid(),
@@ -178,23 +180,23 @@ def _sample() -> dict[str, Any]:
 
 def _devices_of(cuda: Any) -> list[dict[str, Any]]:
     try:
-        return _told_devices(cuda)
-    except Exception:  # steps and facts are told all the same
+        return _initialized_devices(cuda)
+    except Exception:  # steps and facts are published all the same
         return []
 
 
-def _told_devices(cuda: Any) -> list[dict[str, Any]]:
+def _initialized_devices(cuda: Any) -> list[dict[str, Any]]:
     if not hasattr(cuda, "is_initialized") or not cuda.is_initialized():
         return []
-    # Only torch's own allocator keeps tables that can be read without a call to CUDA, which could end a graph capture.
+    # Only torch's own allocator keeps counters that can be read without a CUDA call, which could end a graph capture.
     if hasattr(cuda, "get_allocator_backend") and cuda.get_allocator_backend() != "native":
         return []
-    told = (_told_device(cuda, index) for index in range(cuda.device_count()))
-    return [device for device in told if device is not None]
+    devices = (_device_figures(cuda, index) for index in range(cuda.device_count()))
+    return [device for device in devices if device is not None]
 
 
-def _told_device(cuda: Any, index: int) -> dict[str, Any] | None:
-    """One device's counters; None for one that the program has not allocated on."""
+def _device_figures(cuda: Any, index: int) -> dict[str, Any] | None:
+    """Return one device's counters; None if the program has not allocated on it."""
     stats = cuda.memory_stats_as_nested_dict(index)  # memory_stats flattens it in Python, which takes much longer
     allocated, reserved, active = (
         stats.get(f"{name}_bytes", {}).get("all", {}) for name in ("allocated", "reserved", "active")
@@ -202,7 +204,7 @@ def _told_device(cuda: Any, index: int) -> dict[str, Any] | None:
     if index not in _devices:
         if not reserved.get("peak"):
             return None
-        uuid = getattr(cuda.get_device_properties(index), "uuid", None)  # torch before 2.5 does not tell it
+        uuid = getattr(cuda.get_device_properties(index), "uuid", None)  # torch before 2.5 does not have it
         _devices[index] = {"uuid": None if uuid is None else str(uuid)}
     known = _devices[index]
     for name, counted in (("allocated_peak_bytes", allocated), ("reserved_peak_bytes", reserved)):
@@ -220,7 +222,7 @@ def _told_device(cuda: Any, index: int) -> dict[str, Any] | None:
 
 
 def _count_failures(index: int, known: dict[str, Any], failures: int | None) -> None:
-    """Failed allocations, also where the program sets torch's count back, and when the last one was noticed."""
+    """Count failed allocations, even if the program resets torch's count, with the time of the last one."""
     if failures is None:
         return
     before = _failures.get(index, 0)
@@ -231,7 +233,7 @@ def _count_failures(index: int, known: dict[str, Any], failures: int | None) -> 
         known["out_of_memory_time"] = time.time()
 
 
-def _memory_file() -> int:
+def _create_memory_file() -> int:
     try:
         file = os.memfd_create("vramtop-probe", os.MFD_CLOEXEC | _NOEXEC_SEAL)
     except OSError:
@@ -240,36 +242,36 @@ def _memory_file() -> int:
         return file
     from fcntl import F_DUPFD_CLOEXEC, fcntl
 
-    try:  # standard input, output or error were closed; what is written there must not come here
+    try:  # standard input, output or error was closed; writes to it must not end up in this file
         return fcntl(file, F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(file)
 
 
-def _mapped(file: int) -> int:
-    """The address at which the file lies in memory."""
+def _map(file: int) -> int:
+    """Map the file and return its address."""
     import ctypes
 
     mmap = ctypes.CDLL(None, use_errno=True).mmap
     mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
     mmap.restype = ctypes.c_void_p
-    address = mmap(None, LIMIT, _READ_AND_WRITE, _SHARED, file, 0)
+    address = mmap(None, MAX_BYTES, _READ_AND_WRITE, _SHARED, file, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "mmap")
     return int(address)
 
 
-def _forget() -> None:
-    """In a child made by ``fork``: it is another process, and the parent's figures are not its own."""
+def _reset_after_fork() -> None:
+    """Reset everything in a child made by ``fork``: the parent's figures are not its own."""
     global _lock
-    _lock = threading.RLock()  # whoever held it is not there any more
+    _lock = threading.RLock()  # the thread that held it does not exist in the child
     _devices.clear()
     _failures.clear()
     _steps.update(count=0, began=None, ended=None, seconds=None, last=None)
-    _let_go()
+    _release()
 
 
-def _let_go() -> None:
+def _release() -> None:
     file, identity, address = _state["file"], _state["identity"], _state["address"]
     _state.update(pid=0, file=-1, identity=None, address=None)
     _quietly(_close, file, identity)
@@ -278,7 +280,7 @@ def _let_go() -> None:
 
 
 def _close(file: int, identity: tuple[int, int] | None) -> None:
-    """Close the memory file, unless its number means another file by now."""
+    """Close the memory file, unless its descriptor refers to another file by now."""
     status = os.fstat(file)
     if identity == (status.st_dev, status.st_ino):
         os.close(file)
@@ -287,4 +289,4 @@ def _close(file: int, identity: tuple[int, int] | None) -> None:
 def _unmap(address: int) -> None:
     import ctypes
 
-    ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(LIMIT))
+    ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(MAX_BYTES))

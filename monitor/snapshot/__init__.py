@@ -1,5 +1,5 @@
 """Snapshots: one immutable reading of all GPUs and processes, and the history of readings.
 
-Lives here: the plain data that every source produces, and what can be told from it alone.
+Lives here: the plain data that every source produces, and what follows from it alone.
 Callers: anyone above the estimator.
 """

@@ -14,7 +14,7 @@ from .snapshot import MAX_UNIX_SECONDS
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 DriverFigure = Annotated[int, Meta(ge=0)]
-"""What a driver says may be anything in 64 bits, and is recorded as it was."""
+"""A driver may report any 64-bit number, which is recorded unchanged."""
 Seconds = Annotated[float, Meta(ge=0, le=MAX_UNIX_SECONDS)]
 Degrees = Annotated[int, Meta(ge=-1000, le=1_000_000)]
 Watts = Annotated[float, Meta(ge=0, le=1_000_000_000)]

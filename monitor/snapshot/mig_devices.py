@@ -1,4 +1,4 @@
-"""The MIG devices of a GPU as readings of their own, so that all that is said of a GPU can be said of each of them."""
+"""MIG devices as readings of their own: whatever is shown of a GPU can be shown of each of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,51 +14,57 @@ _FIELDS = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes")
 class MigDevice(GpuReading):
     """One MIG device, with the memory of its GPU instance; ``index`` is that of the GPU.
 
-    Where several share a GPU instance, the first one stands for its memory: its processes are those of all.
+    If several devices share a GPU instance, the first one represents its memory and lists the processes of all.
     """
 
     device: MigReading
     parent_key: GpuKey
-    """Of the GPU that it is a part of."""
+    """Key of the GPU that it is a part of."""
     shares_memory: bool = False
-    """Other devices have the same memory."""
+    """Other devices use the same GPU instance and its memory."""
     shares_memory_of: str | None = None
-    """Label of the one that stands for the memory; None: this one."""
+    """Label of the device that represents this memory; None: this one does."""
 
     @property
     def key(self) -> GpuKey:
-        """Another profile is another device, whatever its uuid."""
+        """Uuid and profile: with another profile it is another device."""
         return f"{self.device.uuid} {self.device.profile or ''}"
 
     @property
     def whole_gpu_key(self) -> GpuKey:
-        """Of the GPU that it is a part of."""
+        """Key of the GPU that it is a part of."""
         return self.parent_key
 
     @property
     def label(self) -> str:
-        """``0:3``: GPU and GPU instance; the compute instance too, where there are several: ``0:3:1``."""
+        """GPU and GPU instance, ``0:3``; with the compute instance where there are several: ``0:3:1``."""
         return mig_label(self.index, self.device, shares_memory=self.shares_memory)
 
     @property
     def order(self) -> tuple[int, ...]:
-        """After its GPU, by its instances."""
+        """Sort key: after its GPU, by its instances."""
         return (self.index, *self.instances)
 
     @property
     def instances(self) -> tuple[int, int]:
-        """Numbers of its GPU instance and compute instance."""
+        """Indices of its GPU instance and compute instance."""
         return self.device.gpu_instance, self.device.compute_instance
 
 
 def mig_label(index: int, device: MigReading, *, shares_memory: bool) -> str:
-    """As nvidia-smi counts: GPU, GI, and CI where that is needed to tell devices apart."""
+    """Return a label with the indices of nvidia-smi: GPU, GPU instance, and compute instance where it is needed.
+
+    Args:
+        index: of the GPU.
+        device: the MIG device.
+        shares_memory: other devices use the same GPU instance.
+    """
     part = f":{device.compute_instance}" if shares_memory or device.compute_instance else ""
     return f"{index}:{device.gpu_instance}{part}"
 
 
 def mig_devices(gpu: GpuReading) -> tuple[MigDevice, ...]:
-    """The MIG devices by instance; none where MIG mode is off or not known."""
+    """Return the MIG devices of a GPU by instance; none if MIG mode is off or unknown."""
     if not gpu.mig:
         return ()
     listed = sorted(gpu.mig, key=lambda device: (device.gpu_instance, device.compute_instance))
@@ -69,27 +75,30 @@ def mig_devices(gpu: GpuReading) -> tuple[MigDevice, ...]:
 
 
 def processes_by_device(gpu: GpuReading, devices: Sequence[MigDevice]) -> Iterator[tuple[GpuReading, GpuProcess]]:
-    """Each process with the MIG device that it runs in; with the GPU itself, where that is not known or there is none.
+    """Yield each process with its MIG device; with the GPU itself if there is none or it is unknown.
 
     Args:
         gpu: the GPU.
-        devices: what ``mig_devices`` gives of it.
+        devices: its MIG devices (``mig_devices``).
     """
-    homes: dict[tuple[int | None, int | None], GpuReading] = {device.instances: device for device in devices}
-    homes |= {(device.device.gpu_instance, None): device for device in devices if device.shares_memory_of is None}
+    by_instances: dict[tuple[int | None, int | None], GpuReading] = {device.instances: device for device in devices}
+    by_instances |= {
+        (device.device.gpu_instance, None): device for device in devices if device.shares_memory_of is None
+    }
     for process in gpu.processes or ():
-        instance, part = process.gpu_instance, process.compute_instance
-        yield (homes.get((instance, part)) or homes.get((instance, None)) or gpu if homes else gpu), process
+        instance, compute = process.gpu_instance, process.compute_instance
+        device = by_instances.get((instance, compute)) or by_instances.get((instance, None)) or gpu
+        yield device, process
 
 
 def device_of(gpu: GpuReading, process: GpuProcess) -> GpuReading:
-    """The MIG device that a process of the GPU runs in, else the GPU itself."""
-    return next((home for home, each in processes_by_device(gpu, mig_devices(gpu)) if each is process), gpu)
+    """Return the MIG device that a process of the GPU runs in, else the GPU itself."""
+    return next((device for device, each in processes_by_device(gpu, mig_devices(gpu)) if each is process), gpu)
 
 
-def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading]) -> MigDevice:
-    shared, first = len(together) > 1, together[0]
-    inside = _inside(gpu, device)
+def _device(gpu: GpuReading, device: MigReading, same_instance: Sequence[MigReading]) -> MigDevice:
+    shared, first = len(same_instance) > 1, same_instance[0]
+    processes = _processes_in(gpu, device)
     return MigDevice(
         index=gpu.index,
         uuid=device.uuid,
@@ -99,8 +108,8 @@ def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading])
         used_bytes=device.used_bytes,
         free_bytes=device.free_bytes,
         compute_mode=gpu.compute_mode,
-        processes=inside if device is first else _of_part(inside, device.compute_instance),
-        faults=_faults(gpu, device, inside),
+        processes=processes if device is first else _in_compute_instance(processes, device.compute_instance),
+        faults=_faults(gpu, device, processes),
         read_at=gpu.read_at,
         device=device,
         parent_key=gpu.key,
@@ -109,25 +118,25 @@ def _device(gpu: GpuReading, device: MigReading, together: Sequence[MigReading])
     )
 
 
-def _inside(gpu: GpuReading, device: MigReading) -> tuple[GpuProcess, ...] | None:
-    """The processes of its GPU instance."""
+def _processes_in(gpu: GpuReading, device: MigReading) -> tuple[GpuProcess, ...] | None:
+    """Return the processes of a device's GPU instance."""
     if gpu.processes is None:
         return None
     return tuple(process for process in gpu.processes if process.gpu_instance == device.gpu_instance)
 
 
-def _of_part(processes: tuple[GpuProcess, ...] | None, part: int) -> tuple[GpuProcess, ...] | None:
-    """Those of one compute instance."""
-    return processes and tuple(process for process in processes if process.compute_instance == part)
+def _in_compute_instance(processes: tuple[GpuProcess, ...] | None, index: int) -> tuple[GpuProcess, ...] | None:
+    """Return those of the processes that run in one compute instance."""
+    return processes and tuple(process for process in processes if process.compute_instance == index)
 
 
-def _faults(gpu: GpuReading, device: MigReading, inside: tuple[GpuProcess, ...] | None) -> tuple[Fault, ...]:
-    """What is not known of the device, by its own fields."""
+def _faults(gpu: GpuReading, device: MigReading, processes: tuple[GpuProcess, ...] | None) -> tuple[Fault, ...]:
+    """Return the device's faults under the names of its own fields."""
     faults = [fault for fault in gpu.faults if fault.field == "processes"]
     reason = next((fault for fault in gpu.faults if fault.field == "mig"), None)
     if reason is not None and device.used_bytes is None:
         faults += [Fault(field=field, code=reason.code, message=reason.message) for field in _FIELDS]
-    held = sum(process.used_bytes or 0 for process in inside or ())
+    held = sum(process.used_bytes or 0 for process in processes or ())
     if device.used_bytes is not None and held > device.used_bytes:
         message = (
             f"the processes' figures add up to {format_gib(held)} GiB, more than the "

@@ -1,6 +1,6 @@
-"""What the machine's GPUs held at one moment: immutable, timestamped, and honest about what is not known.
+"""Snapshot: GPUs and processes of the machine at one moment, immutable and timestamped. All sizes are bytes.
 
-A figure that could not be read is None, and a ``Fault`` beside it says why. All sizes are bytes.
+A figure that could not be read is None, and a ``Fault`` beside it states the reason.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-if TYPE_CHECKING:  # see ranges
+if TYPE_CHECKING:  # see field_types
     from collections.abc import Sequence
 
     from msgspec import Meta
@@ -18,60 +18,67 @@ if TYPE_CHECKING:  # see ranges
     from .field_types import Count, Degrees, DriverFigure, Seconds, Watts
 
 MAX_UNIX_SECONDS = 253_402_300_799
-"""Unix seconds of the last moment that a calendar has (the year 9999)."""
+"""Unix seconds at the end of the year 9999, the last moment that ``datetime`` can express."""
 ProcessKey = tuple[int, float | None]
-"""A pid and its start time (Unix seconds): pids are reused. None: it is not visible from here."""
+"""A pid and its start time in Unix seconds, as pids are reused; None: the start time is not visible from here."""
 ComputeMode = Literal["default", "exclusive_process", "prohibited"]
-"""Who may start CUDA programs on a GPU: anybody, one process at a time, nobody."""
+"""Which processes may start CUDA programs on a GPU: any, one at a time, none."""
 ProcessKind = Literal["compute", "graphics", "mps"]
 DeviceIndex = int | tuple[int, int]
-"""Where memory is: on a GPU, by its index; or in one of its GPU instances (MIG), by both numbers."""
+"""A GPU by its index, or one of its GPU instances (MIG) by the indices of both."""
 
 NO_ANSWER = "NO_ANSWER"
-"""Code of the fault that a driver's call has not come back; the figures of a reading that has it are from before."""
+"""Fault code: a driver call has not returned; the figures of the reading are from an earlier one."""
 HOST_MEMORY = "HOST_MEMORY"
-"""Code of the fault that a GPU has no memory of its own: the figures are the host's."""
+"""Fault code: the GPU has no memory of its own; the figures are the host's."""
 NO_DRIVER = "NO_DRIVER"
-"""Code of the fault that this machine's GPUs cannot be seen at all."""
+"""Fault code: this machine's GPUs cannot be read at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that could not be read, and why."""
+    """A failure to read something, with its reason."""
 
     field: str | None
-    """The field of the reading that is unknown because of it; None: it concerns the whole device or machine."""
+    """The field of the reading that is unknown because of it; None: the fault is of the whole device or machine."""
     code: str
-    """The driver's word for it, such as ``NOT_SUPPORTED``."""
+    """The driver's error code, such as ``NOT_SUPPORTED``."""
     message: str
-    """One sentence for people."""
+    """One sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessCounters:
-    """What a training process that runs with the probe says of itself and of one GPU; sizes as torch counts them."""
+class AllocatorCounters:
+    """Counters of torch's caching allocator for one process on one GPU (``torch.cuda.memory_stats``); None: unknown."""
 
-    time: Seconds
-    """Unix seconds when it said so."""
     allocated_bytes: Count | None = None
     reserved_bytes: Count | None = None
     active_bytes: Count | None = None
     allocated_peak_bytes: Count | None = None
+    """Since the process started, even if the program resets torch's own peak."""
     reserved_peak_bytes: Count | None = None
     retries: Count | None = None
     """How often the cache was flushed because an allocation failed."""
     out_of_memory: Count | None = None
-    """How often an allocation failed for good."""
+    """How often an allocation failed permanently."""
     out_of_memory_time: Seconds | None = None
-    """Unix seconds of the last of them, to a second."""
+    """Unix seconds of the last of these failures, to a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCounters(AllocatorCounters):
+    """Figures that the probe in a training process publishes: the allocator's for one GPU, and the process's own."""
+
+    time: Seconds
+    """Unix seconds at which they were published."""
     steps: Count | None = None
-    """Training steps that have ended; None: it does not tell its steps."""
+    """Training steps completed; None: the process does not report its steps."""
     step_seconds: Seconds | None = None
-    """How long the last step took."""
+    """Duration of the last step."""
     ended: Seconds | None = None
-    """Unix seconds when its interpreter came to its end; None: it has not, or was killed."""
+    """Unix seconds when its interpreter exited; None: it has not, or was killed."""
     error: str | None = None
-    """The kind of exception that ended it, such as ``OutOfMemoryError``."""
+    """Class of the exception that ended it, such as ``OutOfMemoryError``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,46 +87,50 @@ class GpuProcess:
 
     pid: Count
     start_time: Seconds | None
-    """Unix seconds; with the pid it identifies the process. None: not visible from here (another container, gone)."""
+    """Unix seconds; with the pid it identifies the process. None: not visible from here (ended, other container)."""
     used_bytes: DriverFigure | None
-    """What NVML says the process holds on this GPU: CUDA context, allocator cache and all."""
+    """Memory of the process on this GPU according to NVML, including CUDA context and allocator cache."""
     kinds: tuple[ProcessKind, ...]
     user: str | None = None
     name: str | None = None
     """Short name, such as ``python``."""
     command: str | None = None
-    """Command line in one line, without control characters."""
+    """Command line as one line, without control characters."""
     note: str | None = None
-    """Why something is not known, or what is odd, in a few words: ``no such process here``, ``zombie``."""
+    """Why something is unknown or unusual, in a few words: ``not visible from here``, ``zombie``."""
     peak_bytes: DriverFigure | None = None
-    """The most that it ever held on this GPU, as the driver accounts it; None: accounting is off."""
+    """Its highest memory on this GPU by the driver's accounting; None: accounting mode is off."""
     parent: Count | None = None
-    """Its parent's pid."""
+    """Pid of its parent."""
     cpu_seconds: Seconds | None = None
-    """Processor time that it has used so far: one that does nothing does not use any."""
+    """Processor time used so far; an idle process uses none."""
     counters: ProcessCounters | None = None
-    """What it says of itself; None: it runs without the probe."""
+    """Figures from its probe; None: it runs without one."""
     gpu_instance: Count | None = None
-    """Of a GPU in MIG mode, the instance that it runs in; None: not in MIG mode, or not known."""
+    """GPU instance that it runs in (MIG); None: the GPU is not in MIG mode, or the instance is unknown."""
     compute_instance: Count | None = None
-    """Of that GPU instance, the compute instance that it runs in; None likewise."""
+    """Compute instance of that GPU instance that it runs in; None: no MIG mode, or unknown."""
 
     @property
     def key(self) -> ProcessKey:
-        """Identity over snapshots."""
+        """Its identity across snapshots."""
         return self.pid, self.start_time
 
     def device_index_on(self, gpu: int) -> DeviceIndex:
-        """Where its memory is, on the GPU of that index."""
+        """Return the GPU, or the GPU instance on it, whose memory it uses.
+
+        Args:
+            gpu: index of the GPU.
+        """
         return gpu if self.gpu_instance is None else (gpu, self.gpu_instance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalCounters:
-    """What a process with the probe said last, given once, in the first snapshot in which it is on no GPU any more."""
+    """Last figures of a process with the probe, given once: in the first snapshot in which it is on no GPU."""
 
     gpu: Count
-    """Index of the GPU that it was on."""
+    """Index of the GPU that the process was on."""
     pid: Count
     start_time: Seconds | None
     counters: ProcessCounters
@@ -127,27 +138,27 @@ class FinalCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigReading:
-    """One MIG device at one moment: a compute instance, and the memory of the GPU instance that it belongs to.
+    """One MIG device at one moment: a compute instance with the memory of its GPU instance.
 
-    Several compute instances of one GPU instance share its memory: each of them shows all of it.
+    Compute instances of one GPU instance share its memory: each of them shows all of it.
     """
 
     uuid: str
     gpu_instance: Count
     compute_instance: Count
     profile: str | None = None
-    """Such as ``1g.10gb``."""
+    """MIG profile, such as ``1g.10gb``."""
     total_bytes: DriverFigure | None = None
     used_bytes: DriverFigure | None = None
     free_bytes: DriverFigure | None = None
     reserved_bytes: DriverFigure | None = None
-    """Taken by the driver, as of a whole GPU; None where only memory info v1 is to be had."""
+    """Reserved by the driver; None where the driver has only memory info v1."""
 
 
 GpuKey = str | int
-"""A GPU's identity over snapshots: its uuid, or its index where it has none; of a MIG device, uuid and profile."""
+"""Identity across snapshots: uuid of a GPU, or its index if it has none; uuid and profile of a MIG device."""
 HistoryKey = tuple[GpuKey, int, float | None]
-"""A process on one GPU or MIG device: of that the key, then the pid and its start time."""
+"""A process on one GPU or MIG device: key of the device, pid, start time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,58 +170,58 @@ class GpuReading:
     name: str | None
     total_bytes: DriverFigure | None = None
     reserved_bytes: DriverFigure | None = None
-    """Taken by driver and firmware; no job can have it. None where only memory info v1 is to be had."""
+    """Reserved by driver and firmware, unavailable to jobs; None where the driver has only memory info v1."""
     used_bytes: DriverFigure | None = None
-    """Without ``reserved_bytes`` (v2); where that is None, the driver's part is inside (v1)."""
+    """Excludes ``reserved_bytes`` (memory info v2); where that is None, it includes them (v1)."""
     free_bytes: DriverFigure | None = None
-    """What a new job can have."""
+    """Available to a new job."""
     utilisation_percent: DriverFigure | None = None
     temperature_c: Degrees | None = None
     power_w: Watts | None = None
     power_limit_w: Watts | None = None
     compute_mode: ComputeMode | None = None
-    """None: not known."""
+    """None: unknown."""
     processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=10_000)] | None = None
-    """One row per pid, largest first. None: the list could not be read."""
+    """One entry per process (in MIG mode per GPU instance and process), largest first; None: could not be read."""
     mig: Annotated[tuple[MigReading, ...], Meta(max_length=64)] | None = None
-    """The MIG devices: in MIG mode no program can use the GPU as a whole. None: MIG mode is off, or not known."""
+    """MIG devices: in MIG mode no program can use the whole GPU. None: MIG mode is off, or unknown."""
     faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
     read_at: Seconds = 0.0
-    """Unix seconds when the memory figures were read: an old reading keeps its old time."""
+    """Unix seconds when the memory figures were read; earlier than the snapshot's time if they are stale."""
 
     @property
     def is_stale(self) -> bool:
-        """The driver hangs on it: the figures are from an earlier reading."""
+        """True if the driver hangs on this GPU: the figures are from an earlier reading."""
         return any(fault.code == NO_ANSWER for fault in self.faults)
 
     @property
     def key(self) -> GpuKey:
-        """Identity over snapshots: indices change when GPUs come and go."""
+        """Its identity across snapshots: indices change when GPUs come and go."""
         return self.index if self.uuid is None else self.uuid
 
     @property
     def whole_gpu_key(self) -> GpuKey:
-        """The key of the whole GPU."""
+        """Key of the whole GPU."""
         return self.key
 
     @property
     def label(self) -> str:
-        """How the process table calls it: the index; of a MIG device ``0:3``, GPU and GPU instance."""
+        """Label in the process table: the index; of a MIG device GPU and GPU instance, ``0:3``."""
         return str(self.index)
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Sorts as people count: a GPU comes before its MIG devices."""
+        """Sort key: by index, a GPU before its MIG devices."""
         return (self.index,)
 
     @property
     def shares_host_memory(self) -> bool:
-        """It has no memory of its own: total and free are the host's."""
+        """True if it has no memory of its own: total and free are the host's."""
         return any(fault.code == HOST_MEMORY for fault in self.faults)
 
     @property
     def attributed_bytes(self) -> int | None:
-        """Sum over the processes; None when the list or one of its figures is not known."""
+        """Sum over the processes; None if the list or one of its figures is unknown."""
         if self.processes is None:
             return None
         sizes = [process.used_bytes for process in self.processes]
@@ -219,19 +230,19 @@ class GpuReading:
 
     @property
     def unattributed_bytes(self) -> int | None:
-        """Used, but by no process seen here (driver, display, other containers, dead processes); never negative.
+        """Used by no visible process (driver, display, other containers, dead processes); never negative.
 
-        With ``attributed_bytes`` it adds up to ``used_bytes``. None when that cannot be told: ``used_bytes``, the list
-        or one of its figures is unknown, or the processes' figures add up to more than is used.
+        With ``attributed_bytes`` it adds up to ``used_bytes``. None if ``used_bytes``, the list or one of its figures
+        is unknown, or if the processes' figures add up to more than is used.
         """
         return None if self.attributed_bytes is None else self.remaining_bytes
 
     @property
     def remaining_bytes(self) -> int | None:
-        """Used less what processes are known to hold; what processes of unknown memory hold is in it. Never negative.
+        """Used memory minus the known memory of processes; includes processes of unknown memory. Never negative.
 
-        With the known figures it adds up to ``used_bytes``. None when that or the whole list is unknown, or when the
-        known figures are more already.
+        With the known figures it adds up to ``used_bytes``. None if that or the list is unknown, or if the known
+        figures alone are more than is used.
         """
         if self.used_bytes is None or self.processes is None:
             return None
@@ -239,7 +250,7 @@ class GpuReading:
         return remaining if remaining >= 0 else None
 
     def reason(self, field: str) -> str | None:
-        """Why ``field`` is None, in one sentence, where that is known."""
+        """Return why ``field`` is None, in one sentence; None if there is no fault for it."""
         for fault in self.faults:
             if fault.field == field or fault.field is None:
                 return fault.message
@@ -248,20 +259,20 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where snapshots come from."""
+    """Origin of a snapshot."""
 
     kind: Literal["nvml", "recording", "demo"]
     host: str | None = None
     driver_version: str | None = None
     cuda_version: str | None = None
-    """The newest CUDA that the driver supports, such as ``13.0``."""
+    """Latest CUDA version that the driver supports, such as ``13.0``."""
     path: str | None = None
-    """The recording's file."""
+    """Path of the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedJob:
-    """A job known to run in certain processes, so that they are held against its budget."""
+    """A job known to run in certain processes, which are compared with its budget."""
 
     job: Job
     pids: tuple[ProcessKey, ...]
@@ -277,14 +288,14 @@ class Snapshot:
     source: Source
     gpus: Annotated[tuple[GpuReading, ...], Meta(max_length=256)]
     faults: Annotated[tuple[Fault, ...], Meta(max_length=1000)] = ()
-    """Of the machine as a whole: no driver, no permission."""
+    """Faults of the machine as a whole: no driver, no permission."""
     last_words: Annotated[tuple[FinalCounters, ...], Meta(max_length=10_000)] = ()
-    """Of the processes that have gone since the snapshot before."""
+    """Last figures of processes that have left the GPUs since the previous snapshot."""
     watched: Annotated[tuple[WatchedJob, ...], Meta(max_length=1000)] = ()
-    """Jobs that were known when a recording was made; a live source leaves this empty."""
+    """Jobs that were known when the recording was made; empty in snapshots of a live source."""
     pending: Annotated[tuple[Job, ...], Meta(max_length=1000)] = ()
-    """Jobs that were waiting when a recording was made, in order; a live source leaves this empty."""
+    """Pending jobs when the recording was made, in order; empty in snapshots of a live source."""
 
     def processes(self) -> Sequence[tuple[GpuReading, GpuProcess]]:
-        """Every (GPU, process) pair."""
+        """Return every (GPU, process) pair."""
         return [(gpu, process) for gpu in self.gpus for process in gpu.processes or ()]

@@ -1,4 +1,4 @@
-"""The recording that ships with vramtop, for machines without a GPU."""
+"""The demo recording that ships with vramtop, for machines without a GPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def demo_path() -> Path:
-    """The packaged recording; ``ReplaySource(demo_path(), kind="demo")`` plays it."""
+    """Return the path of the demo recording."""
     return Path(__file__).with_name("demo.jsonl.gz")
 
 
 def demo_source() -> ReplaySource:
-    """The demo recording, played over and over as of now."""
-    from .replay import ReplaySource  # live GPUs need none
+    """Return a source that plays the demo recording in a loop, with its times moved to now."""
+    from .replay import ReplaySource  # not needed for live GPUs
 
     return ReplaySource(demo_path(), kind="demo", loop=True, rebase=True)

@@ -1,4 +1,4 @@
-"""Reads a source before there is anybody to show it to: the rest of the program is loaded meanwhile."""
+"""Reads a source while the user interface is still being loaded."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ if TYPE_CHECKING:
 
 
 class EarlySampler:
-    """A sampler that begins at once, and whose newest answer waits for whoever takes over.
+    """A sampler that starts at once and keeps its latest result until the user interface subscribes.
 
     Args:
-        source: what to read; nobody else may use it.
+        source: to read; nothing else may use it.
         interval: seconds between the starts of two readings.
-        judge: makes a board of a snapshot, on the sampler's thread: a first estimate takes its time.
+        make_board: makes a board from a snapshot, on the sampler's thread, as a first estimate takes time.
     """
 
-    def __init__(self, source: SnapshotSource, interval: float, judge: Callable[[Snapshot], Board]) -> None:
-        self._judge = judge
+    def __init__(self, source: SnapshotSource, interval: float, make_board: Callable[[Snapshot], Board]) -> None:
+        self._make_board = make_board
         self._lock = threading.Lock()
-        self._newest: Board | VramtopError | None = None
-        self._takers: tuple[Callable[[Snapshot], None], Callable[[VramtopError], None]] | None = None
-        self.sampler = Sampler(source, interval, self._pass_snapshot, self._pass_error)
-        """Runs already."""
+        self._latest: Board | VramtopError | None = None
+        self._subscriber: tuple[Callable[[Snapshot], None], Callable[[VramtopError], None]] | None = None
+        self.sampler = Sampler(source, interval, self._on_snapshot, self._on_error)
+        """The sampler, which is running."""
         self.sampler.start()
 
     def subscribe(
         self, on_snapshot: Callable[[Snapshot], None], on_error: Callable[[VramtopError], None]
     ) -> Board | VramtopError | None:
-        """Whatever comes from here on goes to these, on the sampler's thread. Never waits.
+        """Pass all further results to these callbacks, on the sampler's thread. Never blocks.
 
         Returns:
-            The newest of what came before: a board, or why there is none; None: nothing has come yet.
+            The latest result so far, a board or an error; None if there is none yet.
         """
         with self._lock:
-            self._takers = on_snapshot, on_error
-            return self._newest
+            self._subscriber = on_snapshot, on_error
+            return self._latest
 
-    def _pass_snapshot(self, snapshot: Snapshot) -> None:
-        if self._takers is None and self._keep(self._judge(snapshot)):
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        if self._subscriber is None and self._keep(self._make_board(snapshot)):
             return
-        assert self._takers is not None  # noqa: S101 - nobody gives it back
-        self._takers[0](snapshot)
+        assert self._subscriber is not None  # noqa: S101 - there is no unsubscribing
+        self._subscriber[0](snapshot)
 
-    def _pass_error(self, error: VramtopError) -> None:
+    def _on_error(self, error: VramtopError) -> None:
         if not self._keep(error):
-            assert self._takers is not None  # noqa: S101
-            self._takers[1](error)
+            assert self._subscriber is not None  # noqa: S101
+            self._subscriber[1](error)
 
-    def _keep(self, answer: Board | VramtopError) -> bool:
-        """Whether it was kept; it is not when somebody has taken over, perhaps while it was made."""
+    def _keep(self, result: Board | VramtopError) -> bool:
+        """Keep a result; returns False if there is a subscriber, who may have arrived while it was made."""
         with self._lock:
-            if self._takers is None:
-                self._newest = answer
-            return self._takers is None
+            if self._subscriber is None:
+                self._latest = result
+            return self._subscriber is None

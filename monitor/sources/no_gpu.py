@@ -1,4 +1,4 @@
-"""A machine whose GPUs cannot be seen: the dashboard opens for planning, and says why."""
+"""Source for machines whose GPUs cannot be read: the dashboard opens for planning, and shows the reason."""
 
 import os
 import time
@@ -14,49 +14,49 @@ from .source import SnapshotSource
 
 @dataclass(slots=True)
 class OptionalGpuSource:
-    """This machine's GPUs; as long as they have never been had, snapshots without any GPU, which say why.
+    """This machine's GPUs; until they have been read once, snapshots without GPUs that state the reason.
 
     Args:
-        live: this machine's GPUs.
-        clock: seconds that never run backwards.
+        live: source of this machine's GPUs.
+        clock: monotonic seconds.
         now: Unix seconds.
     """
 
     live: SnapshotSource
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
-    _why: str | None = field(default=None, init=False)
-    """Why there are no GPUs; None: there are."""
-    _again_at: float = field(default=0.0, init=False)
-    _seen: bool = field(default=False, init=False)
+    _unavailable_reason: str | None = field(default=None, init=False)
+    """Why the GPUs cannot be read; None: they can."""
+    _retry_at: float = field(default=0.0, init=False)
+    _was_available: bool = field(default=False, init=False)
 
     def open(self) -> None:
-        """Open the live source, if it can be had.
+        """Open the live source, if it is available.
 
         Raises:
-            VramtopError: the GPUs were seen before, and are not to be had now.
+            VramtopError: the GPUs were available before, and are not now.
         """
         try:
             self.live.open()
         except CannotTellError as error:
-            if self._seen:
+            if self._was_available:
                 raise
-            self._why, self._again_at = error.message, self.clock() + RETRY_SECONDS
+            self._unavailable_reason, self._retry_at = error.message, self.clock() + RETRY_SECONDS
         else:
-            self._why, self._seen = None, True
+            self._unavailable_reason, self._was_available = None, True
 
     def read(self) -> Snapshot | None:
-        """The newest snapshot; without GPUs the live source is tried again now and then.
+        """Return the latest snapshot; without GPUs, the live source is tried again every ``RETRY_SECONDS``.
 
         Raises:
-            VramtopError: of the live source.
+            VramtopError: the live source has failed.
         """
-        if self._why is not None and self.clock() >= self._again_at:
+        if self._unavailable_reason is not None and self.clock() >= self._retry_at:
             self.live.close()
             self.open()
-        if self._why is None:
+        if self._unavailable_reason is None:
             return self.live.read()
-        fault = Fault(field=None, code=NO_DRIVER, message=self._why)
+        fault = Fault(field=None, code=NO_DRIVER, message=self._unavailable_reason)
         return Snapshot(time=self.now(), source=Source(kind="nvml", host=os.uname().nodename), gpus=(), faults=(fault,))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Recordings: snapshots as JSON lines under gzip, the first line saying what the file is.
+"""Recordings: snapshots as JSON lines in a gzip file.
 
-``{"vramtop_recording": 1, "source": {...}, "time": ...}``, then one ``Snapshot`` a line. Every line is flushed, so that
-a recorder that was killed leaves all but its last moment.
+The first line is ``{"vramtop_recording": 1, "source": {...}, "time": ...}``; each further line is a ``Snapshot``. Every
+line is flushed, so that a recorder that is killed loses only its last snapshot.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ from .sanitize import sanitize_snapshot
 
 VERSION = 1
 TRUNCATED_CODE = "RECORDING_CUT"
-"""Code of the fault that the last snapshot of a cut or damaged recording carries."""
+"""Fault code in the last snapshot of a truncated or damaged recording."""
 
-_CHUNK = 2**16
-_UNPACKED = 2**20
-_LONGEST_LINE = 2**23
-"""Bytes of one snapshot; more is no snapshot (500 processes take a few hundred thousand)."""
+_CHUNK_BYTES = 2**16
+_MAX_UNPACKED_BYTES = 2**20
+_MAX_LINE_BYTES = 2**23
+"""Longer lines are no snapshots (500 processes take a few hundred thousand bytes)."""
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises where a line is no snapshot."""
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Exceptions of msgspec for a line that is no snapshot."""
 
 
 class _Header(msgspec.Struct):
@@ -41,14 +41,14 @@ class _Header(msgspec.Struct):
 
 
 class RecordingWriter:
-    """Writes snapshots to a new file, which exists from the start.
+    """Writes snapshots to a new file, which is created at once.
 
     Args:
         path: the file.
-        overwrite: replace what is there.
+        overwrite: replace an existing file.
 
     Raises:
-        InputError: the file exists, or cannot be made.
+        InputError: the file exists, or cannot be created.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -68,7 +68,7 @@ class RecordingWriter:
         """Add one snapshot.
 
         Raises:
-            VramtopError: the file cannot be written any more (a full disk).
+            VramtopError: the file can no longer be written (disk full).
         """
         lines: list[Any] = [snapshot]
         if not self._written:
@@ -76,7 +76,7 @@ class RecordingWriter:
         try:
             for line in lines:
                 self._gzip.write(self._encoder.encode(line) + b"\n")
-            self._gzip.flush()  # Z_SYNC_FLUSH: what was written so far can be read
+            self._gzip.flush()  # Z_SYNC_FLUSH: everything written so far can be read
         except OSError as error:
             self._failed = True
             kept = f"the {self._written} snapshots before can be played" if self._written else "nothing was written"
@@ -87,7 +87,7 @@ class RecordingWriter:
         """Finish the file.
 
         Raises:
-            VramtopError: its end cannot be written.
+            VramtopError: the end of the file cannot be written.
         """
         try:
             try:
@@ -95,7 +95,7 @@ class RecordingWriter:
             finally:
                 self._file.close()
         except OSError as error:
-            if self._failed:  # and has been said
+            if self._failed:  # already reported by write()
                 return
             raise VramtopError(f"{self._path}: the recording's end cannot be written: {error.strerror}") from None
 
@@ -109,38 +109,38 @@ class RecordingWriter:
 
 
 def read_recording(path: Path) -> Iterator[Snapshot]:
-    """The snapshots of a recording, in order.
+    """Yield the snapshots of a recording, in order.
 
-    A recording that was cut off or damaged is read up to there; the last whole snapshot then carries a machine-wide
-    fault with the code ``TRUNCATED_CODE`` that says so.
+    A truncated or damaged recording is read as far as possible; its last whole snapshot then carries a machine-wide
+    fault with the code ``TRUNCATED_CODE``.
 
     Raises:
-        InputError: the file cannot be read, is no recording, is of a newer version, or holds no whole snapshot.
+        InputError: the file cannot be read, is no recording, has a newer version, or contains no whole snapshot.
     """
     lines = _lines(path)
     _check_header(path, next(lines, None))
     vars(snapshots).update(ANNOTATION_NAMES)
     decoder = msgspec.json.Decoder(Snapshot)
     last: Snapshot | None = None
-    cut = False
+    truncated = False
     for line in lines:
         if line is None:
-            cut = True
+            truncated = True
             break
         try:
             snapshot = sanitize_snapshot(decoder.decode(line))
-        except _UNREADABLE:
-            cut = True
+        except _DECODE_ERRORS:
+            truncated = True
             break
         if last is not None:
             yield last
         last = snapshot
     if last is None:
         raise InputError(f"{path}: the recording holds no whole snapshot")
-    yield _say_cut(path, last) if cut else last
+    yield _with_truncation_fault(path, last) if truncated else last
 
 
-def _say_cut(path: Path, last: Snapshot) -> Snapshot:
+def _with_truncation_fault(path: Path, last: Snapshot) -> Snapshot:
     message = f"the recording {path.name} is cut off or damaged here, and ends before its recorder meant it to"
     return replace(last, faults=(*last.faults, Fault(field=None, code=TRUNCATED_CODE, message=message)))
 
@@ -148,11 +148,11 @@ def _say_cut(path: Path, last: Snapshot) -> Snapshot:
 def _check_header(path: Path, line: bytes | None) -> None:
     if line is None and not path.stat().st_size:
         raise InputError(f"{path}: the file is empty; a recording is made with 'vramtop record FILE'")
-    foreign = f"{path}: not a vramtop recording; one is made with 'vramtop record FILE'"
+    no_recording = f"{path}: not a vramtop recording; one is made with 'vramtop record FILE'"
     try:
         version = msgspec.json.decode(line or b"", type=_Header).vramtop_recording
-    except _UNREADABLE:
-        raise InputError(foreign) from None
+    except _DECODE_ERRORS:
+        raise InputError(no_recording) from None
     if version > VERSION:
         raise InputError(
             f"{path}: written by a newer vramtop (recording version {version}, this one reads up to {VERSION}); "
@@ -161,17 +161,17 @@ def _check_header(path: Path, line: bytes | None) -> None:
 
 
 def _lines(path: Path) -> Iterator[bytes | None]:
-    """The whole lines of a gzip file; a last None when it does not end where its writer ended it."""
+    """Yield the whole lines of a gzip file, and None at the end if it is truncated or damaged."""
     rest = b""
     try:
         with open_file(path) as file:
-            for piece in _pieces(file):
+            for piece in _decompress(file):
                 if piece is None:
                     yield None
                     return
                 *whole, rest = (rest + piece).split(b"\n")
                 yield from whole
-                if len(rest) > _LONGEST_LINE:
+                if len(rest) > _MAX_LINE_BYTES:
                     yield None
                     return
     except OSError as error:
@@ -180,19 +180,19 @@ def _lines(path: Path) -> Iterator[bytes | None]:
         yield None
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes | None]:
-    """What is packed in a gzip file; a last None when it is cut or damaged.
+def _decompress(file: BinaryIO) -> Iterator[bytes | None]:
+    """Yield the decompressed content of a gzip file, and None at the end if it is truncated or damaged.
 
-    The gzip module is not used for this: where a file is cut, it may keep back lines that could still be read.
+    The gzip module is not used because it may withhold readable lines of a truncated file.
     """
     unpack = zlib.decompressobj(wbits=31)  # gzip
-    while not unpack.eof and (packed := file.read(_CHUNK)):
+    while not unpack.eof and (packed := file.read(_CHUNK_BYTES)):
         while packed and not unpack.eof:
             before = unpack.copy()
             try:
-                yield unpack.decompress(packed, _UNPACKED)
+                yield unpack.decompress(packed, _MAX_UNPACKED_BYTES)
             except zlib.error:
-                yield _until_damage(before, packed)
+                yield _decompress_to_damage(before, packed)
                 yield None
                 return
             packed = unpack.unconsumed_tail
@@ -200,8 +200,8 @@ def _pieces(file: BinaryIO) -> Iterator[bytes | None]:
         yield None
 
 
-def _until_damage(unpack: Any, packed: bytes) -> bytes:
-    """What comes before the damage, which zlib keeps back when it is given all at once."""
+def _decompress_to_damage(unpack: Any, packed: bytes) -> bytes:
+    """Decompress byte by byte up to the damage; zlib returns nothing if it is given all bytes at once."""
     found = bytearray()
     with contextlib.suppress(zlib.error):
         for at in range(len(packed)):

@@ -1,4 +1,4 @@
-"""Reads a source at a steady pace, on one thread of its own that nobody else has to wait for."""
+"""Sampler: reads a source at a steady interval on its own thread."""
 
 import threading
 import time
@@ -10,24 +10,24 @@ from ..snapshot.snapshot import Snapshot
 from .source import EndOfRecording, SnapshotSource
 
 RETRY_SECONDS = 5.0
-"""A source that cannot be opened, or has failed, is tried again after this: a driver may appear."""
+"""Waiting time before a source that has failed is opened again: a driver may appear."""
 MIN_INTERVAL_SECONDS = 0.05
-"""Whatever is asked for: a thread without sleep would take a whole core."""
+"""Lower limit of the interval: a thread that never sleeps would use a whole core."""
 
 
 class Sampler:
     """One daemon thread that opens, reads and closes a source.
 
-    Both callbacks run on that thread and must return at once (post a message). After ``stop`` neither is called again.
+    Both callbacks run on that thread and must return quickly (post a message). After ``stop`` neither is called again.
 
     Args:
-        source: what to read; nobody else may use it.
+        source: to read; nothing else may use it.
         interval: seconds between the starts of two readings.
-        on_snapshot: gets every snapshot.
-        on_error: gets the reason when the source cannot be opened or has failed, and ``EndOfRecording``, after which
-            the thread ends.
-        retry_seconds: how long to wait before a failed source is opened again; None: the thread ends instead.
-        clock: seconds that never run backwards.
+        on_snapshot: called with every snapshot.
+        on_error: called with the error of a source that has failed, and with ``EndOfRecording``, after which the
+            thread ends.
+        retry_seconds: waiting time before a failed source is opened again; None: the thread ends instead.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Sampler:
         """Cleared while paused."""
         self._running.set()
         self._changed = threading.Event()
-        """Set by every control, so that the thread wakes up and looks."""
+        """Set by every control method to wake up the thread."""
         self._thread = threading.Thread(target=self._run, name="vramtop-sampler", daemon=True)
 
     @property
@@ -61,21 +61,21 @@ class Sampler:
 
     @property
     def paused(self) -> bool:
-        """Whether readings are suspended."""
+        """True if no readings are taken."""
         return not self._running.is_set()
 
     def start(self) -> None:
-        """Begin; the first reading follows at once."""
+        """Start the thread; it reads at once."""
         self._thread.start()
 
     def stop(self, timeout: float = 0.3) -> bool:
-        """End the thread. The source is closed on it, never while one of its calls is under way.
+        """End the thread, which closes the source after its current call.
 
         Args:
-            timeout: seconds to wait for it; a driver's call may hang for much longer.
+            timeout: seconds to wait for the thread; a driver call may hang for much longer.
 
         Returns:
-            Whether it has ended. When not, the thread is left alone: it dies with the program.
+            True if the thread has ended; otherwise it ends with the program at the latest.
         """
         self._stopping.set()
         self._changed.set()
@@ -85,17 +85,17 @@ class Sampler:
         return not self._thread.is_alive()
 
     def pause(self) -> None:
-        """Take no readings until ``resume``."""
+        """Suspend readings until ``resume``."""
         self._running.clear()
         self._changed.set()
 
     def resume(self) -> None:
-        """Go on after ``pause``, with a reading at once."""
+        """Continue after ``pause``, with a reading at once."""
         self._running.set()
         self._changed.set()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace; it counts from the last reading."""
+        """Change the interval, counted from the last reading."""
         self._interval = max(seconds, MIN_INTERVAL_SECONDS)
         self._changed.set()
 
@@ -116,7 +116,7 @@ class Sampler:
             self._wait(self._clock(), lambda: self._retry_seconds or 0.0)
 
     def _sample(self) -> None:
-        """Read until told to stop, or until the source fails."""
+        """Read until ``stop``, or until the source fails."""
         due = self._clock()
         while not self._stopping.is_set():
             snapshot = self._source.read()
@@ -125,9 +125,9 @@ class Sampler:
             due = self._wait(due, lambda: self._interval)
 
     def _wait(self, since: float, seconds: Callable[[], float]) -> float:
-        """Sleep until ``seconds`` after ``since``, and while paused; returns when the next reading was due.
+        """Sleep until ``seconds`` after ``since``, and while paused; returns the time at which the reading was due.
 
-        A reading that took longer than the interval makes the next ones fall out, not come in a burst.
+        After a reading that took longer than the interval, the missed ones are skipped, not made up for.
         """
         while not self._stopping.is_set():
             if self.paused:

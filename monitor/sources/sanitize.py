@@ -1,4 +1,4 @@
-"""What a recording may ask of the dashboard that plays it: it comes from anybody."""
+"""Removes unsafe jobs from the snapshots of a recording, which may come from an untrusted source."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -10,25 +10,25 @@ from vramtop.estimator.job.job_file import names_user_code
 
 from ..snapshot.snapshot import Snapshot
 
-_MOST_PROCESSES = 20_000
+_MAX_PROCESSES = 20_000
 
 
 def sanitize_snapshot(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without jobs that have code run: an estimate of them would import what the recording names.
+    """Return the snapshot without jobs that run custom code: estimating them would import modules that it names.
 
     Raises:
-        msgspec.ValidationError: it has more processes than machines run, or figures that no driver can say.
+        msgspec.ValidationError: it has more processes than a machine runs, or figures that no driver reports.
     """
     if any(figure >= 2**64 for figure in _figures(snapshot)):
         raise msgspec.ValidationError("more than 64 bits")
     if any(0 in (gpu.total_bytes, *(device.total_bytes for device in gpu.mig or ())) for gpu in snapshot.gpus):
         raise msgspec.ValidationError("a GPU without memory")
-    if sum(len(gpu.processes or ()) for gpu in snapshot.gpus) > _MOST_PROCESSES:
-        raise msgspec.ValidationError(f"more than {_MOST_PROCESSES:,} processes")
+    if sum(len(gpu.processes or ()) for gpu in snapshot.gpus) > _MAX_PROCESSES:
+        raise msgspec.ValidationError(f"more than {_MAX_PROCESSES:,} processes")
     if not snapshot.watched and not snapshot.pending:
         return snapshot
-    watched = tuple(replace(each, job=job) for each in snapshot.watched for job in _harmless((each.job,)))
-    return replace(snapshot, watched=watched, pending=tuple(_harmless(snapshot.pending)))
+    watched = tuple(replace(each, job=job) for each in snapshot.watched for job in _without_code((each.job,)))
+    return replace(snapshot, watched=watched, pending=tuple(_without_code(snapshot.pending)))
 
 
 def _figures(snapshot: Snapshot) -> Iterator[int]:
@@ -41,7 +41,7 @@ def _figures(snapshot: Snapshot) -> Iterator[int]:
         yield from (size for size in sizes if size is not None)
 
 
-def _harmless(jobs: Iterable[Job]) -> Iterable[Job]:
+def _without_code(jobs: Iterable[Job]) -> Iterable[Job]:
     for job in jobs:
         if names_user_code(job.model.id) and job.model.config is None:
             continue

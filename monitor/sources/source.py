@@ -1,4 +1,4 @@
-"""What a source of snapshots must do: NVML, a recording, or anything else that knows what GPUs hold."""
+"""Interface of a source of snapshots: NVML, a recording, or any other."""
 
 from typing import Protocol
 
@@ -8,28 +8,28 @@ from ..snapshot.snapshot import Snapshot
 
 
 class EndOfRecording(VramtopError):  # noqa: N818 - an end, not an error
-    """A recording has been played to its end; nothing more will come."""
+    """A recording has been played to its end."""
 
     title = "The recording has ended"
 
 
 class SnapshotSource(Protocol):
-    """Somewhere snapshots come from. All three methods are called on one and the same thread."""
+    """A source of snapshots. All three methods are called on the same thread."""
 
     def open(self) -> None:
-        """Get ready to read; may be called again after ``close``.
+        """Prepare for reading; may be called again after ``close``.
 
         Raises:
-            VramtopError: the source is not to be had, and why.
+            VramtopError: the source is unavailable; the message states why.
         """
 
     def read(self) -> Snapshot | None:
-        """The machine as it is now; None: nothing new since the last call (a recording between two snapshots).
+        """Return the latest snapshot; None if there is none since the last call (a recording between two snapshots).
 
         Raises:
-            EndOfRecording: nothing more will come.
+            EndOfRecording: there are no more snapshots.
             VramtopError: the source as a whole has failed; it may be opened again.
         """
 
     def close(self) -> None:
-        """Give everything back; harmless when not open."""
+        """Release all resources; does nothing if the source is not open."""

@@ -1,4 +1,4 @@
-"""The jobs that wait, kept between runs in the user's data folder, in their order."""
+"""Pending jobs, kept between runs in the user's data folder, in their order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 
-from .user_file import UserFile, change_later, data_file
+from .user_file import UserFile, change_in_background, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 _Jobs = list[dict[str, Any]]
 _VERSION = 1
-_MOST = 200
+_MAX_JOBS = 200
 
 
 @dataclass(slots=True)
 class PendingJobs:
-    """The file of jobs that wait. Changes are written on a thread of their own: a disk may hang.
+    """The file of pending jobs. Changes are written on their own thread, as a disk may hang.
 
     Args:
-        path: of the file; None: where the user's data belongs (``$XDG_DATA_HOME/vramtop/pending.json``).
-        say: told in a sentence when something could not be kept, or was set aside; on any thread.
+        path: of the file; None: ``pending.json`` in the user's data folder.
+        notify: called on any thread with a sentence if the file could not be read or written, or was damaged.
     """
 
     path: Path | None = None
-    say: Callable[[str], None] = lambda _: None
+    notify: Callable[[str], None] = lambda _: None
 
     def load(self) -> tuple[Job, ...]:
-        """Those that were kept; what cannot be read any more is said, and stays in the file."""
+        """Return the jobs in the file; entries that are no longer valid are reported, and stay in the file."""
         try:
             kept = self._file.read()
         except CannotTellError as error:
-            self.say(error.message)
+            self.notify(error.message)
             return ()
         if not kept:
             return ()
@@ -46,32 +46,32 @@ class PendingJobs:
         jobs = []
         for entry in kept:
             try:
-                jobs.append(job_from_mapping(entry, where=f"{self._file.path}, a job that waits"))
+                jobs.append(job_from_mapping(entry, where=f"{self._file.path}, a pending job"))
             except InputError as error:
-                self.say(error.message)
+                self.notify(error.message)
         return tuple(jobs)
 
-    def keep(self, job: Job) -> None:
-        """Add a job at the end, unless it is there."""
-        entry = _plain(job)
-        self._change(lambda jobs: jobs if entry in jobs else [*jobs, entry][-_MOST:])
+    def add(self, job: Job) -> None:
+        """Add a job at the end, unless it is in the file."""
+        entry = _to_plain_data(job)
+        self._change(lambda jobs: jobs if entry in jobs else [*jobs, entry][-_MAX_JOBS:])
 
-    def drop(self, job: Job) -> None:
-        """Take a job out."""
-        entry = _plain(job)
+    def remove(self, job: Job) -> None:
+        """Remove a job."""
+        entry = _to_plain_data(job)
         self._change(lambda jobs: [each for each in jobs if each != entry])
 
     @property
     def _file(self) -> UserFile[_Jobs]:
         path = self.path or data_file("pending.json")
-        return UserFile(path, kind=_Jobs, empty=list, version=_VERSION, holds="the jobs that wait")
+        return UserFile(path, kind=_Jobs, empty=list, version=_VERSION, description="your pending jobs")
 
     def _change(self, change: Callable[[_Jobs], _Jobs]) -> None:
-        change_later(lambda: self._file, change, self.say, thread="keep pending jobs")
+        change_in_background(lambda: self._file, change, self.notify, thread="save pending jobs")
 
 
-def _plain(job: Job) -> dict[str, Any]:
-    """As it comes back from the file."""
+def _to_plain_data(job: Job) -> dict[str, Any]:
+    """Return a job as it is read back from the file."""
     import msgspec
 
     from vramtop.estimator.job.job_file import job_to_mapping

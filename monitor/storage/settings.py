@@ -1,4 +1,4 @@
-"""What the user has chosen about vramtop itself, kept between runs in the user's data folder."""
+"""The user's settings of vramtop itself, kept between runs in the user's data folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramtop.estimator.common.errors import CannotTellError
 
-from .user_file import UserFile, change_later, data_file
+from .user_file import UserFile, change_in_background, data_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,29 +20,31 @@ _THEME = "theme"
 
 @dataclass(slots=True)
 class Settings:
-    """The file of settings. Changes are written on a thread of their own: a disk may hang.
+    """The settings file. Changes are written on their own thread, as a disk may hang.
 
     Args:
-        path: of the file; None: where the user's data belongs (``$XDG_DATA_HOME/vramtop/settings.json``).
-        say: told in a sentence when something could not be kept, or was set aside; on any thread.
+        path: of the file; None: ``settings.json`` in the user's data folder.
+        notify: called on any thread with a sentence if the file could not be read or written, or was damaged.
     """
 
     path: Path | None = None
-    say: Callable[[str], None] = lambda _: None
+    notify: Callable[[str], None] = lambda _: None
 
     def theme(self) -> str | None:
-        """The name of the theme that was chosen last; None: none was, or it cannot be read, which is said."""
+        """Return the name of the last chosen theme; None if there is none, or it cannot be read."""
         try:
             return self._file.read().get(_THEME)
         except CannotTellError as error:
-            self.say(error.message)
+            self.notify(error.message)
             return None
 
-    def keep_theme(self, name: str) -> None:
-        """Remember a theme; what else is in the file stays."""
-        change_later(lambda: self._file, lambda values: {**values, _THEME: name}, self.say, thread="keep settings")
+    def save_theme(self, name: str) -> None:
+        """Save a theme; other settings in the file stay."""
+        change_in_background(
+            lambda: self._file, lambda values: {**values, _THEME: name}, self.notify, thread="save settings"
+        )
 
     @property
     def _file(self) -> UserFile[_Values]:
         path = self.path or data_file("settings.json")
-        return UserFile(path, kind=_Values, empty=dict, version=_VERSION, holds="your settings")
+        return UserFile(path, kind=_Values, empty=dict, version=_VERSION, description="your settings")

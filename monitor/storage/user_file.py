@@ -1,14 +1,12 @@
-"""A file in the user's data folder that outlives the program: private, written whole or not at all, never lost.
+"""A JSON file in the user's data folder: private, written whole or not at all, never lost.
 
-Several dashboards may change it at once; one that cannot be understood is set aside, never overwritten.
+Several dashboards may change it at once; a damaged file is renamed, never overwritten.
 """
 
-import contextlib
-import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,11 +17,12 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.paths import is_file
 from vramtop.estimator.common.untrusted_files import read_file
 
-_PATIENCE_SECONDS = 2.0
-"""How long another dashboard may hold the file: it takes milliseconds, unless its disk hangs."""
+from .file_lock import lock_file
 
-_MOST_BYTES = 2**23
-"""200 jobs, or 500 runs, are far less; what is more is not ours."""
+_LOCK_TIMEOUT_SECONDS = 2.0
+"""Another dashboard description the lock for milliseconds, unless its disk hangs."""
+_MAX_BYTES = 2**23
+"""200 jobs, or 500 runs, are far less; vramtop writes no larger file."""
 
 Content = TypeVar("Content")
 
@@ -34,23 +33,23 @@ class _Header:
 
 
 class _DamagedError(CannotTellError):
-    """The file is there, and cannot be understood."""
+    """The file exists, and its content is invalid."""
 
 
 def data_folder() -> Path:
-    """Where the user's data belongs; no full path where no home is known."""
+    """Return the folder for the user's data; a relative path if no home is known."""
     return Path(user_data_dir("vramtop"))
 
 
 def data_file(name: str) -> Path:
-    """A file of this name where the user's data belongs (``$XDG_DATA_HOME/vramtop``).
+    """Return the path of a file in the user's data folder (``$XDG_DATA_HOME/vramtop``).
 
     Raises:
-        CannotTellError: that is nowhere.
+        CannotTellError: no home is known.
     """
     folder = data_folder()
-    if not folder.is_absolute():  # no home is known (a container's user), or XDG_DATA_HOME is half a path
-        raise CannotTellError(f"{name} is kept nowhere: {folder} is no full path; set HOME or XDG_DATA_HOME.")
+    if not folder.is_absolute():  # no home is known (a container's user), or XDG_DATA_HOME is relative
+        raise CannotTellError(f"{name} is kept nowhere: {folder} is no absolute path; set HOME or XDG_DATA_HOME.")
     return folder / name
 
 
@@ -60,32 +59,32 @@ class UserFile(Generic[Content]):
 
     Args:
         path: of the file.
-        kind: what the content is, as msgspec knows types.
-        empty: makes the content of a file that is not there.
+        kind: type of the content, for msgspec.
+        empty: makes the content of a missing file.
         version: of the format.
-        holds: what is in it, for sentences: ``what you filled in``.
+        description: of the content, in sentences: ``what you filled in``.
     """
 
     path: Path
     kind: Any
     empty: Callable[[], Content]
     version: int
-    holds: str
+    description: str
 
     def read(self) -> Content:
-        """The content.
+        """Return the content.
 
         Raises:
             CannotTellError: the file cannot be read, is damaged, or was written by another version.
         """
         file = self._file
         try:
-            data = read_file(file, _MOST_BYTES)
+            data = read_file(file, _MAX_BYTES)
         except FileNotFoundError:
             return self.empty()
         except OSError as error:
             reason = error.strerror or str(error)
-            raise CannotTellError(f"{file}, with {self.holds}, cannot be read: {reason}.") from None
+            raise CannotTellError(f"{file}, with {self.description}, cannot be read: {reason}.") from None
         import msgspec  # not before there is a file
 
         try:
@@ -93,67 +92,77 @@ class UserFile(Generic[Content]):
                 content: Content = msgspec.convert(msgspec.json.decode(data)["content"], self.kind)
                 return content
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-            raise _DamagedError(f"{file}, with {self.holds}, is damaged.") from None
+            raise _DamagedError(f"{file}, with {self.description}, is damaged.") from None
         raise CannotTellError(f"{file} was written by another version of vramtop and is left as it is.")
 
     def change(self, change: Callable[[Content], Content]) -> str | None:
-        """Read, change and write it while nobody else does; returns a sentence where a damaged file was set aside.
+        """Read, change and write the file under a lock.
+
+        Args:
+            change: makes the new content from the old one.
+
+        Returns:
+            A sentence if a damaged file was renamed.
 
         Raises:
             CannotTellError: the file cannot be written.
         """
-        file, said = self._file, None
+        file, warning = self._file, None
         try:
             if os.path.lexists(file) and not is_file(file):
-                self.read()  # says what it is, before anything is put beside it
+                self.read()  # raises before a lock file is created beside it
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with _locked(file.with_suffix(".lock")):
+            lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                lock_file(lock, _LOCK_TIMEOUT_SECONDS)
                 try:
                     content = self.read()
                 except _DamagedError as error:
-                    said = f"{error.message} It was kept as {_set_aside(file).name}."
+                    warning = f"{error.message} It was kept as {_rename_damaged(file).name}."
                     content = self.empty()
                 _write(file, {"version": self.version, "content": change(content)})
+            finally:
+                os.close(lock)
         except OSError as error:
             reason = error.strerror or str(error)
-            before = f"{said} " if said else ""
-            raise CannotTellError(f"{before}{file}, with {self.holds}, cannot be written: {reason}.") from None
-        return said
+            before = f"{warning} " if warning else ""
+            raise CannotTellError(f"{before}{file}, with {self.description}, cannot be written: {reason}.") from None
+        return warning
 
     @property
     def _file(self) -> Path:
         return Path(os.path.realpath(self.path))
 
 
-def change_later(
+def change_in_background(
     file: Callable[[], UserFile[Content]],
     change: Callable[[Content], Content],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     thread: str,
 ) -> None:
-    """Change a file on a thread of its own: a disk may hang.
+    """Change a file on its own thread, as a disk may hang.
 
     Args:
-        file: gives the file; may raise CannotTellError.
-        change: as of ``UserFile.change``.
-        say: told in a sentence when it could not be written, or was set aside; on that thread.
-        thread: its name.
+        file: returns the file; may raise CannotTellError.
+        change: makes the new content from the old one.
+        notify: called on that thread with a sentence if the file could not be written, or was damaged and renamed.
+        thread: name of the thread.
     """
 
     def write() -> None:
         try:
-            said = file().change(change)
+            warning = file().change(change)
         except CannotTellError as error:
-            said = error.message
-        if said:
-            say(said)
+            warning = error.message
+        if warning:
+            notify(warning)
 
-    threading.Thread(target=write, name=thread).start()  # no daemon: quitting at once loses nothing
+    threading.Thread(target=write, name=thread).start()  # not a daemon: the program waits for it at exit
 
 
 def _write(file: Path, content: Any) -> None:
-    """The whole file or none of it."""
+    """Write the whole file or nothing, through a temporary file."""
     import tempfile
 
     import msgspec
@@ -169,28 +178,9 @@ def _write(file: Path, content: Any) -> None:
             raise
 
 
-def _set_aside(file: Path) -> Path:
-    """Rename a damaged file to a name that nothing has yet."""
+def _rename_damaged(file: Path) -> Path:
+    """Rename a damaged file to a new name."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (file.with_name(f"{file.name}.damaged-{stamp}{tail}") for tail in ("", *(f"-{n}" for n in range(1, 1000))))
     free = next(name for name in names if not name.exists())
     return file.rename(free)
-
-
-@contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Nobody else changes the file meanwhile."""
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        end = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.01)
-        yield
-    finally:
-        os.close(handle)

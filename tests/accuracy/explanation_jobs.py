@@ -196,5 +196,5 @@ def _of_spread(job: Job, budget: Budget) -> Iterator[Truth]:
     elif parallel.strategy in ("fsdp1", "fsdp2", "zero2", "zero3"):
         yield Truth(name="offload optimizer", changes={"parallel.cpu_offload": "optimizer"})
     if parallel.strategy == "ddp" and step is not None:
-        bucket = step.components.communication - nccl_bytes(job)
+        bucket = step.components.communication - nccl_bytes(job.parallel)
         yield Truth(name="bucket views", changes={}, allocated_bytes=-bucket)

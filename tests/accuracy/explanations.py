@@ -54,6 +54,8 @@ class Trial:
     """None: the job runs as it was read."""
     visible: bool
     """What is held lies outside of the budget's range, so that somebody would ask."""
+    observed: int
+    """Bytes."""
     found: tuple[Explanation, ...]
     seconds: float
 
@@ -108,6 +110,7 @@ def trials(setup: Setup) -> Iterator[Trial]:
                     place=place,
                     truth=truth,
                     visible=_visible(budget, observed, setup.measure),
+                    observed=observed,
                     found=found,
                     seconds=time.process_time() - begun,
                 )
@@ -197,8 +200,9 @@ def _print_confusions(done: Sequence[Trial]) -> None:
 def _print_misses(done: Sequence[Trial]) -> None:
     for t in done:
         if t.truth and t.visible and t.rank is None:
-            said = "; ".join(f"{each.name} {each.off_bytes / 2**30:+.1f}" for each in t.found) or _NAME_OF_NOTHING
-            print(f"job {t.place} ({JOBS[t.place].label}), {t.truth.name} {dict(t.truth.changes)}: {said}")
+            off = (f"{each.name} {(each.predicted_bytes - t.observed) / 2**30:+.1f}" for each in t.found)
+            found = "; ".join(off) or _NAME_OF_NOTHING
+            print(f"job {t.place} ({JOBS[t.place].label}), {t.truth.name} {dict(t.truth.changes)}: {found}")
 
 
 if __name__ == "__main__":

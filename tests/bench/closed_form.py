@@ -8,7 +8,7 @@ import time
 from itertools import combinations
 from typing import Any
 
-from vramtop.estimator.advice.training_changes import candidate_changes
+from vramtop.estimator.advice.change_table import candidate_changes
 from vramtop.estimator.estimation import quick_estimator
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job import Job

@@ -1,6 +1,8 @@
-"""Small models of many families, and a counter of every allocation that torch makes on fake tensors."""
+"""Budgets by the closed form, and one worker process that all tests of a run share."""
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
+from vramtop.estimator.trace.interpreters import choose_interpreter
+from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -21,6 +25,38 @@ LLAMA: dict[str, Any] = {
     "num_key_value_heads": 4,
     "tie_word_embeddings": False,
 }
+
+AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_worker() -> Iterator[None]:
+    """Let all estimates of the run use one worker process: each start costs some three seconds."""
+    keep_idle_workers(600)
+    yield
+    keep_idle_workers(0)
+    POOL.close()
+
+
+@pytest.fixture(scope="session")
+def ask_worker() -> AskWorker:
+    """Return the worker's answer to a request without ``id``; the same request is answered once per run."""
+    interpreter = choose_interpreter(sys.executable, {})
+    answers: dict[str, dict[str, Any]] = {}
+
+    def ask(message: dict[str, Any]) -> dict[str, Any]:
+        key = json.dumps(message, sort_keys=True)
+        if key not in answers:
+            answers[key] = POOL.request(interpreter, message, 120)
+        return answers[key]
+
+    return ask
+
+
+@pytest.fixture
+def share_user_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests with user code use the shared worker too; their modules need names that no other test uses."""
+    monkeypatch.setattr(POOL, "_is_shared", lambda _message: True)
 
 
 @pytest.fixture

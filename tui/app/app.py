@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import Budget
     from vramtop.estimator.estimation import QuickEstimator
     from vramtop.estimator.job.job import Job
-    from vramtop.monitor.attach.read_run import Attachment
+    from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
     from vramtop.monitor.snapshot.snapshot import ProcessKey, Snapshot

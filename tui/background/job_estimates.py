@@ -6,7 +6,7 @@ from typing import Protocol
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 
 from .latest_only_task import LatestOnlyTask
 

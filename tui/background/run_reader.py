@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Protocol
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 

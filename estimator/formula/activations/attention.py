@@ -1,104 +1,84 @@
-"""Bytes per token that attention saves for the backward pass, and which kernel decides it.
+"""Bytes per token that attention saves for the backward pass, by the kernel that runs it.
 
-Read off what torch autograd saves for each operation of transformers 5's blocks. Legend: h hidden size, a heads,
+Read from what torch autograd saves for each operation of transformers 5's blocks. Legend: h hidden size, a heads,
 s sequence.
 """
 
-from ...job.dtype_widths import Widths
-from ...job.job import Job
-from ...job.version_rules import saves_softmax_inputs
-from ...model.architecture import Architecture
 from . import litgpt
 from .layer_context import LayerContext
 
 
-def uses_math_attention(job: Job, arch: Architecture, widths: Widths) -> bool:
-    """Whether sdpa has no fused kernel to choose and keeps its probabilities: grouped heads in fp32.
-
-    torch's flash kernel takes 16-bit types only, and its memory-efficient one no grouped heads (sdp_utils.cpp).
-    """
-    return job.model.attention == "sdpa" and widths.compute == 4 and arch.kv_heads != arch.heads
-
-
-def uses_eager_attention(job: Job, arch: Architecture) -> bool:
-    """Attention keeps its probabilities: asked for, or the family has no other with sdpa."""
-    return job.model.attention == "eager" or (job.model.attention == "sdpa" and not arch.rules.supports_sdpa)
-
-
 def attention_per_token(context: LayerContext) -> float:
-    """What one attention saves, its own norms and the cast for its projection included."""
-    arch, widths, split = context.arch, context.widths, context.tensor_parallel
-    c = widths.compute
-    length = context.length
-    framework = context.job.training.framework
-    eager, masked = uses_eager_attention(context.job, arch), _masked_layer_share(context)
-    fused = framework != "litgpt" and not eager
-    grouped = arch.query_size + arch.key_size + arch.value_size
-    whole = arch.query_size + arch.heads * (arch.head_dim + arch.value_head_dim)  # keys and values of all heads
-    if eager and framework == "megatron":
-        # its fused softmax keeps c-byte probabilities; dropout keeps them again, and a mask
-        scores = arch.heads * length * (c + ((c + 1) if arch.attention_dropout else 0))
-        core: float = c * grouped + scores
-    elif framework == "litgpt" and not eager:
-        core = litgpt.attention_per_token(context.job, arch, widths, context.readers)
-    elif uses_math_attention(context.job, arch, widths):
-        core = c * (whole + arch.attention_output_size) + 4 * arch.heads * length
-    elif eager:
-        softmax = c if arch.rules.softmax_in_score_dtype and not widths.mixed else 4
-        # dropout keeps a mask, and what it gives is multiplied; else it is the probabilities, or their cast
-        kept = 1 + c if arch.attention_dropout else (c if c != softmax else 0)
-        tanh = c if arch.attention_softcap else 0
-        if arch.rules.attention_sinks:  # the softmax of scores and sinks, of which the scores' part is multiplied
-            softmax, kept = (4, c) if widths.autocast else (c, 0)  # the sinks are parameters, and not cast
-        given = (4 if widths.mixed else c) if saves_softmax_inputs(context.job) else 0
-        core = c * whole + arch.heads * length * (softmax + kept + tanh + given)
-    else:
-        copied = (
-            arch.rules.copies_attention_output and context.trains_weights and c != 4
-        )  # the kernel for fp32 lays it out as needed
-        core = c * grouped + 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
-        core += masked * c * (whole - grouped)
-    core += masked * c * length
-    if arch.rules.fused_qkv_views and fused and not uses_math_attention(context.job, arch, widths):
+    """Bytes that one attention saves, including its own norms and the cast for its projection."""
+    arch, c, split = context.arch, context.widths.compute, context.tensor_parallel
+    core = _kernel_per_token(context) + context.masked_layers * c * context.length
+    fused = not (context.framework.fused_qkv or context.eager_attention or context.math_attention)
+    if arch.rules.fused_qkv_views and fused:
         core += c * (arch.query_size + arch.key_size)
-    needing = context.readers.get("attention_out", (1, 1))[1]
-    if eager and (needing or context.trains_weights):
-        core += c * arch.attention_output_size
-    elif needing and not context.trains_weights and context.adapter_width != c and framework != "litgpt":
-        # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
-        core += (c if widths.autocast else context.adapter_width) * arch.attention_output_size
+    core += _projection_input_per_token(context)
     if arch.rules.gathers_attention and context.follows_plan:
         return core + _query_norms_per_token(context) + c * arch.attention_output_size / split
     return (core + _query_norms_per_token(context) + _latents_per_token(context)) / split
 
 
 def scores_per_token(context: LayerContext) -> float:
-    """Attention scores per token where they are written to memory; 0 with a fused kernel."""
-    written = uses_math_attention(context.job, context.arch, context.widths)
-    if not written and not uses_eager_attention(context.job, context.arch):
+    """Attention scores per token if they are written to memory; 0 with a fused kernel."""
+    if not context.math_attention and not context.eager_attention:
         return 0.0
     return context.arch.heads * context.length / context.tensor_parallel
 
 
 def relative_bias_per_token(context: LayerContext) -> float:
-    """What a block of T5 adds to its scores: a bias on every pair of positions, the same for all sequences."""
-    if not context.arch.relative_buckets or context.job.model.attention != "sdpa":
+    """Bytes of the bias that a block of T5 adds to its scores: one per pair of positions, shared by all sequences."""
+    if not context.arch.relative_buckets or not context.asks_sdpa:
         return 0.0
     pairs = context.arch.heads * context.length / context.tensor_parallel
-    return context.widths.residual * pairs / context.job.training.micro_batch
+    return context.widths.residual * pairs / context.micro_batch
 
 
-def _masked_layer_share(context: LayerContext) -> float:
-    """The share of layers in which sdpa is given a mask of every pair of positions, of which it saves a copy.
+def _kernel_per_token(context: LayerContext) -> float:
+    """Bytes that the kernel saves: queries, keys, values, its output, and scores or their log-sum-exp."""
+    arch, c = context.arch, context.widths.compute
+    grouped = arch.query_size + arch.key_size + arch.value_size
+    expanded = arch.query_size + arch.heads * (arch.head_dim + arch.value_head_dim)  # keys and values of all heads
+    if context.eager_attention and context.framework.fused_eager_softmax:
+        # Megatron's fused softmax keeps c-byte probabilities; dropout keeps them again, and a mask
+        return c * grouped + arch.heads * context.length * (c + ((c + 1) if arch.attention_dropout else 0))
+    if context.framework.fused_qkv and not context.eager_attention:
+        return litgpt.attention_per_token(context)
+    if context.math_attention:
+        return c * (expanded + arch.attention_output_size) + 4 * arch.heads * context.length
+    if context.eager_attention:
+        return c * expanded + _eager_scores_per_token(context)
+    # the kernel for fp32 lays its output out as needed
+    copied = arch.rules.copies_attention_output and context.trains_weights and c != 4
+    output = 4 * arch.heads + c * arch.attention_output_size * (2 if copied else 1)
+    return c * grouped + output + context.masked_layers * c * (expanded - grouped)
 
-    A window needs one once the sequence is longer (masking_utils); keys and values are then copied to all heads.
-    """
-    arch, job = context.arch, context.job
-    if job.training.framework != "transformers" or job.model.attention != "sdpa" or arch.sliding_window is None:
+
+def _eager_scores_per_token(context: LayerContext) -> float:
+    """Bytes of all that eager attention saves per pair of positions: softmax, dropout, cap and casts."""
+    arch, widths, c = context.arch, context.widths, context.widths.compute
+    softmax = c if arch.rules.softmax_in_score_dtype and not widths.mixed else 4
+    # dropout keeps a mask and the product's factor; otherwise that factor is the probabilities, or their cast
+    kept = 1 + c if arch.attention_dropout else (c if c != softmax else 0)
+    tanh = c if arch.attention_softcap else 0
+    if arch.rules.attention_sinks:  # the softmax covers scores and sinks; the scores' part is multiplied
+        softmax, kept = (4, c) if widths.autocast else (c, 0)  # the sinks are parameters, which autocast does not cast
+    softmax_input = (4 if widths.mixed else c) if context.versions.saves_softmax_inputs else 0
+    return arch.heads * context.length * (softmax + kept + tanh + softmax_input)
+
+
+def _projection_input_per_token(context: LayerContext) -> float:
+    """Bytes that the output projection's input adds, if the kernel has not saved it in the same dtype."""
+    needing = context.readers.get("attention_out", (1, 1))[1]
+    if context.eager_attention and (needing or context.trains_weights):
+        return context.widths.compute * context.arch.attention_output_size
+    width = context.adapter_width
+    if not needing or context.trains_weights or width == context.widths.compute or context.framework.fused_qkv:
         return 0.0
-    if job.training.sequence_length <= arch.sliding_window or uses_eager_attention(job, arch):
-        return 0.0
-    return arch.sliding_layers / arch.layers
+    # the adapter's own cast; autocast casts that back, and it is the copy cast back that is saved
+    return (context.widths.compute if context.widths.autocast else width) * context.arch.attention_output_size
 
 
 def _query_norms_per_token(context: LayerContext) -> float:
@@ -111,7 +91,7 @@ def _query_norms_per_token(context: LayerContext) -> float:
 
 
 def _latents_per_token(context: LayerContext) -> float:
-    """DeepSeek's compressed queries, keys and values: their norms and what the expanding layers read."""
+    """Bytes of DeepSeek's compressed queries, keys and values: their norms, and the expanding layers' inputs."""
     arch, c = context.arch, context.widths.compute
     ranks = (arch.q_lora_rank or 0) + (arch.kv_lora_rank or 0)
     return ranks * (4 + (2 * c if context.trains_weights else 0))

@@ -1,10 +1,16 @@
-"""Quantities that the per-token activation formulas share: architecture, dtype widths, readers of each input."""
+"""The quantities that the per-token activation formulas share, resolved once from a job.
 
+Legend: h hidden size, f MLP size, a heads, s sequence.
+"""
+
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ...job.dtype_widths import Widths
-from ...job.job import Job
+from ...job.frameworks import Framework
+from ...job.resolved_job import ResolvedJob
+from ...job.version_rules import VersionRules
 from ...model.architecture import Architecture
 from ...model.rank_share import Stage
 from .linear_inputs import LinearInput, linear_input_of
@@ -15,40 +21,61 @@ class LayerContext:
     """One block of one pipeline stage, as the per-token formulas see it."""
 
     arch: Architecture
-    job: Job
+    framework: Framework
+    versions: VersionRules
     widths: Widths
-    readers: dict[LinearInput, tuple[int, int]]
-    """Per input: linear layers of a block that read it, and how many of them need it for a weight gradient."""
+
+    # --- the micro-batch
+    micro_batch: int
+    """Sequences."""
+    length: int
+    """Tokens of one sequence on the rank."""
+    recomputes: bool
+    """Activation checkpointing is full or selective."""
+
+    # --- attention
+    asks_sdpa: bool
+    """The job asks for sdpa, whichever kernel that finds."""
+    eager_attention: bool
+    """Attention writes its scores and keeps its probabilities: requested, or the family has no sdpa."""
+    math_attention: bool
+    """sdpa finds no fused kernel and keeps its probabilities."""
+    masked_layers: float
+    """Share of layers whose sdpa is given a mask of every pair of positions, of which it saves a copy."""
+
+    # --- parallelism
     tensor_parallel: int
     """Ranks over which blocks are split."""
+    residual_ranks: int
+    """Ranks over which sequence parallelism splits the residual stream."""
+    context_parallel: int
+    """Ranks over which each sequence is split."""
+
+    # --- adapters
+    lora_rank: int | None
+    """Rank of the adapters; None: the model's own weights are trained."""
+    lora_targets: Collection[str]
+    """Names of the adapted linear layers, or ``all-linear``; empty without adapters."""
+    readers: dict[LinearInput, tuple[int, int]]
+    """Per input: linear layers of a block that read it, and how many of them need it for a weight gradient."""
     adapted_expert_elements: int
     """Elements of one layer's experts, if they have adapters: peft adds A B to them before they multiply."""
 
     @property
     def trains_weights(self) -> bool:
         """True if the model's own weights are trained, not adapters."""
-        return self.job.lora is None
+        return self.lora_rank is None
 
     @property
-    def recomputes(self) -> bool:
-        """True if activation checkpointing is full or selective."""
-        return self.job.training.activation_checkpointing != "none"
-
-    @property
-    def length(self) -> int:
-        """Tokens of one sequence on the rank."""
-        return -(-self.job.training.sequence_length // self.job.parallel.context)
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on the rank."""
+        return self.micro_batch * self.length
 
     @property
     def widest_mlp(self) -> int:
         """MLP elements per token in the widest layer: the dense MLP, or all experts that process a token."""
         arch = self.arch
         return max(arch.mlp_size, arch.experts_per_token * arch.expert_mlp_size + arch.shared_mlp_size)
-
-    @property
-    def residual_ranks(self) -> int:
-        """Ranks over which sequence parallelism splits the residual stream."""
-        return self.tensor_parallel if self.job.parallel.sequence_parallel else 1
 
     @property
     def adapter_width(self) -> int:
@@ -68,24 +95,61 @@ class LayerContext:
     @property
     def follows_plan(self) -> bool:
         """True if tensor parallelism follows the plan in a transformers model."""
-        return self.tensor_parallel > 1 and self.job.training.framework == "transformers"
+        return self.tensor_parallel > 1 and self.framework.tensor_parallel_plan
 
 
-def layer_context(job: Job, arch: Architecture, stage: Stage, widths: Widths) -> LayerContext:
+def layer_context(job: ResolvedJob, arch: Architecture, stage: Stage) -> LayerContext:
     """Return the context of the blocks on one stage."""
+    parallel, lora = job.parallel, job.lora
+    eager = uses_eager_attention(job.model.attention, arch)
     return LayerContext(
         arch=arch,
-        job=job,
-        widths=widths,
-        readers=_readers(stage, trains_weights=job.lora is None),
-        tensor_parallel=job.parallel.tensor,
+        framework=job.framework,
+        versions=job.versions,
+        widths=job.widths,
+        micro_batch=job.training.micro_batch,
+        length=job.local_length,
+        recomputes=job.recomputes,
+        asks_sdpa=job.model.attention == "sdpa",
+        eager_attention=eager,
+        math_attention=_uses_math_attention(job.model.attention, arch, job.widths),
+        masked_layers=_masked_layers(job, arch) if not eager else 0.0,
+        tensor_parallel=parallel.tensor,
+        residual_ranks=parallel.tensor if parallel.sequence_parallel else 1,
+        context_parallel=parallel.context,
+        lora_rank=lora.rank if lora else None,
+        lora_targets=lora.targets if lora else (),
+        readers=_readers(stage, trains_weights=lora is None),
         adapted_expert_elements=_adapted_expert_elements(stage),
     )
 
 
-def tokens_per_rank(job: Job) -> int:
-    """Tokens of one micro-batch on one rank: context parallelism splits the sequence."""
-    return job.training.micro_batch * -(-job.training.sequence_length // job.parallel.context)
+def uses_eager_attention(attention: str, arch: Architecture) -> bool:
+    """Return True if attention keeps its probabilities: requested, or the family has no sdpa.
+
+    Args:
+        attention: the job's ``model.attention``.
+        arch: the model's architecture.
+    """
+    return attention == "eager" or (attention == "sdpa" and not arch.rules.supports_sdpa)
+
+
+def _uses_math_attention(attention: str, arch: Architecture, widths: Widths) -> bool:
+    """Return True if sdpa has no fused kernel: grouped heads in fp32.
+
+    torch's flash kernel takes 16-bit types only, and its memory-efficient one no grouped heads (sdp_utils.cpp).
+    """
+    return attention == "sdpa" and widths.compute == 4 and arch.kv_heads != arch.heads
+
+
+def _masked_layers(job: ResolvedJob, arch: Architecture) -> float:
+    """Share of layers in which sdpa is given a mask of every pair of positions.
+
+    A window needs one once the sequence is longer (masking_utils); keys and values are then copied to all heads.
+    """
+    if not job.framework.masks_sliding_window or job.model.attention != "sdpa" or arch.sliding_window is None:
+        return 0.0
+    return arch.sliding_layers / arch.layers if job.training.sequence_length > arch.sliding_window else 0.0
 
 
 @lru_cache(maxsize=256)

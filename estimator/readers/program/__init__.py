@@ -1,5 +1,5 @@
-"""The program that is launched: launchers, ranks, accelerate and DeepSpeed settings, the script, and its run logs.
+"""The program that runs: launchers, the script's source, environment, rank count and the run's own logs.
 
-Lives here: what is true of any training program, whichever library trains.
-Callers: ``trainer``, ``tools``, and the two entry points of ``readers``.
+Lives here: what can be read before it is known which tool trains.
+Callers: ``trainer``, ``tools``, the two entry points of ``readers``; preflight and ``monitor.host`` for launch lines.
 """

@@ -1,4 +1,4 @@
-"""A training program as it is started, and all that is known of where it runs: what every reader starts from."""
+"""A training program as it is started, with everything known about where it runs: the input of every reader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,26 +12,26 @@ from .launchers import Launch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What is to be read."""
+    """A training program to read."""
 
     launch: Launch
-    """Of the program itself; of a worker, its own command line."""
+    """The program's own command line; for a worker, the worker's."""
     launcher: Launch
-    """Of the launcher that started it, whose own flags a worker does not have; else the same as ``launch``."""
+    """The command line of the launcher that started it, whose flags a worker lacks; otherwise equal to ``launch``."""
     environ: Mapping[str, str]
     filesystem: FilesystemView
-    """Where the program's paths lead."""
+    """The file system in which the program's paths are resolved."""
     versions: Mapping[str, str]
-    """Installed versions by distribution, as far as they are known."""
+    """Installed versions by distribution, where known."""
     findings: FindingCollector
-    """Where findings are put."""
+    """Collects what is read."""
     reported: SettingsLayer = field(default_factory=dict)
-    """What the running program says of itself, by transformers' names."""
+    """Settings that the running program reports itself, by transformers' names."""
     pid: int | None = None
-    """Of the running program, as it knows itself (in its own pid namespace); None: it does not run."""
+    """The running program's pid in its own pid namespace; None: it is not running."""
     started_at: float | None = None
-    """When it started, in Unix seconds; None: it does not run, and has written nothing."""
+    """When it started, in Unix seconds; None: it is not running and has written no files."""
     self_started_ranks: int | None = None
-    """Ranks that it has started itself, without a launcher; None: it has not, or nobody knows."""
+    """Ranks that it started itself, without a launcher; None: it started none, or the number is unknown."""
     config_file: Path | None = None
     """A configuration file that was given by itself, without a launch line."""

@@ -1,6 +1,6 @@
-"""What a running program has written down of its settings: TensorBoard's event file, wandb's log, tools' own files.
+"""Settings that a running program has written down: TensorBoard's event file, wandb's log, tools' own files.
 
-Only files written since the program started count, and where a file names its process, only this one's. They are
+Only files written since the program started count, and where a file names its process, only this program's. They are
 read as text: nothing is unpickled, imported or executed.
 """
 
@@ -19,14 +19,14 @@ from ..source.data_files import read_table
 from ..source.settings import LayeredSettings, Setting
 from .program import Program
 
-_LIMIT_BYTES = 8 << 20
-_DEPTH = 4
-_MOST_ENTRIES = 4000
-"""A search below a working folder ends after so many: it may hold a data set."""
-_FIRST_ARGUMENT = "output_dir"
-"""Of TrainingArguments; transformers gives wandb the model's config first, then these (its integration_utils.py)."""
-_SLACK_SECONDS = 2.0
-"""A file system's clock may be this much behind."""
+_MAX_FILE_BYTES = 8 << 20
+_MAX_SEARCH_DEPTH = 4
+_MAX_ENTRIES = 4000
+"""Directory entries searched below a working folder, which may hold a data set."""
+_FIRST_TRAINING_ARGUMENT = "output_dir"
+"""transformers gives wandb the model's config first, then TrainingArguments (its ``integration_utils.py``)."""
+_CLOCK_SLACK_SECONDS = 2.0
+"""A file system's clock may be this far behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class LoggedSettings:
     source: str
 
     def layer(self) -> dict[str, Setting]:
-        """By the names they were written under."""
+        """Return the settings by the names they were written under."""
         return {
             name: Setting(value=value, origin=f"{self.source}: {name}")
             for name, value in self.table.items()
@@ -46,33 +46,48 @@ class LoggedSettings:
 
 
 def logged_trainer_settings(program: Program, settings: LayeredSettings) -> dict[str, Setting]:
-    """What transformers' Trainer told TensorBoard or wandb of its arguments and of the model; empty before it did."""
+    """Return the arguments and the model that transformers' Trainer wrote to TensorBoard or wandb, if it has."""
     if program.started_at is None:
         return {}
     layer: dict[str, Setting] = {}
-    for written in (*_tensorboard(program, settings), *_wandb(program)):
-        for name, setting in written.layer().items():
+    for logged in (*_tensorboard(program, settings), *_wandb(program)):
+        for name, setting in logged.layer().items():
             layer.setdefault(name, setting)
     return layer
 
 
 def latest_file(program: Program, folder: str, *patterns: str) -> Path | None:
-    """The newest of a run's own files in a folder that the program names, written since it started."""
+    """Return the latest of a run's own files in a folder that the program names, written since it started."""
     if program.started_at is None:
         return None
-    found = [path for pattern in patterns for path in _since(program, program.filesystem.resolve(folder), pattern)]
+    folder_path = program.filesystem.resolve(folder)
+    found = [path for pattern in patterns for path in _written_since_start(program, folder_path, pattern)]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
+def table_in_log(path: Path, mark: str) -> dict[str, Any] | None:
+    """Return the JSON object that follows a mark in a log; None if there is none yet."""
+    return _json_after(_read_start(path), mark.encode())
+
+
+def table_in_file(path: Path) -> dict[str, Any] | None:
+    """Return the table in a file that the run wrote; None if the file is not complete yet."""
+    try:
+        return read_table(path) if os.access(path, os.R_OK) else None
+    except InputError:
+        return None
+
+
 def _tensorboard(program: Program, settings: LayeredSettings) -> Iterator[LoggedSettings]:
-    """The event file's name ends in the process's pid, as the process itself knows it."""
+    """Read the event file, whose name contains the pid that the process has in its own namespace."""
     output = settings.find("logging_dir", "output_dir")
     folder = program.environ.get("TENSORBOARD_LOGGING_DIR") or (str(output.value) if output is not None else None)
     if program.pid is None:
         return
     name = f"events.out.tfevents.*.{program.pid}.*"
-    for path in _found_below(program, program.filesystem.resolve(folder) if folder else program.filesystem.cwd, name):
-        data = _bytes(path)
+    top = program.filesystem.resolve(folder) if folder else program.filesystem.cwd
+    for path in _find_below(program, top, name):
+        data = _read_start(path)
         arguments = _json_after(data, b"args/text_summary")
         if arguments is not None:
             yield LoggedSettings(table=arguments, source=f"TensorBoard's {path.name}, args")
@@ -82,61 +97,25 @@ def _tensorboard(program: Program, settings: LayeredSettings) -> Iterator[Logged
             yield LoggedSettings(table=table, source=f"TensorBoard's {path.name}, model_config")
 
 
-def _found_below(program: Program, top: Path, name: str) -> list[Path]:
-    """A run's files below a folder: ``runs/DATE_HOST`` in its output folder, which the script alone may know.
-
-    The folder is one that the program names: it may be as large as a disk.
-    """
-    found: list[Path] = []
-    folders, seen = [(top, 0)], 0
-    while folders and seen < _MOST_ENTRIES:
-        folder, depth = folders.pop(0)
-        found += _since(program, folder, name)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    seen += 1
-                    if depth < _DEPTH and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                        folders.append((Path(entry.path), depth + 1))
-                    if seen >= _MOST_ENTRIES:
-                        break
-        except OSError:
-            continue
-    return found
-
-
-def _json_after(data: bytes, tag: bytes) -> dict[str, Any] | None:
-    """The JSON object that follows a tag in the event file."""
-    at = data.find(tag)
-    begin = data.find(b"{", at) if at >= 0 else -1
-    if begin < 0:
-        return None
-    try:
-        value, _ = json.JSONDecoder().raw_decode(data[begin:].decode("utf-8", errors="replace"))
-    except (ValueError, RecursionError):  # not yet written to its end
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _wandb(program: Program) -> Iterator[LoggedSettings]:
-    """``config_cb`` lines of wandb's own log, which name the pid: a Python literal with all that was told to it."""
+    """Read the ``config_cb`` lines of wandb's log: the pid, then all settings as a Python literal."""
     folder = program.filesystem.resolve(program.environ.get("WANDB_DIR") or ".")
     mark = f":{program.pid} "
-    for path in _since(program, folder / "wandb", "*/logs/debug.log"):
-        for line in _bytes(path).decode("utf-8", errors="replace").splitlines():
+    for path in _written_since_start(program, folder / "wandb", "*/logs/debug.log"):
+        for line in _read_start(path).decode("utf-8", errors="replace").splitlines():
             before, found, literal = line.partition("config_cb None None ")
             if found and (program.pid is None or mark in before):
-                table = _literal(literal)
+                table = _parse_literal(literal)
                 if table is not None and "per_device_train_batch_size" in table:
-                    yield from _told_to_wandb(table)
+                    yield from _split_wandb_config(table)
 
 
-def _told_to_wandb(table: dict[str, Any]) -> Iterator[LoggedSettings]:
-    """The trainer's arguments, the model's config and peft's, which wandb is told as one table."""
+def _split_wandb_config(table: dict[str, Any]) -> Iterator[LoggedSettings]:
+    """Yield the trainer's arguments, the model's config and peft's, which wandb has in one table."""
     source = "wandb's debug.log"
     yield LoggedSettings(table=table, source=source)
     names = list(table)
-    of_model = names[: names.index(_FIRST_ARGUMENT)] if _FIRST_ARGUMENT in names else []
+    of_model = names[: names.index(_FIRST_TRAINING_ARGUMENT)] if _FIRST_TRAINING_ARGUMENT in names else []
     if "model_type" in of_model:
         config = {name: table[name] for name in of_model if name != "peft_config"}
         yield LoggedSettings(table={"running_model_config": config}, source=source)
@@ -147,39 +126,62 @@ def _told_to_wandb(table: dict[str, Any]) -> Iterator[LoggedSettings]:
         yield LoggedSettings(table=lora, source=f"{source}: peft_config")
 
 
-def _literal(text: str) -> dict[str, Any] | None:
-    try:
-        value = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):  # something in it is no literal
-        return None
-    return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else None
+def _find_below(program: Program, top: Path, name: str) -> list[Path]:
+    """Return a run's files below a folder: TensorBoard's are in ``runs/DATE_HOST`` of the output folder.
+
+    The program names the folder, which may be as large as a disk, so depth and entries are limited.
+    """
+    found: list[Path] = []
+    folders, entries_seen = [(top, 0)], 0
+    while folders and entries_seen < _MAX_ENTRIES:
+        folder, depth = folders.pop(0)
+        found += _written_since_start(program, folder, name)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in itertools.islice(entries, _MAX_ENTRIES - entries_seen):
+                    entries_seen += 1
+                    is_visible = depth < _MAX_SEARCH_DEPTH and not entry.name.startswith(".")
+                    if is_visible and entry.is_dir(follow_symlinks=False):
+                        folders.append((Path(entry.path), depth + 1))
+        except OSError:
+            continue
+    return found
 
 
-def _since(program: Program, folder: Path, pattern: str) -> list[Path]:
-    """Files written since the program started, in the order of their names."""
+def _written_since_start(program: Program, folder: Path, pattern: str) -> list[Path]:
+    """Return the files written since the program started, in the order of their names."""
     try:
-        paths = sorted(itertools.islice(folder.glob(pattern), _MOST_ENTRIES))
-        begun = (program.started_at or 0.0) - _SLACK_SECONDS
-        return [path for path in paths if path.stat().st_mtime >= begun]
+        paths = sorted(itertools.islice(folder.glob(pattern), _MAX_ENTRIES))
+        earliest = (program.started_at or 0.0) - _CLOCK_SLACK_SECONDS
+        return [path for path in paths if path.stat().st_mtime >= earliest]
     except OSError:
         return []
 
 
-def _bytes(path: Path) -> bytes:
+def _json_after(data: bytes, tag: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that follows a tag."""
+    tag_position = data.find(tag)
+    start = data.find(b"{", tag_position) if tag_position >= 0 else -1
+    if start < 0:
+        return None
     try:
-        return read_start(path, _LIMIT_BYTES)
+        value, _ = json.JSONDecoder().raw_decode(data[start:].decode("utf-8", errors="replace"))
+    except (ValueError, RecursionError):  # not completely written yet
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parse_literal(text: str) -> dict[str, Any] | None:
+    """Return a dict from its Python literal; None if something in it is no literal."""
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else None
+
+
+def _read_start(path: Path) -> bytes:
+    try:
+        return read_start(path, _MAX_FILE_BYTES)
     except OSError:
         return b""
-
-
-def table_in_log(path: Path, mark: str) -> dict[str, Any] | None:
-    """The JSON object that follows a mark in a log; None where there is none yet."""
-    return _json_after(_bytes(path), mark.encode())
-
-
-def table_in_file(path: Path) -> dict[str, Any] | None:
-    """The table in a file that the run wrote; None where it is not whole yet."""
-    try:
-        return read_table(path) if os.access(path, os.R_OK) else None
-    except InputError:
-        return None

@@ -1,5 +1,5 @@
-"""Sources of settings: files, flags and their precedence, and the evidence that each value carries.
+"""Sources of settings: files, flags, their precedence, and the evidence that each value carries.
 
-Lives here: reading bounded YAML, JSON and TOML, and paths as the observed process sees them.
+Lives here: reading bounded YAML, JSON and TOML; paths as the observed process sees them.
 Callers: all readers.
 """

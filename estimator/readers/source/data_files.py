@@ -10,22 +10,49 @@ from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, 
 from .filesystem_view import FilesystemView
 from .settings import Setting
 
-_KINDS = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
+_TYPE_NAMES = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML, JSON or TOML file.
+    """Return the mapping in a YAML, JSON or TOML file.
 
     Raises:
-        InputError: the file cannot be read, is none of them, or holds something else.
+        InputError: the file cannot be read, is in another format, or holds something other than a mapping.
     """
     text = _text(path)
     data = _PARSERS.get(path.suffix, _yaml)(path, text) if text.strip() else None
     if data is None:
         raise InputError(f"{path}: empty, where settings are expected")
     if not isinstance(data, dict):
-        raise InputError(f"{path}: {_KINDS.get(type(data), 'one value')}, where settings by name are expected")
+        raise InputError(f"{path}: {_TYPE_NAMES.get(type(data), 'one value')}, where settings by name are expected")
     return {str(key): value for key, value in data.items()}
+
+
+def layer_from_table(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Setting]:
+    """Return a table's values as settings; ``source`` names the file, ``prefix`` the table inside it."""
+    return {
+        name.replace("-", "_"): Setting(value=value, origin=f"{source}: {prefix}{name}")
+        for name, value in table.items()
+        if value is not None
+    }
+
+
+def table_of_setting(value: Any, filesystem: FilesystemView) -> tuple[dict[str, Any], str]:
+    """Return the table that a setting holds, and the name of the file it came from.
+
+    A setting may be the table itself, JSON text, or the path of a file; the file's name is empty for the first two.
+
+    Raises:
+        InputError: it is none of them, or the file cannot be read.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): inner for key, inner in value.items()}, ""
+    text = str(value).strip()
+    if text.startswith("{"):
+        data = _json(Path("the JSON on the command line"), text)
+        return (data if isinstance(data, dict) else {}), ""
+    path = filesystem.resolve(text)
+    return read_table(path), path.name
 
 
 def _text(path: Path) -> str:
@@ -40,31 +67,6 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read as text: {reason}") from None
 
 
-def layer_from_table(table: Mapping[str, Any], *, source: str, prefix: str = "") -> dict[str, Setting]:
-    """A table's values as settings; ``source`` names the file, ``prefix`` the table inside it."""
-    return {
-        name.replace("-", "_"): Setting(value=value, origin=f"{source}: {prefix}{name}")
-        for name, value in table.items()
-        if value is not None
-    }
-
-
-def table_of_setting(value: Any, filesystem: FilesystemView) -> tuple[dict[str, Any], str]:
-    """A setting that holds a table: itself, as JSON text, or as the path of a file; with a name for its source.
-
-    Raises:
-        InputError: it is neither, or the file cannot be read.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): inner for key, inner in value.items()}, ""
-    text = str(value).strip()
-    if text.startswith("{"):
-        data = _json(Path("the JSON on the command line"), text)
-        return (data if isinstance(data, dict) else {}), ""
-    path = filesystem.resolve(text)
-    return read_table(path), path.name
-
-
 def _json(path: Path, text: str) -> Any:
     try:
         data = json.loads(text)
@@ -77,7 +79,7 @@ def _json(path: Path, text: str) -> Any:
 
 
 def _yaml(path: Path, text: str) -> Any:
-    import yaml  # here: it takes 20 ms, and most readings need none
+    import yaml  # here, because it takes 20 ms and most readings need none
 
     from .bounded_yaml import BoundedLoader
 
@@ -86,14 +88,14 @@ def _yaml(path: Path, text: str) -> Any:
         check_nesting(data)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f" in line {mark.line + 1}" if mark is not None else ""
-        what = ", ".join(part for part in (error.context, error.problem) if part)
-        raise InputError(f"{path}: not YAML{place}: {what}") from None
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise InputError(f"{path}: not YAML{line}: {problem}") from None
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not YAML: {reason}") from None
-    except (LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):  # PyYAML lets them through
-        raise InputError(f"{path}: not YAML: a value is not what its tag says") from None
+    except (LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):  # PyYAML does not catch these
+        raise InputError(f"{path}: not YAML: a value does not fit its tag") from None
     return data
 
 

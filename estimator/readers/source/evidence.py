@@ -1,4 +1,4 @@
-"""What was read of a job: each value with the place it was read from, and what is still missing."""
+"""Evidence for a job: every value with the place it was read from, what is missing, and what is uncertain."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,17 +6,20 @@ from typing import Any, Literal
 
 from ...job.job import Job, UncertaintyDirection
 from ...job.job_file import with_changes
+from .settings import Setting
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
-"""Without these keys an estimate would be about another job."""
-_ACCUMULATION = "training.gradient_accumulation"
+"""Job keys without which an estimate would be about another job."""
 Component = Literal["weights", "gradients", "optimizer", "activations", "logits"]
 MODEL_STATES: tuple[Component, ...] = ("weights", "gradients", "optimizer")
-_DECIDES: Mapping[str, tuple[Component, ...]] = {
+_ACCUMULATION = "training.gradient_accumulation"
+_TABLES = ("name", "model", "training", "lora", "inference", "parallel", "target", "software", "run")
+"""The tables of a job file, in its order."""
+_COMPONENTS_DECIDED_BY: Mapping[str, tuple[Component, ...]] = {
     "model.attention": ("activations",),
     "training.micro_batch": ("activations", "logits"),
     "training.sequence_length": ("activations", "logits"),
-    "training.gradient_accumulation": ("gradients",),
+    _ACCUMULATION: ("gradients",),
     "training.precision": (*MODEL_STATES, "activations"),
     "training.optimizer": ("optimizer",),
     "training.activation_checkpointing": ("activations",),
@@ -31,12 +34,12 @@ _DECIDES: Mapping[str, tuple[Component, ...]] = {
     "parallel.cpu_offload": MODEL_STATES,
     "parallel.reduce_dtype": ("gradients",),
 }
-"""What the value of a job key decides, where it is in doubt."""
+"""Components of the budget that a job key decides; they are uncertain where its value is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One value of a job, and where it comes from."""
+    """One value of a job and where it was read."""
 
     key: str
     """Dotted job key, such as ``training.micro_batch``."""
@@ -44,32 +47,33 @@ class Finding:
     origin: str
     """For people: ``--max_length on the command line``, ``sft.yaml: bf16``, ``default of transformers 5.2.0``."""
     written: bool
-    """False for a default or an inference: nobody wrote this value down."""
+    """False for a default or an inference, which the user did not write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """A component of the budget that may be another than the job's settings make it."""
+    """A component of the budget that may need less or more memory than the job's settings make it need."""
 
     component: Component
     direction: UncertaintyDirection
     unless: str | None
-    """A job key: the doubt is gone where the user says its value."""
+    """A job key; giving its value removes the uncertainty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalBatch:
-    """Sequences per optimizer step over all ranks, where that is what is written: the accumulation follows from it."""
+    """Sequences per optimizer step over all ranks, where the user wrote that instead of the accumulation steps."""
 
     sequences: int
     origin: str
     written: bool
     rounds_up: bool
-    """What does not divide evenly makes one more step rather than one fewer."""
+    """True: a remainder adds an accumulation step; False: it is dropped."""
 
-    def steps(self, each: int) -> int:
-        """Accumulation steps, where every one of them takes ``each`` sequences over all ranks."""
-        return max(1, -(-self.sequences // each) if self.rounds_up else self.sequences // each)
+    def accumulation_steps(self, sequences_per_step: int) -> int:
+        """Return the accumulation steps when each of them processes that many sequences over all ranks."""
+        steps, remainder = divmod(self.sequences, sequences_per_step)
+        return max(1, steps + 1 if remainder and self.rounds_up else steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,118 +83,126 @@ class JobReading:
     findings: tuple[Finding, ...]
     """One per key, in the order of the job file."""
     missing: tuple[str, ...]
-    """Keys that matter and were not found; the user is asked for them."""
+    """Keys that matter and were not found; the user has to give them."""
     warnings: tuple[str, ...]
-    """What was seen and not understood, or what the estimate cannot count; one sentence each."""
+    """What was not understood or cannot be counted, one sentence each."""
     uncertainties: tuple[Uncertainty, ...] = ()
-    """By how much that may change the memory; it widens the estimate's range."""
+    """Components that may differ; they widen the estimate's range."""
     global_batch: GlobalBatch | None = None
 
     def evidence(self) -> dict[str, str]:
-        """Where each value comes from, by key."""
+        """Return where each value was read, by key."""
         return {finding.key: finding.origin for finding in self.findings}
 
     def value(self, key: str) -> Any:
-        """The value found for a key, or None."""
+        """Return the value found for a key, or None."""
         return next((finding.value for finding in self.findings if finding.key == key), None)
 
     def job(self, overrides: Mapping[str, Any] | None = None) -> Job:
-        """The job: what was found, then what the user says (dotted keys), then the job file's defaults.
+        """Return the job: the findings, changed by the user's overrides (dotted keys), on the job file's defaults.
 
         Raises:
             InputError: an override has an unknown key or a wrong value.
         """
-        found = {finding.key: finding.value for finding in self.findings}
-        found |= self._uncertainties_left(overrides or {})
-        job = with_changes(with_changes(Job(), found, where="what was read"), overrides or {}, where="your changes")
-        if self.global_batch is None or _ACCUMULATION in (overrides or {}):
+        overrides = overrides or {}
+        found = {finding.key: finding.value for finding in self.findings} | self._unsure_keys(overrides)
+        job = with_changes(with_changes(Job(), found, where="what was read"), overrides, where="your changes")
+        if self.global_batch is None or _ACCUMULATION in overrides:
             return job
-        steps = self.global_batch.steps(job.training.micro_batch * job.parallel.data_ranks)
+        steps = self.global_batch.accumulation_steps(job.training.micro_batch * job.parallel.data_ranks)
         return with_changes(job, {_ACCUMULATION: steps}, where=self.global_batch.origin)
 
-    def _uncertainties_left(self, overrides: Mapping[str, Any]) -> dict[str, UncertaintyDirection]:
-        doubts: dict[str, UncertaintyDirection] = {}
-        for each in self.uncertainties:
-            if each.unless is None or each.unless not in overrides:
-                key = f"unsure.{each.component}"
-                doubts[key] = each.direction if doubts.get(key, each.direction) == each.direction else "either"
-        return doubts
-
     def still_missing(self, overrides: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-        """What is missing after the user's changes; a ``model.config`` stands in for ``model.id``."""
+        """Return the keys that the user's overrides leave missing; ``model.config`` stands in for ``model.id``."""
         given = set(overrides or {})
         if "model.config" in given:
             given.add("model.id")
         return tuple(key for key in self.missing if key not in given)
 
+    def _unsure_keys(self, overrides: Mapping[str, Any]) -> dict[str, UncertaintyDirection]:
+        """Return the job file's ``[unsure]`` keys; opposite directions for one component make ``either``."""
+        directions: dict[str, UncertaintyDirection] = {}
+        for each in self.uncertainties:
+            if each.unless is None or each.unless not in overrides:
+                key = f"unsure.{each.component}"
+                same = directions.get(key, each.direction) == each.direction
+                directions[key] = each.direction if same else "either"
+        return directions
+
 
 class FindingCollector:
-    """Findings and warnings while they are gathered. The first finding of a key stays, so ask the best source first."""
+    """Collects findings, warnings and uncertainties while a job is read.
+
+    The first finding of a key stays, so the best source has to be read first.
+    """
 
     def __init__(self) -> None:
         self._findings: dict[str, Finding] = {}
         self._warnings: list[str] = []
-        self._needed = list(REQUIRED_KEYS)
+        self._required = list(REQUIRED_KEYS)
         self._uncertainties: dict[Uncertainty, None] = {}
         self._global_batch: GlobalBatch | None = None
 
     def put(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
-        """Note a value, unless the key has one already."""
+        """Record a value, unless the key has one already."""
         self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
 
+    def put_from(self, setting: Setting, key: str, value: Any) -> None:
+        """Record a value that follows from a setting, with the setting's origin."""
+        self.put(key, value, setting.origin, written=setting.written)
+
+    def put_global_batch(self, sequences: int | None, setting: Setting, *, rounds_up: bool = False) -> None:
+        """Record the sequences per optimizer step over all ranks, from which the accumulation steps follow."""
+        if sequences is not None:
+            self._global_batch = GlobalBatch(
+                sequences=sequences, origin=setting.origin, written=setting.written, rounds_up=rounds_up
+            )
+
     def warn(self, *sentences: str) -> None:
-        """Note sentences for the user, each once."""
+        """Record sentences for the user, each once."""
         self._warnings += [sentence for sentence in sentences if sentence not in self._warnings]
+
+    def require(self, key: str) -> None:
+        """Ask the user for a key, unless it is found."""
+        self._required.append(key)
 
     def add_uncertainty(
         self, direction: UncertaintyDirection, *components: Component, unless: str | None = None
     ) -> None:
-        """Note what may be another than the job says: ``less``, ``more`` or ``either``; until the user says a key."""
+        """Record components that may need ``less``, ``more`` or ``either``, until the user gives the key ``unless``."""
         for component in components:
             self._uncertainties[Uncertainty(component=component, direction=direction, unless=unless)] = None
 
     def mark_uncertain(self, key: str, sentence: str, *, direction: UncertaintyDirection = "either") -> None:
-        """Note that a key's value is in doubt, and with it what it decides; until the user says it."""
+        """Warn that a key's value is uncertain, and with it the components it decides, until the user gives it."""
         self.warn(sentence)
-        self.add_uncertainty(direction, *_DECIDES[key], unless=key)
-
-    def put_global_batch(
-        self, sequences: int | None, origin: str, *, written: bool = True, rounds_up: bool = False
-    ) -> None:
-        """Note the sequences per step over all ranks, if they are known; the accumulation is what is left of it."""
-        if sequences is not None:
-            self._global_batch = GlobalBatch(sequences=sequences, origin=origin, written=written, rounds_up=rounds_up)
-
-    def require(self, key: str) -> None:
-        """Ask the user for a key, unless it is found."""
-        self._needed.append(key)
+        self.add_uncertainty(direction, *_COMPONENTS_DECIDED_BY[key], unless=key)
 
     def get(self, key: str) -> Finding | None:
-        """What was noted for a key."""
+        """Return the finding of a key."""
         return self._findings.get(key)
 
     def build(self) -> JobReading:
-        """All of it; what is needed and was not noted is missing."""
+        """Return everything as a reading; required keys without a finding are missing."""
         self._findings |= {finding.key: finding for finding in self._accumulation()}
-        tables = ("name", "model", "training", "lora", "inference", "parallel", "target", "software", "run")
-        findings = sorted(self._findings.values(), key=lambda finding: tables.index(finding.key.partition(".")[0]))
+        findings = sorted(self._findings.values(), key=lambda finding: _TABLES.index(finding.key.partition(".")[0]))
         known = {*self._findings, *(["model.id"] if "model.config" in self._findings else [])}
         return JobReading(
             findings=tuple(findings),
-            missing=tuple(key for key in dict.fromkeys(self._needed) if key not in known),
+            missing=tuple(key for key in dict.fromkeys(self._required) if key not in known),
             warnings=tuple(self._warnings),
             uncertainties=tuple(self._uncertainties),
             global_batch=self._global_batch,
         )
 
     def _accumulation(self) -> Iterator[Finding]:
-        """From the global batch, where the ranks are known."""
+        """Yield the accumulation steps that follow from the global batch, if the number of ranks is known."""
         total, micro = self._global_batch, self.get("training.micro_batch")
         shard, copies = self.get("parallel.data_shard"), self.get("parallel.data_replicate")
-        open_ranks = {"parallel.data_shard", "parallel.data_replicate"} & (set(self._needed) - set(self._findings))
-        if total is None or micro is None or open_ranks:
+        unknown_ranks = {"parallel.data_shard", "parallel.data_replicate"} & set(self._required) - set(self._findings)
+        if total is None or micro is None or unknown_ranks:
             return
         ranks = (shard.value if shard else 1) * (copies.value if copies else 1)
-        steps = total.steps(micro.value * ranks)
+        steps = total.accumulation_steps(micro.value * ranks)
         origin = f"{total.origin}, over micro-batch and data-parallel ranks"
         yield Finding(key=_ACCUMULATION, value=steps, origin=origin, written=total.written)

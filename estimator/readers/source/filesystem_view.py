@@ -1,47 +1,50 @@
-"""Where a program's paths lead: its working folder, its home and its root, which need not be ours."""
+"""The file system as a program sees it: its working folder, home and root may differ from ours."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_MOST_LINKS = 40
-"""As Linux follows (path_resolution(7))."""
+_MAX_LINKS = 40
+"""Linux follows as many symbolic links in one path (path_resolution(7))."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemView:
-    """A program's view of the file system, reachable from here."""
+    """A program's working folder, home and root, as paths that can be opened from here."""
 
     cwd: Path
-    """Its working folder, as we reach it."""
+    """The working folder."""
     home: str | None = None
-    """What ``~`` stands for, as we reach it."""
+    """The folder that ``~`` stands for."""
     root: Path | None = None
-    """Its root folder, as we reach it (``/proc/PID/root`` of a container); None: ours."""
+    """The root folder (``/proc/PID/root`` for a container); None: the same as ours."""
     fallback_folders: tuple[Path, ...] = ()
-    """Folders to look in where a relative path leads nowhere from ``cwd``; for a program whose folder is not known."""
+    """Folders to search when a relative path does not exist below ``cwd``, for a program whose folder is unknown."""
 
     def resolve(self, text: str) -> Path:
-        """A path that the program was given, as we reach it. Links are followed below another root only."""
-        text = text.replace("\0", "")  # which no path has, but YAML can spell
+        """Return a path that the program was given as one that can be opened from here.
+
+        Symbolic links are followed only below another root.
+        """
+        text = _openable(text)
         if text == "~" or text.startswith("~/"):
             return Path(os.path.normpath(f"{self.home or '~'}{text[1:]}"))
         if text.startswith("/"):
             inside = self.root is not None and not text.startswith(f"{self.root}/")
-            return self._followed(os.path.normpath(f"{self.root}{text}" if inside else text))
-        places = [self._followed(os.path.normpath(folder / text)) for folder in (self.cwd, *self.fallback_folders)]
-        return next((path for path in places if os.access(path, os.F_OK)), places[0])
+            return self._follow_links(os.path.normpath(f"{self.root}{text}" if inside else text))
+        paths = [self._follow_links(os.path.normpath(folder / text)) for folder in (self.cwd, *self.fallback_folders)]
+        return next((path for path in paths if os.access(path, os.F_OK)), paths[0])
 
-    def _followed(self, path: str) -> Path:
+    def _follow_links(self, path: str) -> Path:
         return Path(path) if self.root is None else follow_links(self.root, path)
 
 
 def follow_links(root: Path, path: str) -> Path:
-    """A path below another root with its links followed there: an absolute link would lead into our own root.
+    """Resolve the symbolic links of a path below another root; an absolute link would otherwise lead into our root.
 
     Args:
-        root: as it is reached from here.
-        path: below it.
+        root: the other root, as it is reached from here.
+        path: a path below it.
     """
     if not path.startswith(f"{root}/"):
         return Path(path)
@@ -54,7 +57,7 @@ def follow_links(root: Path, path: str) -> Path:
             done = done[:-1]
         elif part not in ("", "."):
             done.append(part)
-            target = _link(root.joinpath(*done)) if links < _MOST_LINKS else None
+            target = _link_target(root.joinpath(*done)) if links < _MAX_LINKS else None
             if target is not None:
                 links += 1
                 done = [] if target.startswith("/") else done[:-1]
@@ -62,8 +65,18 @@ def follow_links(root: Path, path: str) -> Path:
     return root.joinpath(*done)
 
 
-def _link(path: Path) -> str | None:
+def _openable(text: str) -> str:
+    """Remove what no path has but YAML can spell: null characters, and surrogates that stand for no byte."""
+    text = text.replace("\0", "")
     try:
-        return os.readlink(path)  # noqa: PTH115 - its text counts, slashes and all
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _link_target(path: Path) -> str | None:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - the exact text counts, with its slashes
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Flags of a command line, as argparse and transformers' HfArgumentParser understand them."""
+"""Command-line flags as argparse and transformers' HfArgumentParser understand them."""
 
 import re
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ _FLAG = re.compile(r"--?[A-Za-z_]")
 
 
 def is_flag(token: str) -> bool:
-    """``--name`` and ``-n``, but not ``-1`` or ``-``."""
+    """Return True for ``--name`` and ``-n``, but not for ``-1`` or ``-``."""
     return _FLAG.match(token) is not None
 
 
 def flag_name(flag: str) -> str:
-    """A flag's name: without dashes in front, with underscores inside."""
+    """Return a flag's name: without leading dashes and without its value, with underscores inside."""
     return flag.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def parse_flags(tokens: Sequence[str], *, where: str = "on the command line") -> tuple[dict[str, Setting], list[str]]:
-    """Flags by name, and the words before the first flag.
+    """Return flags by name, and the words before the first flag.
 
     Flags are ``--name value``, ``--name=value``, ``--name v1 v2`` (a list), ``--name`` alone (true) and ``--no_name``
     (false for ``name``). The last one wins, as in argparse. Values stay strings.

@@ -1,53 +1,73 @@
-"""Settings of another tool, by its own names, in layers: the command line before files, files before defaults."""
+"""Settings of another tool by its own names, in layers: the command line wins over files, files over defaults."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _TRUE = {"true", "1", "yes", "y", "on", "t"}
 _FALSE = {"false", "0", "no", "n", "off", "f"}
+_UNSET = (None, "None", "null", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A value as somebody wrote it (often still a string), and where."""
+    """A value as it was written (often still a string), and where it was written."""
 
     value: Any
     origin: str
     written: bool = True
     """False for a default or an inference."""
 
+    def with_value(self, value: Any) -> "Setting":
+        """Return another value from the same origin."""
+        return replace(self, value=value)
+
+
+def default_setting(value: Any, origin: str) -> Setting:
+    """Return a value that was not written by the user: a default or an inference."""
+    return Setting(value=value, origin=origin, written=False)
+
 
 SettingsLayer = Mapping[str, Setting]
+
+
+def default_layer(values: Mapping[str, object], origin: str) -> dict[str, Setting]:
+    """Return defaults by name, all from the same origin."""
+    return {name: default_setting(value, origin) for name, value in values.items()}
 
 
 class LayeredSettings:
     """Layers of settings, the one that wins first.
 
-    Names are spelled with underscores. A value that says nothing (``null``, ``None``) counts as not given.
+    Names are spelled with underscores. A value that means unset (``null``, ``None``) counts as missing.
     """
 
     def __init__(self, *layers: SettingsLayer) -> None:
         self._layers = layers
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
 
     def find(self, *names: str) -> Setting | None:
-        """The setting of the first layer that has one of these names, earlier names first."""
-        self._asked.update(names)
+        """Return the setting of the first layer that has one of these names; earlier names win over later ones."""
+        self._read.update(names)
         for layer in self._layers:
             for name in names:
                 setting = layer.get(name)
-                if setting is not None and setting.value not in (None, "None", "null", ""):
+                if setting is not None and setting.value not in _UNSET:
                     return setting
         return None
 
+    def find_true(self, *names: str) -> Setting | None:
+        """Return the setting that ``find`` returns, if its value means true."""
+        setting = self.find(*names)
+        return setting if as_bool(setting) else None
+
     def is_true(self, *names: str) -> bool:
-        """Whether one of these is set to something true; not given counts as false."""
-        return as_bool(self.find(*names)) is True
+        """Return True if the setting that ``find`` returns means true; a missing one counts as false."""
+        return self.find_true(*names) is not None
 
     def unread(self) -> Iterator[tuple[str, Setting]]:
-        """What was written but no reader looked at, once per name."""
-        seen = set(self._asked)
+        """Yield what was written but never looked up, once per name."""
+        seen = set(self._read)
         for layer in self._layers:
             for name, setting in layer.items():
                 if name not in seen and setting.written:
@@ -56,13 +76,13 @@ class LayeredSettings:
 
 
 def as_bool(setting: Setting | None) -> bool | None:
-    """True or false, as argparse, YAML and environment variables write it; None when it is neither."""
+    """Return true or false as argparse, YAML and environment variables write it; None if it is neither."""
     word = str(setting.value).strip().lower() if setting else ""
     return True if word in _TRUE else False if word in _FALSE else None
 
 
 def as_int(setting: Setting | None) -> int | None:
-    """A whole number of at least 1; None when it is not."""
+    """Return a whole number of at least 1; None if the value is anything else."""
     try:
         number = float(str(setting.value)) if setting and not isinstance(setting.value, bool) else 0.0
     except ValueError:
@@ -70,11 +90,11 @@ def as_int(setting: Setting | None) -> int | None:
     return int(number) if 1 <= number < 2**31 and number == int(number) else None
 
 
-def parse_digits(text: str) -> int | None:
-    """A number in plain digits, as a launcher takes one; None: it is none, or as long as none is."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
 def as_word(setting: Setting | None) -> str | None:
-    """The value in lower case without an enum's or torch's prefix: ``torch.bfloat16`` is ``bfloat16``."""
+    """Return the value in lower case, without the prefix of torch or an enum: ``torch.bfloat16`` is ``bfloat16``."""
     return str(setting.value).strip().lower().rpartition(".")[2] if setting else None
+
+
+def parse_digits(text: str) -> int | None:
+    """Return a number written in at most nine plain digits, as launchers take it; None for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -4,36 +4,44 @@ Names and meanings: ``nemo_automodel/recipes`` and ``components/distributed`` of
 transformers' own; FSDP2 gathers in bf16 and reduces in fp32.
 """
 
+import re
+
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer.model_facts import known_config, stored_dtype
-from ..trainer.precision import WEIGHT_TYPES
+from ..trainer.precision import WEIGHT_DTYPES
 from ..trainer.unread_settings import warn_of_unread
-from .shared.job_keys import put_bool, put_int, put_ranks, put_word
+from .shared.key_rules import (
+    apply_rules,
+    bool_rule,
+    int_rule,
+    known_optimizer,
+    put_bool,
+    put_int,
+    put_ranks,
+    put_word,
+    word_rule,
+)
 from .shared.known_models import folder_id
 from .shared.merged_settings import tool_settings
+from .shared.tool import Tool, ToolKey, ToolKeys, has_any, has_key
+from .shared.trainer_keys import CHECKPOINTING_SWITCH
 
 _STRATEGIES = {
-    "fsdp2": "fsdp2",
-    **dict.fromkeys(("fsdp2manager", "fsdp2config"), "fsdp2"),
+    **dict.fromkeys(("fsdp2", "fsdp2manager", "fsdp2config"), "fsdp2"),
     **dict.fromkeys(("megatron_fsdp", "megatron-fsdp", "mfsdp"), "megatron-fsdp"),
     **dict.fromkeys(("megatronfsdpmanager", "megatronfsdpconfig"), "megatron-fsdp"),
-    "nvfsdp": "megatron-fsdp",
-    "nvfsdpmanager": "megatron-fsdp",
-    "ddp": "ddp",
-    **dict.fromkeys(("ddpmanager", "ddpconfig"), "ddp"),
+    **dict.fromkeys(("nvfsdp", "nvfsdpmanager"), "megatron-fsdp"),
+    **dict.fromkeys(("ddp", "ddpmanager", "ddpconfig"), "ddp"),
 }
 _SHARDING = {
-    "0": "none",
-    "1": "optim",
-    "2": "optim_grads",
-    "3": "optim_grads_params",
-    "no_shard": "none",
-    "optim": "optim",
-    "optim_grads": "optim_grads",
-    "optim_grads_params": "optim_grads_params",
+    **dict.fromkeys(("0", "no_shard"), "none"),
+    **dict.fromkeys(("1", "optim"), "optim"),
+    **dict.fromkeys(("2", "optim_grads"), "optim_grads"),
+    **dict.fromkeys(("3", "optim_grads_params"), "optim_grads_params"),
 }
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw", "adam"), "adamw"),
@@ -50,144 +58,141 @@ _TASKS = {
     "ForImageTextToText": "image-text-to-text",
     "ForTextToWaveform": "text-to-waveform",
 }
-_ATTENTION = {name: name for name in ("sdpa", "eager", "flash_attention_2", "flash_attention_3")}
+"""Tasks by a part of the builder's name."""
+_ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+_CHECKPOINTING = {"true": "full", "full": "full", "selective": "selective", "false": "none", "none": "none"}
+_LENGTH_NAMES = ("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_length", "dataset.max_length")
+_SIZE_NAMES = ("dp", "tp", "cp", "pp", "ep")
+_RULES = (
+    int_rule("training.micro_batch", "step_scheduler.local_batch_size", "step_scheduler.micro_batch_size"),
+    bool_rule("training.compile", "compile.enabled", "compile"),
+    word_rule(
+        "training.activation_checkpointing",
+        _CHECKPOINTING,
+        *("distributed.activation_checkpointing", "activation_checkpointing"),
+    ),
+)
+_SHARDED_RULES = (
+    bool_rule("parallel.sequence_parallel", "distributed.sequence_parallel"),
+    bool_rule("parallel.reshard_after_forward", "distributed.reshard_after_forward"),
+    bool_rule("parallel.double_buffer", "distributed.fsdp_double_buffer"),
+)
 
 
 def read(program: Program) -> JobReading:
-    """The job of an Automodel recipe."""
+    """Return the job of an Automodel recipe."""
     findings, settings = program.findings, tool_settings(program, "c", "config")
-    find = settings.find
-    _model(program, settings)
-    put_int(
-        findings, "training.micro_batch", find("step_scheduler.local_batch_size", "step_scheduler.micro_batch_size")
-    )
-    _length(settings, findings)
-    _precision(program, settings)
-    _optimizer(settings, findings)
-    loss = find("loss_fn._target_", "loss_fn")
+    _read_model(program, settings)
+    apply_rules(_RULES, settings, findings, tool="Automodel")
+    _read_length(settings, findings)
+    _read_precision(program, settings)
+    _read_optimizer(settings, findings)
+    loss = settings.find("loss_fn._target_", "loss_fn")
     if loss is not None:
-        findings.put("training.loss", _LOSSES.get(as_word(loss) or "", "full"), loss.origin)
-    put_bool(findings, "training.compile", find("compile.enabled", "compile"))
-    _adapters(settings, findings)
-    _checkpointing(settings, findings)
-    _parallel(program, settings)
-    if (total := find("step_scheduler.global_batch_size")) is not None:
-        findings.put_global_batch(as_int(total), total.origin)
+        findings.put_from(loss, "training.loss", _LOSSES.get(as_word(loss) or "", "full"))
+    _read_adapters(settings, findings)
+    _read_parallel(program, settings)
+    if (total := settings.find("step_scheduler.global_batch_size")) is not None:
+        findings.put_global_batch(as_int(total), total)
     warn_of_unread(settings, findings)
     return findings.build()
 
 
-def _model(program: Program, settings: LayeredSettings) -> None:
+def _read_model(program: Program, settings: LayeredSettings) -> None:
     findings = program.findings
     name = settings.find(
         "model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config.name_or_path"
     )
     if name is not None:
-        findings.put("model.id", folder_id(program.filesystem, str(name.value)) or str(name.value), name.origin)
+        findings.put_from(name, "model.id", folder_id(program.filesystem, str(name.value)) or str(name.value))
     builder = settings.find("model._target_")
     task = next((task for word, task in _TASKS.items() if builder is not None and word in str(builder.value)), None)
     if builder is not None and task is not None:
-        findings.put("model.task", task, builder.origin)
+        findings.put_from(builder, "model.task", task)
     attention = settings.find("model.attn_implementation", "model.backend.attn")
     if attention is not None and as_word(attention) in _ATTENTION:
-        findings.put("model.attention", as_word(attention), attention.origin)
+        findings.put_from(attention, "model.attention", as_word(attention))
     elif attention is not None:
         sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
         findings.mark_uncertain("model.attention", sentence)
-    origin = "written nowhere; FlashAttention 2 where it is installed, which takes as much"
+    origin = "written nowhere; FlashAttention 2 where it is installed, which needs as much"
     findings.put("model.attention", "sdpa", origin, written=False)
 
 
-def _precision(program: Program, settings: LayeredSettings) -> None:
-    """The type the weights are loaded in, by default as stored; FSDP2 gathers fp32 weights in 16 bits."""
+def _read_precision(program: Program, settings: LayeredSettings) -> None:
+    """Put the dtype in which the weights are loaded, by default as stored; FSDP2 gathers fp32 weights in 16 bits."""
     findings, dtype = program.findings, settings.find("model.torch_dtype", "model.dtype")
     if dtype is None or as_word(dtype) == "auto":
         stored = stored_dtype(known_config(findings.get("model.id"), program.environ))
-        dtype = stored or Setting(value="bfloat16", origin="Automodel's usual torch_dtype", written=False)
+        dtype = stored or default_setting("bfloat16", "Automodel's usual torch_dtype")
     policy = settings.find("distributed.mp_policy.param_dtype")
-    low = WEIGHT_TYPES.get(as_word(policy) or "bfloat16", "bf16")
-    if WEIGHT_TYPES.get(as_word(dtype) or "") == "fp32" and low != "fp32" and _shards(program, settings):
+    low = WEIGHT_DTYPES.get(as_word(policy) or "bfloat16", "bf16")
+    if WEIGHT_DTYPES.get(as_word(dtype) or "") == "fp32" and low != "fp32" and _is_fsdp2(program, settings):
         origin = f"{dtype.origin}; FSDP2 gathers in {policy.origin if policy is not None else 'bf16 by default'}"
         findings.put("training.precision", f"{low}-mixed", origin, written=dtype.written)
-    elif (kept := settings.find("distributed.preserve_fp32_weights")) is not None and as_bool(kept):
-        findings.put("training.precision", f"{low}-mixed", kept.origin)
+    elif (kept := settings.find_true("distributed.preserve_fp32_weights")) is not None:
+        findings.put_from(kept, "training.precision", f"{low}-mixed")
     else:
-        put_word(findings, "training.precision", dtype, WEIGHT_TYPES)
+        put_word(findings, "training.precision", dtype, WEIGHT_DTYPES)
 
 
-def _shards(program: Program, settings: LayeredSettings) -> bool:
-    named = _strategy(settings)
-    several = as_int(_world(program, settings).ranks) != 1
-    return named is not None and several and _STRATEGIES.get(as_word(named) or "", "fsdp2") == "fsdp2"
-
-
-def _length(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_length(settings: LayeredSettings, findings: FindingCollector) -> None:
     packed = settings.find("packed_sequence.packed_sequence_size")
-    if as_int(packed):
-        put_int(findings, "training.sequence_length", packed)
-        return
-    length = settings.find("dataset.seq_length", "dataset.seq_len", "dataset.max_seq_length", "dataset.max_length")
+    length = packed if as_int(packed) else settings.find(*_LENGTH_NAMES)
     put_int(findings, "training.sequence_length", length)
 
 
-def _optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("optimizer._target_", "optimizer.name", "optimizer")
     if setting is None:
         return
-    known = _OPTIMIZERS.get(as_word(setting) or "")
-    if known is None:
-        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        findings.mark_uncertain("training.optimizer", sentence)
-    if known in (None, "adamw"):
-        known = "adamw-fused" if settings.is_true("optimizer.fused") else "adamw"
-    findings.put("training.optimizer", known, setting.origin)
+    optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
+    if optimizer == "adamw" and settings.is_true("optimizer.fused"):
+        optimizer = "adamw-fused"
+    findings.put_from(setting, "training.optimizer", optimizer)
 
 
-def _adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
-    find = settings.find
-    target = find("peft._target_", "peft.dim", "peft.peft_scheme")
-    if target is None:
+def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
+    if settings.find("peft._target_", "peft.dim", "peft.peft_scheme") is None:
         return
-    rank = find("peft.dim") or Setting(value=8, origin="Automodel's default peft.dim", written=False)
-    put_int(findings, "lora.rank", rank)
-    modules = find("peft.target_modules")
-    everything = find("peft.match_all_linear")
-    if everything is not None and as_bool(everything):
-        findings.put("lora.targets", "all-linear", everything.origin)
+    put_int(findings, "lora.rank", settings.find("peft.dim") or default_setting(8, "Automodel's default peft.dim"))
+    modules, all_linear = settings.find("peft.target_modules"), settings.find_true("peft.match_all_linear")
+    if all_linear is not None:
+        findings.put_from(all_linear, "lora.targets", "all-linear")
     elif modules is not None:
-        _targets(modules, findings)
-    four, eight = find("quantization.load_in_4bit"), find("quantization.load_in_8bit")
-    double = find("quantization.bnb_4bit_use_double_quant")
-    if four is not None and as_bool(four):
-        findings.put("lora.quantization", "nf4-double" if as_bool(double) else "nf4", four.origin)
-    elif eight is not None and as_bool(eight):
-        findings.put("lora.quantization", "int8", eight.origin)
+        _read_targets(modules, findings)
+    four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
+    double = settings.is_true("quantization.bnb_4bit_use_double_quant")
+    if four is not None:
+        findings.put_from(four, "lora.quantization", "nf4-double" if double else "nf4")
+    elif eight is not None:
+        findings.put_from(eight, "lora.quantization", "int8")
 
 
-def _targets(modules: Setting, findings: FindingCollector) -> None:
-    """Names may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one of that name."""
+def _read_targets(modules: Setting, findings: FindingCollector) -> None:
+    """Put names, which may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one named so."""
     patterns = modules.value if isinstance(modules.value, list) else [modules.value]
     names = [str(pattern).rpartition(".")[2] for pattern in patterns]
     if names == ["*_proj"]:
-        findings.put("lora.targets", "all-linear", modules.origin)
+        findings.put_from(modules, "lora.targets", "all-linear")
     elif any("*" in name for name in names):
         findings.warn(f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as names.")
         findings.require("lora.targets")
     else:
-        findings.put("lora.targets", names, modules.origin)
+        findings.put_from(modules, "lora.targets", names)
 
 
-def _parallel(program: Program, settings: LayeredSettings) -> None:
+def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     findings, find = program.findings, settings.find
-    world = _world(program, settings)
-    named = _strategy(settings)
-    strategy = _STRATEGIES.get(as_word(named) or "") if named is not None else None
+    world = _world_size(program, settings)
+    named = _named_strategy(settings)
     if named is None or as_int(world.ranks) == 1:
         return
+    strategy = _STRATEGIES.get(as_word(named) or "")
     if strategy is None:
         sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
         findings.mark_uncertain("parallel.strategy", sentence, direction="more")
-    findings.put("parallel.strategy", strategy or "fsdp2", named.origin, written=named.written)
+    findings.put_from(named, "parallel.strategy", strategy or "fsdp2")
     sizes = {
         "tensor": find("distributed.tp_size"),
         "pipeline": find("distributed.pp_size"),
@@ -199,65 +204,85 @@ def _parallel(program: Program, settings: LayeredSettings) -> None:
         put_int(findings, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
         return
     put_ranks(program, world, sizes, _data_shards(settings))
-    put_bool(findings, "parallel.sequence_parallel", find("distributed.sequence_parallel"))
-    _reshard(settings, findings)
-    put_bool(findings, "parallel.double_buffer", find("distributed.fsdp_double_buffer"))
+    _read_expert_resharding(settings, findings)
+    apply_rules(_SHARDED_RULES, settings, findings, tool="Automodel")
+    _read_sharding_options(settings, findings, is_megatron_fsdp=strategy == "megatron-fsdp")
+
+
+def _read_sharding_options(settings: LayeredSettings, findings: FindingCollector, *, is_megatron_fsdp: bool) -> None:
+    find = settings.find
     sharding = find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
-    if strategy == "megatron-fsdp":
-        default = Setting(value="optim_grads_params", origin="Automodel's default sharding", written=False)
+    if is_megatron_fsdp:
+        default = default_setting("optim_grads_params", "Automodel's default sharding")
         put_word(findings, "parallel.sharding", sharding or default, _SHARDING)
     offload = find("distributed.offload_policy", "distributed.cpu_offload", "distributed.offload_policy._target_")
     if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
-        findings.put("parallel.cpu_offload", "all", offload.origin)
+        findings.put_from(offload, "parallel.cpu_offload", "all")
     reduce = find("distributed.mp_policy.reduce_dtype", "distributed.grad_reduce_in_fp32")
-    if reduce is None and strategy == "megatron-fsdp":
-        reduce = Setting(value=False, origin="Automodel's default grad_reduce_in_fp32", written=False)
+    if reduce is None and is_megatron_fsdp:
+        reduce = default_setting(False, "Automodel's default grad_reduce_in_fp32")
     if reduce is not None:
-        value = WEIGHT_TYPES.get(as_word(reduce) or "", "fp32" if as_bool(reduce) else "bf16")
-        findings.put("parallel.reduce_dtype", value, reduce.origin, written=reduce.written)
+        dtype = WEIGHT_DTYPES.get(as_word(reduce) or "", "fp32" if as_bool(reduce) else "bf16")
+        findings.put_from(reduce, "parallel.reduce_dtype", dtype)
 
 
-def _strategy(settings: LayeredSettings) -> Setting | None:
-    """FSDP2 where only sizes are given; None where nothing is said of several ranks."""
+def _is_fsdp2(program: Program, settings: LayeredSettings) -> bool:
+    named = _named_strategy(settings)
+    several = as_int(_world_size(program, settings).ranks) != 1
+    return named is not None and several and _STRATEGIES.get(as_word(named) or "", "fsdp2") == "fsdp2"
+
+
+def _named_strategy(settings: LayeredSettings) -> Setting | None:
+    """Return the strategy: FSDP2 where only sizes are given; None where no setting concerns several ranks."""
     named = settings.find("distributed.strategy", "distributed._target_", "distributed_config._target_")
-    sized = [name for name in ("dp", "tp", "cp", "pp", "ep") if settings.find(f"distributed.{name}_size") is not None]
+    sized = [name for name in _SIZE_NAMES if settings.find(f"distributed.{name}_size") is not None]
     if named is None and sized:
-        return Setting(value="fsdp2", origin="Automodel's default strategy", written=False)
+        return default_setting("fsdp2", "Automodel's default strategy")
     return named
 
 
 def _data_shards(settings: LayeredSettings) -> Setting | None:
-    """``dp_size`` counts all data-parallel ranks, the copies among them."""
+    """Return the number of data shards: ``dp_size`` counts all data-parallel ranks, replicas included."""
     total, copies = settings.find("distributed.dp_size"), settings.find("distributed.dp_replicate_size")
     size = as_int(total)
     if total is None or size is None:
         return None
-    return Setting(value=max(1, size // (as_int(copies) or 1)), origin=total.origin)
+    return total.with_value(max(1, size // (as_int(copies) or 1)))
 
 
-def _reshard(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """By default weights stay gathered where experts are spread over ranks (``MoEParallelizerConfig``)."""
+def _read_expert_resharding(settings: LayeredSettings, findings: FindingCollector) -> None:
+    """Put that weights stay gathered by default where experts are spread over ranks (``MoEParallelizerConfig``)."""
     experts = settings.find("distributed.ep_size")
-    said = settings.find("distributed.moe.reshard_after_forward")
+    written = settings.find("distributed.moe.reshard_after_forward")
     if experts is not None and (as_int(experts) or 1) > 1:
-        default = Setting(value=False, origin=f"{experts.origin}: Automodel's default with experts", written=False)
-        put_bool(findings, "parallel.reshard_after_forward", said or default)
-    put_bool(findings, "parallel.reshard_after_forward", settings.find("distributed.reshard_after_forward"))
+        default = default_setting(False, f"{experts.origin}: Automodel's default with experts")
+        put_bool(findings, "parallel.reshard_after_forward", written or default)
 
 
-def _world(program: Program, settings: LayeredSettings) -> WorldSize:
-    """``automodel`` itself starts a rank per GPU, or as many as ``--nproc-per-node`` says."""
+def _world_size(program: Program, settings: LayeredSettings) -> WorldSize:
+    """Return the number of ranks; ``automodel`` itself starts one per GPU, or as many as ``--nproc-per-node``."""
     per_node = settings.find("nproc_per_node")
     if "tool" not in program.launcher.launchers or "RANK" in program.environ:
         return read_world_size(program.launcher, LayeredSettings(), program.environ)
     return WorldSize(ranks=per_node if as_int(per_node) else None)
 
 
-def _checkpointing(settings: LayeredSettings, findings: FindingCollector) -> None:
-    setting = settings.find("distributed.activation_checkpointing", "activation_checkpointing")
-    put_word(
-        findings,
-        "training.activation_checkpointing",
-        setting,
-        {"true": "full", "full": "full", "selective": "selective", "false": "none", "none": "none"},
-    )
+TOOL = Tool(
+    name="NeMo Automodel",
+    programs=re.compile(r"(.*/)?automodel|nemo_automodel(\.\w+)*|(.*/)?nemo_automodel/.*"),
+    commands=(ToolCommand(name="automodel", subcommands=None),),
+    is_config=lambda table: has_key(table, "_target_") and has_any(table, "step_scheduler", "recipe"),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            "training.micro_batch": ToolKey(name="step_scheduler.local_batch_size"),
+            "training.sequence_length": ToolKey(name="packed_sequence.packed_sequence_size"),
+            "training.activation_checkpointing": ToolKey(
+                name="distributed.activation_checkpointing", values=CHECKPOINTING_SWITCH
+            ),
+            "parallel.reshard_after_forward": ToolKey(name="distributed.reshard_after_forward"),
+            "lora.rank": ToolKey(name="peft.dim"),
+        },
+        derived={"training.gradient_accumulation": "step_scheduler.global_batch_size"},
+    ),
+)

@@ -4,25 +4,28 @@ Names and meanings: ``src/axolotl/utils/schemas`` and ``utils/config`` of axolot
 transformers' Trainer and accelerate.
 """
 
-from dataclasses import replace
+import re
 
 from ..program.accelerate_env import accelerate_layers
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.merged_settings import tool_layers
+from .shared.tool import Tool, ToolKey, ToolKeys
+from .shared.trainer_keys import CHECKPOINTING_SWITCH, OPTIMIZER_NAMES, batch_keys
 from .shared.translation import Translation, uses_deepspeed
 
-_RENAMED = {
+_TRAINER_NAMES = {
     "base_model": "model_name_or_path",
     "sequence_len": "max_length",
     "sample_packing": "packing",
     "peft_r": "lora_r",
     "wandb_name": "run_name",
 }
-_ACCELERATE = {
+_ACCELERATE_NAMES = {
     "tensor_parallel_size": "parallelism_config_tp_size",
     "context_parallel_size": "parallelism_config_cp_size",
     "sequence_parallel_degree": "parallelism_config_cp_size",
@@ -31,145 +34,156 @@ _ACCELERATE = {
     "dp_replicate_size": "parallelism_config_dp_replicate_size",
     "fsdp_version": "fsdp_version",
 }
-_ATTENTION = {
+_ATTENTION_SWITCHES = {
     "flash_attention": "flash_attention_2",
     "sdp_attention": "sdpa",
     "eager_attention": "eager",
     "xformers_attention": "sdpa",
     "flex_attention": "sdpa",
 }
-_NOT_FOR_MEMORY = (
+_READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("bf16", "bfloat16", "fp16", "float16", "float32", "bnb_config_kwargs.bnb_4bit_use_double_quant", "batch_size"),
     *("lora_model_dir", "lora_modules_to_save_kwargs", "save_first_step", "lora_on_cpu"),
+    *("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "liger_cross_entropy"),
 )
 
 
 def read(program: Program) -> JobReading:
-    """The job of an axolotl configuration."""
-    written = tool_layers(program, "config", written=("debug.log",))
-    raw = LayeredSettings(*written)
-    found = [_translate(layer) for layer in written]
+    """Return the job of an axolotl configuration."""
+    layers = tool_layers(program, "config", written=("debug.log",))
+    settings = LayeredSettings(*layers)
+    translated = [_translate(layer) for layer in layers]
     defaults = {
         **transformers_defaults(program.versions),
-        "micro_batch_size": Setting(value=1, origin="axolotl's default", written=False),
-        "max_length": Setting(value=512, origin="axolotl's default sequence_len", written=False),
-        **_quantization(raw),
+        "micro_batch_size": default_setting(1, "axolotl's default"),
+        "max_length": default_setting(512, "axolotl's default sequence_len"),
+        **_quantization(settings),
     }
+    accelerate = [each.accelerate for each in translated]
     return read_trainer(
         program,
-        [_half(raw) | _accumulation(raw), *(each.layer for each in found), defaults],
-        [*(each.other for each in found), uses_deepspeed(raw), *accelerate_layers(program, {})],
-        method=_method(raw),
+        [_precision(settings) | _accumulation(settings), *(each.trainer for each in translated), defaults],
+        [*accelerate, uses_deepspeed(settings), *accelerate_layers(program, {})],
+        method=_method(settings),
     )
 
 
 def _translate(layer: SettingsLayer) -> Translation:
-    found = Translation(layer)
-    found.rename(_RENAMED)
-    found.rename(_ACCELERATE, other=True)
-    found.drop(*_NOT_FOR_MEMORY)
-    adapter = found.take("adapter")
+    translation = Translation(layer)
+    translation.rename(_TRAINER_NAMES)
+    translation.move_to_accelerate(_ACCELERATE_NAMES)
+    translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
+    adapter = translation.pop("adapter")
     if adapter is not None and as_word(adapter) in ("lora", "qlora"):
-        found.put("use_peft", True, adapter)
-    linear = found.take("lora_target_linear")
-    if as_bool(linear) and linear is not None:
-        found.put("lora_target_modules", "all-linear", linear)
-    _attention(found)
-    _checkpointing(found)
-    _loss(found)
-    _sharding(found)
-    return found
+        translation.put("use_peft", True, adapter)
+    linear = translation.pop("lora_target_linear")
+    if linear is not None and as_bool(linear):
+        translation.put("lora_target_modules", "all-linear", linear)
+    for name, attention in _ATTENTION_SWITCHES.items():
+        switch = translation.pop(name)
+        if switch is not None and as_bool(switch):
+            translation.put("attn_implementation", attention, switch)
+    _translate_checkpointing(translation)
+    _translate_loss(translation)
+    _translate_sharding(translation)
+    return translation
 
 
-def _sharding(found: Translation) -> None:
-    """Either of ``fsdp`` and ``fsdp_config`` switches it on (``utils/trainer.py``: ``prepare_optim_env``)."""
-    words = found.take("fsdp")
-    nested = [name for name in found.layer if name.startswith("fsdp_config.")]
-    on = words if words is not None and words.value else found.layer[nested[0]] if nested else None
+def _translate_sharding(translation: Translation) -> None:
+    """Switch FSDP on where ``fsdp`` or ``fsdp_config`` is set (``utils/trainer.py``: ``prepare_optim_env``)."""
+    words = translation.pop("fsdp")
+    nested = [name for name in translation.trainer if name.startswith("fsdp_config.")]
+    on = words if words is not None and words.value else translation.trainer[nested[0]] if nested else None
     for name in nested:
         inner = name.partition(".")[2]
-        found.rename({name: inner if inner.startswith("fsdp_") else f"fsdp_{inner}"}, other=True)
+        translation.move_to_accelerate({name: inner if inner.startswith("fsdp_") else f"fsdp_{inner}"})
     if on is not None:
-        found.put("use_fsdp", True, on, other=True)
+        translation.put_accelerate("use_fsdp", True, on)
 
 
-def _attention(found: Translation) -> None:
-    for name, kind in _ATTENTION.items():
-        setting = found.take(name)
-        if setting is not None and as_bool(setting):
-            found.put("attn_implementation", kind, setting)
-
-
-def _checkpointing(found: Translation) -> None:
-    setting = found.take("gradient_checkpointing")
+def _translate_checkpointing(translation: Translation) -> None:
+    setting = translation.pop("gradient_checkpointing")
     if setting is None:
         return
     offloads = as_word(setting) in ("offload", "offload_disk", "unsloth")
-    found.put("activation_checkpointing", offloads or as_bool(setting), setting)
+    translation.put("activation_checkpointing", offloads or as_bool(setting), setting)
     if offloads:
-        found.put("activation_offloading", True, setting)
+        translation.put("activation_offloading", True, setting)
 
 
-def _loss(found: Translation) -> None:
-    """Plugins that compute the loss without the logits."""
-    plugins = found.take("plugins")
+def _translate_loss(translation: Translation) -> None:
+    """Translate plugins that compute the loss without the logits."""
+    plugins = translation.pop("plugins")
     names = plugins.value if plugins is not None and isinstance(plugins.value, list) else []
-    fused = found.take("liger_fused_linear_cross_entropy")
+    fused = translation.pop("liger_fused_linear_cross_entropy")
     if fused is not None and as_bool(fused) and any("liger" in str(name).lower() for name in names):
-        found.put("use_liger_kernel", True, fused)
+        translation.put("use_liger_kernel", True, fused)
     elif plugins is not None and any("cut_cross_entropy" in str(name).lower() for name in names):
-        found.put("use_liger_kernel", True, plugins)
-    found.drop("liger_rope", "liger_rms_norm", "liger_glu_activation", "liger_layer_norm", "liger_cross_entropy")
+        translation.put("use_liger_kernel", True, plugins)
 
 
-def _half(raw: LayeredSettings) -> dict[str, Setting]:
-    """Weights are loaded in the type of computation: bf16 unless fp16 or neither is asked for (``utils/config``)."""
-    bf16 = raw.find("bf16", "bfloat16") or Setting(value="auto", origin="axolotl's default bf16: auto", written=False)
-    fp16 = raw.find("fp16", "float16")
-    if as_bool(bf16) or (as_word(bf16) == "auto" and not as_bool(fp16)):
-        return {"bf16": replace(bf16, value=True), "fp16": replace(bf16, value=False), "dtype": _loaded("bfloat16")}
-    if fp16 is not None and as_bool(fp16):
-        return {"bf16": replace(fp16, value=False), "fp16": replace(fp16, value=True), "dtype": _loaded("float16")}
-    return {
-        "bf16": replace(bf16, value=False),
-        "dtype": _loaded("float16" if raw.is_true("load_in_8bit") else "float32"),
-    }
+def _precision(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return the dtype of computation, in which weights are loaded too: bf16 by default (``utils/config``)."""
+    bf16 = settings.find("bf16", "bfloat16") or default_setting("auto", "axolotl's default bf16: auto")
+    fp16 = settings.find_true("fp16", "float16")
+    if as_bool(bf16) or (as_word(bf16) == "auto" and fp16 is None):
+        return {"bf16": bf16.with_value(True), "fp16": bf16.with_value(False), "dtype": _weights("bfloat16")}
+    if fp16 is not None:
+        return {"bf16": fp16.with_value(False), "fp16": fp16.with_value(True), "dtype": _weights("float16")}
+    dtype = "float16" if settings.is_true("load_in_8bit") else "float32"
+    return {"bf16": bf16.with_value(False), "dtype": _weights(dtype)}
 
 
-def _loaded(kind: str) -> Setting:
-    return Setting(value=kind, origin=f"axolotl loads weights in {kind} then", written=False)
+def _weights(dtype: str) -> Setting:
+    return default_setting(dtype, f"axolotl loads weights in {dtype} then")
 
 
-def _accumulation(raw: LayeredSettings) -> dict[str, Setting]:
-    """``batch_size`` counts the sequences of a rank's step, and is no micro-batch."""
-    total, micro = raw.find("batch_size"), as_int(raw.find("micro_batch_size"))
+def _accumulation(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return accumulation from ``batch_size``, which counts the sequences of a rank's step and is no micro-batch."""
+    total, micro = settings.find("batch_size"), as_int(settings.find("micro_batch_size"))
     if total is None:
         return {}
     steps = (as_int(total) or 0) // micro if micro else 0
-    nothing = Setting(value=None, origin=total.origin)
-    return {
-        "batch_size": nothing,
-        "gradient_accumulation_steps": replace(total, value=steps) if steps else nothing,
-    }
+    unset = Setting(value=None, origin=total.origin)
+    return {"batch_size": unset, "gradient_accumulation_steps": total.with_value(steps) if steps else unset}
 
 
-def _quantization(raw: LayeredSettings) -> dict[str, Setting]:
-    """QLoRA is in 4 bits, quantized twice (``loaders/model.py``)."""
-    adapter, kind = raw.find("adapter"), raw.find("peft.weight_dtype")
-    if adapter is not None and kind is not None:  # whichever backend: torchao has scales of 8 or 16 bits
-        bits = "load_in_8bit" if as_word(kind) == "int8" else "load_in_4bit"
-        return {bits: replace(kind, value=True), "bnb_4bit_use_double_quant": replace(kind, value=True)}
+def _quantization(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return quantization: QLoRA has 4 bits, with quantized scales (``loaders/model.py``)."""
+    adapter, dtype = settings.find("adapter"), settings.find("peft.weight_dtype")
+    if adapter is not None and dtype is not None:  # with any backend: torchao has scales of 8 or 16 bits
+        bits = "load_in_8bit" if as_word(dtype) == "int8" else "load_in_4bit"
+        return {bits: dtype.with_value(True), "bnb_4bit_use_double_quant": dtype.with_value(True)}
     if adapter is None or as_word(adapter) != "qlora":
         return {}
-    by_default = Setting(value=True, origin="axolotl's default for qlora", written=False)
-    double = raw.find("bnb_config_kwargs.bnb_4bit_use_double_quant") or by_default
-    return {"load_in_4bit": replace(adapter, value=True), "bnb_4bit_use_double_quant": double}
+    double = settings.find("bnb_config_kwargs.bnb_4bit_use_double_quant")
+    default = default_setting(True, "axolotl's default for qlora")
+    return {"load_in_4bit": adapter.with_value(True), "bnb_4bit_use_double_quant": double or default}
 
 
 def _method(settings: LayeredSettings) -> str | None:
     if settings.is_true("reward_model"):
         return "reward"
-    kind = settings.find("rl")
-    if kind is not None and as_word(kind) in ("dpo", "ipo", "simpo"):
-        return "dpo"
-    return as_word(kind) if kind is not None else None
+    method = as_word(settings.find("rl"))
+    return "dpo" if method in ("ipo", "simpo") else method
+
+
+TOOL = Tool(
+    name="axolotl",
+    programs=re.compile(r"axolotl\.cli(\.train|\.main)?|(.*/)?axolotl(/cli/(train|main))?"),
+    commands=(ToolCommand(name="axolotl", subcommands=frozenset({"train"})),),
+    is_config=lambda table: "base_model" in table,
+    read=read,
+    keys=ToolKeys(
+        settings={
+            **batch_keys(batch="micro_batch_size", length="sequence_len"),
+            "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
+            "training.activation_offload": ToolKey(name="gradient_checkpointing", values={True: "offload"}),
+            "training.optimizer": ToolKey(name="optimizer", values=OPTIMIZER_NAMES),
+            "model.attention": ToolKey(name="sdp_attention", values={"sdpa": True}),
+            "lora.rank": ToolKey(name="lora_r", also={"adapter": "lora"}),
+            "lora.targets": ToolKey(name="lora_target_linear", values={"all-linear": True}),
+            "lora.quantization": ToolKey(name="load_in_4bit", values={"nf4-double": True}, also={"adapter": "qlora"}),
+        }
+    ),
+)

@@ -3,16 +3,20 @@
 Names and meanings: ``litgpt/finetune``, ``litgpt/args.py`` of LitGPT 0.5.
 """
 
+import re
+from collections.abc import Mapping
 from pathlib import PurePath
 
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import read_world_size, visible_gpus
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
-from .shared.job_keys import put_int, put_word
+from .shared.key_rules import apply_rules, int_rule, known_optimizer, put_int, word_rule
 from .shared.known_models import folder_id
-from .shared.merged_settings import CONFIG_ENDINGS, tool_settings
+from .shared.merged_settings import CONFIG_SUFFIXES, tool_settings
+from .shared.tool import Tool, ToolKey, ToolKeys, has_any
 
 _PRECISION = {
     "bf16-true": "bf16",
@@ -22,7 +26,7 @@ _PRECISION = {
     "32-true": "fp32",
     "32": "fp32",
 }
-_QUANTIZED = {
+_QUANTIZATION = {
     "bnb.nf4": "nf4",
     "bnb.nf4-dq": "nf4-double",
     "bnb.fp4": "nf4",
@@ -38,7 +42,7 @@ _TARGETS = {
     "lora_mlp": (["gate_proj", "up_proj", "down_proj"], False),
     "lora_head": (["lm_head"], False),
 }
-"""LitGPT's switches, the layers of a Llama they adapt, and their defaults."""
+"""LitGPT's switches, the layers of a Llama that they adapt, and their defaults."""
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw", "adam"), "adamw"),
     "sgd": "sgd",
@@ -46,44 +50,50 @@ _OPTIMIZERS = {
     "pagedadamw8bit": "paged-adamw-8bit",
     "adamw8bit": "adamw-8bit",
 }
+_RULES = (
+    int_rule("training.sequence_length", "train.max_seq_length", "data.max_seq_length"),
+    word_rule("training.precision", _PRECISION, "precision", default="bf16-mixed"),
+)
+_SUBCOMMANDS = frozenset(
+    {"finetune", "finetune_lora", "finetune_full", "finetune_adapter", "finetune_adapter_v2", "pretrain"}
+)
 
 
 def read(program: Program) -> JobReading:
-    """The job of a LitGPT command."""
+    """Return the job of a LitGPT command."""
     findings, settings = program.findings, tool_settings(program, "config")
     recipe = _recipe(program, settings)
+    pretrains = recipe == "pretrain"
     findings.put("training.framework", "litgpt", "the program is LitGPT's")
-    _model(program, settings)
-    batch = settings.find("train.micro_batch_size")
-    size = 4 if recipe == "pretrain" else 1
-    put_int(findings, "training.micro_batch", batch or _default(size, "train.micro_batch_size"))
-    put_int(findings, "training.sequence_length", settings.find("train.max_seq_length", "data.max_seq_length"))
-    put_word(
-        findings, "training.precision", settings.find("precision") or _default("bf16-mixed", "precision"), _PRECISION
+    _read_model(program, settings)
+    apply_rules(
+        (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
+        settings,
+        findings,
+        tool="LitGPT",
     )
-    total = settings.find("train.global_batch_size") or _default(
-        512 if recipe == "pretrain" else 16, "train.global_batch_size"
-    )
-    findings.put_global_batch(as_int(total), total.origin, written=total.written)
-    _optimizer(settings, findings, pretrains=recipe == "pretrain")
-    if recipe == "pretrain":
+    name = "train.global_batch_size"
+    total = settings.find(name) or _default(512 if pretrains else 16, name)
+    findings.put_global_batch(as_int(total), total)
+    _read_optimizer(settings, findings, pretrains=pretrains)
+    if pretrains:
         findings.put("training.compile", True, "litgpt pretrain compiles its model", written=False)
     if recipe in ("lora", "finetune", "finetune_lora"):
-        _adapters(settings, findings)
+        _read_adapters(settings, findings)
     elif recipe.startswith(("adapter", "finetune_adapter")):
         findings.warn("LitGPT's adapter methods are not counted; the weights are counted as fully trained.")
         findings.add_uncertainty("less", "gradients", "optimizer")
-    _ranks(program, settings, pretrains=recipe == "pretrain")
+    _read_ranks(program, settings, pretrains=pretrains)
     warn_of_unread(settings, findings)
     return findings.build()
 
 
 def _default(value: object, name: str) -> Setting:
-    return Setting(value=value, origin=f"LitGPT's default {name}", written=False)
+    return default_setting(value, f"LitGPT's default {name}")
 
 
 def _recipe(program: Program, settings: LayeredSettings) -> str:
-    """``finetune_lora``, ``finetune_full``, ``pretrain``, ... by the command or the script; else by the file's keys."""
+    """Return the recipe (``finetune_lora``, ...) from the command or the script, otherwise from the file's keys."""
     words = [word for word in program.launch.arguments if not word.startswith("-")]
     script = PurePath(program.launch.script or "").stem
     if script == "litgpt" or program.launch.module in ("litgpt", "litgpt.__main__"):
@@ -93,67 +103,60 @@ def _recipe(program: Program, settings: LayeredSettings) -> str:
     return script or (program.launch.module or "").rpartition(".")[2]
 
 
-def _model(program: Program, settings: LayeredSettings) -> None:
-    """A checkpoint folder ends in organisation and model, as the hub names them."""
-    findings = program.findings
+def _read_model(program: Program, settings: LayeredSettings) -> None:
+    """Put the model's id: a checkpoint folder ends in organisation and model, as on the Hugging Face hub."""
     setting = settings.find("checkpoint_dir", "model_name", "initial_checkpoint_dir", "repo_id")
     if setting is None:
-        words = [w for w in program.launch.arguments if not w.startswith("-") and "=" not in w]
-        after = words[1:2] if words and (words[0].startswith("finetune") or words[0] == "pretrain") else words[:1]
-        if after and not after[0].endswith(CONFIG_ENDINGS):
-            setting = Setting(value=after[0], origin=f"{after[0]} on the command line")
+        words = [word for word in program.launch.arguments if not word.startswith("-") and "=" not in word]
+        has_command = bool(words) and (words[0].startswith("finetune") or words[0] == "pretrain")
+        named = words[1:2] if has_command else words[:1]
+        if named and not named[0].endswith(CONFIG_SUFFIXES):
+            setting = Setting(value=named[0], origin=f"{named[0]} on the command line")
     if setting is None:
         return
     text = str(setting.value).rstrip("/")
     name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
-    findings.put("model.id", folder_id(program.filesystem, text) or name, setting.origin)
+    program.findings.put_from(setting, "model.id", folder_id(program.filesystem, text) or name)
 
 
-def _optimizer(settings: LayeredSettings, findings: FindingCollector, *, pretrains: bool) -> None:
-    """Quantized weights always come with bitsandbytes' paged AdamW; pretraining fuses torch's (``litgpt/utils.py``)."""
+def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pretrains: bool) -> None:
+    """Put the optimizer: quantized weights always get bitsandbytes' paged AdamW (``litgpt/utils.py``).
+
+    Pretraining uses torch's fused AdamW.
+    """
     quantized = settings.find("quantize")
     if quantized is not None and not pretrains:
-        findings.put(
-            "training.optimizer", "paged-adamw", f"{quantized.origin}: LitGPT's optimizer for it", written=False
-        )
+        origin = f"{quantized.origin}: LitGPT's optimizer for it"
+        findings.put("training.optimizer", "paged-adamw", origin, written=False)
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
-    known = _OPTIMIZERS.get(as_word(setting) or "")
-    if known is None:
-        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        findings.mark_uncertain("training.optimizer", sentence)
+    optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
     fused = pretrains or settings.is_true("optimizer.init_args.fused", "optimizer.fused")
-    chosen = "adamw-fused" if fused and known in (None, "adamw") else known or "adamw"
-    findings.put("training.optimizer", chosen, setting.origin, written=setting.written)
+    findings.put_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
 
 
-def _adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
     put_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
     targets: list[str] = []
     origins: list[str] = []
-    for name, (layers, on) in _TARGETS.items():
+    for name, (layers, on_by_default) in _TARGETS.items():
         setting = settings.find(name)
-        if as_bool(setting) if setting is not None else on:
+        if as_bool(setting) if setting is not None else on_by_default:
             targets += layers
         if setting is not None:
             origins.append(setting.origin)
     origin = "; ".join(origins) or "LitGPT's default: queries and values"
     findings.put("lora.targets", targets, origin, written=bool(origins))
-    _quantization(settings.find("quantize"), findings)
-
-
-def _quantization(setting: Setting | None, findings: FindingCollector) -> None:
-    if setting is None:
-        return
-    kind = _QUANTIZED.get(str(setting.value))
-    if kind is None:
-        sentence = f"{setting.origin}: {setting.value!r} is not known here and is not counted."
+    quantize = settings.find("quantize")
+    quantization = _QUANTIZATION.get(str(quantize.value)) if quantize is not None else None
+    if quantize is not None and quantization is not None:
+        findings.put_from(quantize, "lora.quantization", quantization)
+    elif quantize is not None:
+        sentence = f"{quantize.origin}: {quantize.value!r} is not known here and is not counted."
         findings.mark_uncertain("lora.quantization", sentence, direction="less")
-    else:
-        findings.put("lora.quantization", kind, setting.origin)
 
 
-def _ranks(program: Program, settings: LayeredSettings, *, pretrains: bool) -> None:
-    """Several devices are FSDP; fine-tuning then checkpoints each block (``litgpt/finetune``: ``FSDPStrategy``)."""
+def _read_ranks(program: Program, settings: LayeredSettings, *, pretrains: bool) -> None:
+    """Put the ranks: several devices mean FSDP, and for fine-tuning checkpointed blocks (``FSDPStrategy``)."""
     findings = program.findings
     world = read_world_size(program.launcher, LayeredSettings(), program.environ)
     devices = settings.find("devices") or (_default("auto", "devices") if pretrains else None)
@@ -161,13 +164,35 @@ def _ranks(program: Program, settings: LayeredSettings, *, pretrains: bool) -> N
     if devices is not None and as_word(devices) in ("auto", "-1"):
         ranks = ranks if as_int(ranks) else visible_gpus(program.environ)
         findings.require("parallel.data_shard")
-    if ranks is None or (as_int(ranks) or 1) == 1:
-        if as_int(ranks) == 1:
-            findings.put("parallel.data_shard", 1, ranks.origin if ranks is not None else "one device", written=False)
+    number = as_int(ranks)
+    if ranks is None or number in (None, 1):
+        if ranks is not None and number == 1:
+            findings.put("parallel.data_shard", 1, ranks.origin, written=False)
         return
     nodes = as_int(settings.find("num_nodes")) or 1
     findings.put("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
-    findings.put("parallel.data_shard", (as_int(ranks) or 1) * nodes, ranks.origin, written=ranks.written)
+    findings.put_from(ranks, "parallel.data_shard", (number or 1) * nodes)
     if not pretrains:
         origin = f"{ranks.origin}: LitGPT checkpoints every block then"
         findings.put("training.activation_checkpointing", "full", origin, written=False)
+
+
+TOOL = Tool(
+    name="LitGPT",
+    programs=re.compile(r"(.*/)?litgpt|litgpt(\.\w+)*|(.*/)?litgpt/(finetune|pretrain)\w*(/\w+)?"),
+    commands=(ToolCommand(name="litgpt", subcommands=_SUBCOMMANDS),),
+    is_config=lambda table: (
+        isinstance(table.get("train"), Mapping) and has_any(table, "checkpoint_dir", "model_name", "lora_r")
+    ),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            "training.micro_batch": ToolKey(name="train.micro_batch_size"),
+            "training.sequence_length": ToolKey(name="train.max_seq_length"),
+            "training.precision": ToolKey(name="precision", values={"bf16": "bf16-true", "bf16-mixed": "bf16-mixed"}),
+            "lora.rank": ToolKey(name="lora_r"),
+            "lora.quantization": ToolKey(name="quantize", values={"nf4-double": "bnb.nf4-dq", "nf4": "bnb.nf4"}),
+        },
+        derived={"training.gradient_accumulation": "train.global_batch_size"},
+    ),
+)

@@ -3,137 +3,185 @@
 Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains with transformers' Trainer.
 """
 
+import re
+
 from ..program.accelerate_env import accelerate_layers
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import processes_per_node
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word
+from ..source.settings import (
+    LayeredSettings,
+    Setting,
+    SettingsLayer,
+    as_bool,
+    as_int,
+    as_word,
+    default_layer,
+    default_setting,
+)
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.merged_settings import tool_layers
+from .shared.tool import Tool, ToolKey, ToolKeys, has_any
+from .shared.trainer_keys import OPTIMIZER_NAMES, batch_keys
 from .shared.translation import Translation, uses_deepspeed
 
+_TRAINER_NAMES = {"enable_liger_kernel": "use_liger_kernel", "cutoff_len": "max_length"}
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
-_V1 = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config")
-_TASKS = {"rm": "sequence-classification"}
-_NOT_FOR_MEMORY = ("lora_alpha", "lora_dropout", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage")
+_V1_SECTIONS = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config")
+_READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
+    *("finetuning_type", "quantization_bit", "double_quantization", "bnb_4bit_quant_type"),
+    *("lora_alpha", "lora_dropout", "quantization_method", "loraplus_lr_ratio", "low_cpu_mem_usage"),
+)
+_SMALL_STATE_OPTIMIZERS = ("galore", "apollo", "badam", "adam_mini")
+"""Optimizers with smaller states, switched on by ``use_NAME``."""
 
 
 def read(program: Program) -> JobReading:
-    """The job of a LLaMA-Factory configuration."""
-    layers = tool_layers(program, "config")
-    raw = LayeredSettings(*layers)
-    kind = raw.find("finetuning_type")
-    lora = kind is None or as_word(kind) == "lora"
-    translated = [_translate(layer, program.findings) for layer in layers]
-    if program.environ.get("USE_V1") == "1" or any(name.startswith(_V1) for layer in layers for name in layer):
-        program.findings.warn(
-            "LLaMA-Factory's v1 names (peft_config, dist_config, quant_config) are read in part only."
-        )
-        program.findings.add_uncertainty("either", *MODEL_STATES, "activations")
-    if kind is not None and as_word(kind) not in ("lora", "full"):
-        program.findings.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
-        program.findings.add_uncertainty("less", "gradients", "optimizer")
-    stage = as_word(raw.find("stage"))
-    if stage == "ppo":
-        program.findings.warn("PPO's reference, reward and value models are not counted, nor is the text it generates.")
-        program.findings.add_uncertainty("more", "weights", "activations")
+    """Return the job of a LLaMA-Factory configuration."""
+    findings, layers = program.findings, tool_layers(program, "config")
+    settings = LayeredSettings(*layers)
+    finetuning = settings.find("finetuning_type")
+    lora = finetuning is None or as_word(finetuning) == "lora"
+    translated = [_translate(layer, findings) for layer in layers]
+    names = [name for layer in layers for name in layer]
+    _warn_of_uncounted(program, settings, names)
     defaults = {
         **transformers_defaults(program.versions),
         **_own_defaults(lora=lora),
-        "use_peft": _use_peft(kind, lora=lora),
-        "dtype": _weights(raw, lora=lora),
+        "use_peft": _use_peft(finetuning, lora=lora),
+        "dtype": _weights(settings, lora=lora),
     }
-    quantized = _quantization(raw, program.findings)
+    stage = as_word(settings.find("stage"))
     return read_trainer(
         program,
-        [*translated, quantized, defaults],
-        [uses_deepspeed(raw), processes_per_node(program.environ), *accelerate_layers(program, {})],
+        [*translated, _quantization(settings, findings), defaults],
+        [uses_deepspeed(settings), processes_per_node(program.environ), *accelerate_layers(program, {})],
         method="reward" if stage == "rm" else stage if stage in ("dpo", "kto") else None,
     )
 
 
+def _warn_of_uncounted(program: Program, settings: LayeredSettings, names: list[str]) -> None:
+    """Warn of the new settings of version 1, of methods other than LoRA and full, and of PPO's further models."""
+    findings, finetuning = program.findings, settings.find("finetuning_type")
+    if program.environ.get("USE_V1") == "1" or any(name.startswith(_V1_SECTIONS) for name in names):
+        findings.warn("LLaMA-Factory's v1 names (peft_config, dist_config, quant_config) are read in part only.")
+        findings.add_uncertainty("either", *MODEL_STATES, "activations")
+    if finetuning is not None and as_word(finetuning) not in ("lora", "full"):
+        findings.warn(f"{finetuning.origin}: {finetuning.value} is counted as training all weights.")
+        findings.add_uncertainty("less", "gradients", "optimizer")
+    if as_word(settings.find("stage")) == "ppo":
+        findings.warn("PPO's reference, reward and value models are not counted, nor is the text it generates.")
+        findings.add_uncertainty("more", "weights", "activations")
+
+
 def _translate(layer: SettingsLayer, findings: FindingCollector) -> dict[str, Setting]:
-    found = Translation(layer)
-    found.rename({"enable_liger_kernel": "use_liger_kernel", "cutoff_len": "max_length"})
-    found.drop("finetuning_type", "quantization_bit", "double_quantization", "bnb_4bit_quant_type", *_NOT_FOR_MEMORY)
-    off = found.take("disable_gradient_checkpointing")
-    if off is not None:
-        found.put("activation_checkpointing", not as_bool(off), off)
-    unsloth = found.take("use_unsloth_gc")
+    translation = Translation(layer)
+    translation.rename(_TRAINER_NAMES)
+    translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
+    if (off := translation.pop("disable_gradient_checkpointing")) is not None:
+        translation.put("activation_checkpointing", not as_bool(off), off)
+    unsloth = translation.pop("use_unsloth_gc")
     if unsloth is not None and as_bool(unsloth):
-        found.put("activation_offloading", True, unsloth)
-    attention = found.take("flash_attn")
+        translation.put("activation_offloading", True, unsloth)
+    attention = translation.pop("flash_attn")
     if attention is not None and as_word(attention) in _ATTENTION:
-        found.put("attn_implementation", _ATTENTION[as_word(attention) or ""], attention)
-    rank = found.take("lora_rank")
-    if rank is not None:
-        found.put("lora_r", rank.value, rank)
-    pure = found.take("pure_bf16")
+        translation.put("attn_implementation", _ATTENTION[as_word(attention) or ""], attention)
+    translation.rename({"lora_rank": "lora_r"})
+    pure = translation.pop("pure_bf16")
     if pure is not None and as_bool(pure):
-        found.put("bf16", False, pure)
-    for name in ("use_galore", "use_apollo", "use_badam", "use_adam_mini"):
-        setting = found.take(name)
-        found.drop(*(each for each in list(found.layer) if each.startswith(f"{name.removeprefix('use_')}_")))
-        if setting is not None and as_bool(setting):
-            sentence = f"{setting.origin}: that optimizer's states are counted as AdamW's."
+        translation.put("bf16", False, pure)
+    _translate_optimizers(translation, findings)
+    return translation.trainer
+
+
+def _translate_optimizers(translation: Translation, findings: FindingCollector) -> None:
+    for name in _SMALL_STATE_OPTIMIZERS:
+        switch = translation.pop(f"use_{name}")
+        translation.pop(*(each for each in list(translation.trainer) if each.startswith(f"{name}_")))
+        if switch is not None and as_bool(switch):
+            sentence = f"{switch.origin}: that optimizer's states are counted as AdamW's."
             findings.mark_uncertain("training.optimizer", sentence, direction="less")
             findings.add_uncertainty("less", "gradients")
-    muon = found.take("use_muon")
+    muon = translation.pop("use_muon")
     if muon is not None and as_bool(muon):
-        found.put("optim", "muon", muon)
-    return found.layer
+        translation.put("optim", "muon", muon)
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
     values: dict[str, object] = {"max_length": 2048, "activation_checkpointing": True}
     if lora:
         values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
-    return {
-        name: Setting(value=value, origin="LLaMA-Factory's default", written=False) for name, value in values.items()
-    }
+    return default_layer(values, "LLaMA-Factory's default")
 
 
-def _use_peft(kind: Setting | None, *, lora: bool) -> Setting:
-    if kind is None:
-        return Setting(value=True, origin="LLaMA-Factory's default finetuning_type lora", written=False)
-    return Setting(value=lora, origin=kind.origin)
+def _use_peft(finetuning: Setting | None, *, lora: bool) -> Setting:
+    if finetuning is None:
+        return default_setting(True, "LLaMA-Factory's default finetuning_type lora")
+    return finetuning.with_value(lora)
 
 
-def _weights(raw: LayeredSettings, *, lora: bool) -> Setting:
-    """Weights are loaded in the type of computation; trained ones are cast to fp32 unless ``pure_bf16`` is on.
+def _weights(settings: LayeredSettings, *, lora: bool) -> Setting:
+    """Return the dtype of the weights: that of computation; trained ones are cast to fp32 without ``pure_bf16``.
 
     Source: ``model/model_utils/misc.py`` and ``hparams/parser.py``.
     """
-    if raw.is_true("pure_bf16"):
-        return Setting(value="bfloat16", origin="pure_bf16", written=False)
-    for name, kind in (("bf16", "bfloat16"), ("fp16", "float16")):
-        if raw.is_true(name):
-            low = Setting(value=kind, origin=f"LLaMA-Factory loads frozen weights in {kind}", written=False)
-            full = Setting(value="float32", origin="LLaMA-Factory casts trained weights to fp32", written=False)
-            return low if lora else full
-    return Setting(value="auto", origin="LLaMA-Factory loads weights as stored", written=False)
+    if settings.is_true("pure_bf16"):
+        return default_setting("bfloat16", "pure_bf16")
+    for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
+        if settings.is_true(name):
+            frozen = default_setting(dtype, f"LLaMA-Factory loads frozen weights in {dtype}")
+            trained = default_setting("float32", "LLaMA-Factory casts trained weights to fp32")
+            return frozen if lora else trained
+    return default_setting("auto", "LLaMA-Factory loads weights as stored")
 
 
-def _quantization(raw: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
-    """Bitsandbytes quantization of the frozen weights; double by default."""
-    bits = raw.find("quantization_bit")
+def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
+    """Return bitsandbytes' quantization of the frozen weights, with quantized scales by default."""
+    bits = settings.find("quantization_bit")
     if bits is None:
         return {}
-    method = raw.find("quantization_method")
+    method = settings.find("quantization_method")
     if method is not None and as_word(method) not in ("bnb", "bitsandbytes"):
         sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
         findings.mark_uncertain("lora.quantization", sentence)
     number = as_int(bits)
     if number == 8:
-        return {"load_in_8bit": Setting(value=True, origin=bits.origin)}
+        return {"load_in_8bit": bits.with_value(True)}
     if number != 4:
-        findings.mark_uncertain(
-            "lora.quantization", f"{bits.origin}: {bits.value} bits are not known here; 4 are counted."
-        )
-    double = raw.find("double_quantization")
-    twice = Setting(value=True, origin="LLaMA-Factory's default double_quantization", written=False)
+        sentence = f"{bits.origin}: {bits.value} bits are not known here; 4 are counted."
+        findings.mark_uncertain("lora.quantization", sentence)
+    double = settings.find("double_quantization")
+    default = default_setting(True, "LLaMA-Factory's default double_quantization")
     return {
-        "load_in_4bit": Setting(value=True, origin=bits.origin),
-        "bnb_4bit_use_double_quant": double if double is not None and as_bool(double) is not None else twice,
+        "load_in_4bit": bits.with_value(True),
+        "bnb_4bit_use_double_quant": double if double is not None and as_bool(double) is not None else default,
     }
+
+
+TOOL = Tool(
+    name="LLaMA-Factory",
+    programs=re.compile(r"(.*/)?(llamafactory-cli|lmf|llamafactory/(launcher|cli))|llamafactory\.(launcher|cli)"),
+    commands=tuple(ToolCommand(name=name, subcommands=frozenset({"train"})) for name in ("llamafactory-cli", "lmf")),
+    is_config=lambda table: (
+        "model_name_or_path" in table and has_any(table, "finetuning_type", "cutoff_len", "stage", "template")
+    ),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            **batch_keys(batch="per_device_train_batch_size", length="cutoff_len"),
+            "training.activation_checkpointing": ToolKey(
+                name="disable_gradient_checkpointing", values={"full": False, "none": True}
+            ),
+            "training.activation_offload": ToolKey(name="use_unsloth_gc"),
+            "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
+            "training.loss": ToolKey(name="enable_liger_kernel", values={"fused-linear": True}),
+            "training.precision": ToolKey(name="pure_bf16", values={"bf16": True}),
+            "model.attention": ToolKey(name="flash_attn", values={"sdpa": "sdpa", "flash_attention_2": "fa2"}),
+            "lora.rank": ToolKey(name="lora_rank", also={"finetuning_type": "lora"}),
+            "lora.targets": ToolKey(name="lora_target", values={"all-linear": "all"}),
+            "lora.quantization": ToolKey(name="quantization_bit", values={"nf4-double": 4}),
+        }
+    ),
+)

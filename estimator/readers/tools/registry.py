@@ -1,133 +1,68 @@
-"""Which tool a launch line starts, and which tool a configuration file was written for."""
+"""The training tools: every module of this folder that exports a ``TOOL``.
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+A tool is found by the program that a launch line starts, by the contents of a configuration file, or by name. Launch
+lines are parsed here too, as the tools' own commands are part of them.
+"""
+
+import pkgutil
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import PurePath
-from typing import Any
 
-from ..program.launchers import Launch
-from ..program.program import Program
-from ..source.evidence import JobReading
-from . import automodel, axolotl, litgpt, llamafactory, megatron, swift, torchtitan, torchtune, unsloth, vllm
-
-Table = Mapping[str, Any]
+from .. import tools
+from ..program.launchers import Launch, LaunchParser
+from .shared.tool import ConfigTable, Tool, ToolKeys
+from .shared.trainer_keys import TRAINER_KEYS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """A training tool that is read by its own names."""
-
-    name: str
-    """For people."""
-    runs: re.Pattern[str]
-    """What its program is called: a module, or the end of a script's path without ``.py``."""
-    wrote: Callable[[Table], bool]
-    """Whether a configuration file's table is one of its own."""
-    read: Callable[[Program], JobReading]
-
-
-TOOLS = (
-    Tool(
-        name="axolotl",
-        runs=re.compile(r"axolotl\.cli(\.train|\.main)?|(.*/)?axolotl(/cli/(train|main))?"),
-        wrote=lambda table: "base_model" in table,
-        read=axolotl.read,
-    ),
-    Tool(
-        name="LLaMA-Factory",
-        runs=re.compile(r"(.*/)?(llamafactory-cli|lmf|llamafactory/(launcher|cli))|llamafactory\.(launcher|cli)"),
-        wrote=lambda table: (
-            "model_name_or_path" in table
-            and not {"finetuning_type", "cutoff_len", "stage", "template"}.isdisjoint(table)
-        ),
-        read=llamafactory.read,
-    ),
-    Tool(
-        name="ms-swift",
-        runs=re.compile(r"(.*/)?(swift|swift/cli/(main|sft|pt|rlhf))|swift\.cli\.(main|sft|pt|rlhf)"),
-        wrote=lambda table: (
-            "model" in table
-            and not isinstance(table["model"], Mapping)
-            and not {"tuner_type", "train_type", "attn_impl", "target_modules", "swift_version"}.isdisjoint(table)
-        ),
-        read=swift.read,
-    ),
-    Tool(
-        name="torchtune",
-        runs=re.compile(r"(.*/)?recipes/\w+|(full|lora|qat|knowledge|dev)_\w*(single_device|distributed)"),
-        wrote=lambda table: _names(table, "_component_"),
-        read=torchtune.read,
-    ),
-    Tool(
-        name="torchtitan",
-        runs=re.compile(r"torchtitan\.train|(.*/)?torchtitan/train|(.*/)?run_train\.sh"),
-        wrote=lambda table: (
-            not {"job", "parallelism", "activation_checkpoint"}.isdisjoint(table)
-            and isinstance(table.get("training", {}), Mapping)
-            and "framework" not in table.get("training", {})
-        ),
-        read=torchtitan.read,
-    ),
-    Tool(
-        name="NeMo Automodel",
-        runs=re.compile(r"(.*/)?automodel|nemo_automodel(\.\w+)*|(.*/)?nemo_automodel/.*"),
-        wrote=lambda table: _names(table, "_target_") and ("step_scheduler" in table or "recipe" in table),
-        read=automodel.read,
-    ),
-    Tool(
-        name="LitGPT",
-        runs=re.compile(r"(.*/)?litgpt|litgpt(\.\w+)*|(.*/)?litgpt/(finetune|pretrain)\w*(/\w+)?"),
-        wrote=lambda table: (
-            isinstance(table.get("train"), Mapping) and not {"checkpoint_dir", "model_name", "lora_r"}.isdisjoint(table)
-        ),
-        read=litgpt.read,
-    ),
-    Tool(
-        name="unsloth",
-        runs=re.compile(r"(.*/)?unsloth|unsloth_cli(\.\w+)*"),
-        wrote=lambda table: (
-            isinstance(table.get("training"), Mapping) and "max_seq_length" in table["training"] and "model" in table
-        ),
-        read=unsloth.read,
-    ),
-    Tool(
-        name="Megatron-LM",
-        runs=re.compile(r"(.*/)?(pretrain_(gpt|bert|t5|llama|mamba)|megatron/.*)"),
-        wrote=lambda table: (
-            {"num_layers", "hidden_size", "micro_batch_size"} <= {key.replace("-", "_") for key in table}
-        ),
-        read=megatron.read,
-    ),
-    Tool(
-        name="vLLM",
-        runs=re.compile(r"(.*/)?vllm|vllm\.entrypoints\.(openai\.)?api_server"),
-        wrote=lambda table: not {"gpu-memory-utilization", "max-model-len", "max-num-seqs"}.isdisjoint(table),
-        read=vllm.read,
-    ),
-)
+@cache
+def all_tools() -> tuple[Tool, ...]:
+    """Return the tools in the order of their modules' names. Their modules are imported on the first call."""
+    names = sorted(
+        f"{tools.__name__}.{found.name}" for found in pkgutil.iter_modules(tools.__path__) if not found.ispkg
+    )
+    modules = [import_module(name) for name in names if name != __name__]
+    return tuple(module.TOOL for module in modules if hasattr(module, "TOOL"))
 
 
 def find_tool_by_launch(launch: Launch) -> Tool | None:
-    """The tool whose program the line starts; None for scripts of the user's own and TRL's."""
+    """Return the tool whose program a launch line starts; None for scripts of the user's own and TRL's."""
     script = PurePath(launch.script or "")
     program = launch.module or (str(script.with_suffix("")) if script.name else "")
     if (launch.script or "").endswith(".sh"):
         program = launch.script or ""
-    found = next((tool for tool in TOOLS if tool.runs.fullmatch(program)), None)
-    if found is None and {"--num-layers", "--hidden-size", "--micro-batch-size"} <= _flags(launch):
-        return next(tool for tool in TOOLS if tool.name == "Megatron-LM")
-    return found
+    flags = {word.partition("=")[0].replace("_", "-") for word in launch.arguments}
+    by_program = (tool for tool in all_tools() if tool.programs.fullmatch(program))
+    by_flags = (tool for tool in all_tools() if tool.flags and tool.flags <= flags)
+    return next(by_program, None) or next(by_flags, None)
 
 
-def find_tool_by_config(table: Table) -> Tool | None:
-    """The tool whose configuration a table is."""
-    return next((tool for tool in TOOLS if tool.wrote(table)), None)
+def find_tool_by_config(table: ConfigTable) -> Tool | None:
+    """Return the tool whose configuration file a table is from."""
+    return next((tool for tool in all_tools() if tool.is_config(table)), None)
 
 
-def _flags(launch: Launch) -> set[str]:
-    return {word.partition("=")[0].replace("_", "-") for word in launch.arguments}
+def keys_of_tool(name: str | None) -> ToolKeys:
+    """Return the own names for job keys of a tool, or of ``TRL`` or ``transformers``; none if it is unknown."""
+    keys = {**TRAINER_KEYS, **{tool.name: tool.keys for tool in all_tools()}}
+    return keys.get(name or "", ToolKeys())
 
 
-def _names(table: Table, key: str) -> bool:
-    return key in table or any(_names(value, key) for value in table.values() if isinstance(value, Mapping))
+def parse_launch(argv: Sequence[str]) -> Launch:
+    """Return a launch line as its parts: ``LaunchParser.parse`` with the tools' commands."""
+    return _launch_parser().parse(argv)
+
+
+def split_launch_line(line: Sequence[str]) -> list[str]:
+    """Return a launch line in words, also if pasted as one: ``LaunchParser.split`` with the tools' commands."""
+    return _launch_parser().split(line)
+
+
+def find_program_index(argv: Sequence[str]) -> int | None:
+    """Return the position of the program: ``LaunchParser.find_program_index`` with the tools' commands."""
+    return _launch_parser().find_program_index(argv)
+
+
+def _launch_parser() -> LaunchParser:
+    return LaunchParser(command for tool in all_tools() for command in tool.commands)

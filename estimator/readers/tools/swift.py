@@ -3,18 +3,43 @@
 Names and meanings: ``swift/arguments`` of ms-swift 4. It trains with transformers' Trainer.
 """
 
+import re
+from collections.abc import Mapping
+
 from ..program.accelerate_env import accelerate_layers
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import processes_per_node, visible_gpus
 from ..source.evidence import MODEL_STATES, Finding, FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word
+from ..source.settings import (
+    LayeredSettings,
+    Setting,
+    SettingsLayer,
+    as_bool,
+    as_int,
+    as_word,
+    default_layer,
+    default_setting,
+)
 from ..source.versions import transformers_defaults
-from ..trainer.model_facts import known_config
+from ..trainer.model_facts import config_dtype, known_config
+from ..trainer.step_arguments import PREFERENCE_METHODS
 from ..trainer.trainer_program import read_trainer
-from ..trainer.transformers_args import PAIRS
 from .shared.merged_settings import tool_layers
+from .shared.tool import Tool, ToolKey, ToolKeys, has_any
+from .shared.trainer_keys import CHECKPOINTING_SWITCH, OPTIMIZER_NAMES, batch_keys
 from .shared.translation import Translation, uses_deepspeed
 
+_TRAINER_NAMES = {"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"}
+_READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
+    *("tuner_type", "train_type", "lora_alpha", "lora_dropout", "vit_gradient_checkpointing", "lora_bias"),
+    *("sequence_parallel_size", "deepspeed_autotp_size", "lora_dtype", "lora_dropout_p", "lorap_lr_ratio"),
+    *("quant_method", "quant_bits", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type"),
+)
+_DIMENSIONS = {
+    "sequence_parallel_size": "parallelism_config_cp_size",
+    "deepspeed_autotp_size": "parallelism_config_tp_size",
+}
 _ATTENTION = {
     "flash_attn": "flash_attention_2",
     "flash_attention_2": "flash_attention_2",
@@ -22,58 +47,79 @@ _ATTENTION = {
     "sdpa": "sdpa",
     "eager": "eager",
 }
-_ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3, "zero2_offload": 2, "zero3_offload": 3}
-_FSDP2 = "fsdp2"
+_SHIPPED_ZERO: Mapping[str, Mapping[str, object]] = {
+    "zero0": {"zero_stage": 0},
+    "zero1": {"zero_stage": 1},
+    "zero2": {"zero_stage": 2},
+    "zero3": {"zero_stage": 3},
+    "zero2_offload": {"zero_stage": 2, "offload_optimizer_device": "cpu"},
+    "zero3_offload": {"zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "cpu"},
+}
+"""Configurations of DeepSpeed that ms-swift ships, by the names of accelerate's flags."""
+_SHIPPED_FSDP: Mapping[str, Mapping[str, object]] = {
+    "fsdp2": {
+        "use_fsdp": True,
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": True,
+        "fsdp_activation_checkpointing": True,
+    }
+}
+"""Configurations of FSDP that ms-swift ships (``swift/config/fsdp2.json``), by the names of accelerate's flags."""
+_DEFAULT_BATCH = 16
+"""Examples per optimizer step over all ranks."""
+_COMMANDS = frozenset({"sft", "pt", "rlhf"})
 
 
 def read(program: Program) -> JobReading:
-    """The job of an ms-swift command line or configuration."""
-    layers = tool_layers(program, "config", written=("args.json", "*/args.json"))
-    raw = LayeredSettings(*layers)
-    kind = raw.find("tuner_type", "train_type")
-    lora = kind is None or as_word(kind) in ("lora", "longlora", "adalora")
-    if kind is not None and not lora and as_word(kind) != "full":
-        program.findings.warn(f"{kind.origin}: {kind.value} is counted as training all weights.")
-        program.findings.add_uncertainty("less", "gradients", "optimizer")
-    translated = [_translate(layer) for layer in layers]
-    peft = Setting(
-        value=lora,
-        origin=kind.origin if kind is not None else "ms-swift's default tuner_type lora",
-        written=kind is not None,
-    )
-    defaults = {**transformers_defaults(program.versions), **_own_defaults(lora=lora), "use_peft": peft}
-    if raw.find("gradient_accumulation_steps") is None:
-        # examples, each of which is two sequences in preference pairs
-        sequences = 32 if _method(raw) in PAIRS else 16
-        program.findings.put_global_batch(sequences, "ms-swift's default of 16 a step", written=False, rounds_up=True)
+    """Return the job of an ms-swift command line or configuration."""
+    findings, layers = program.findings, tool_layers(program, "config", written=("args.json", "*/args.json"))
+    settings = LayeredSettings(*layers)
+    tuner = settings.find("tuner_type", "train_type")
+    lora = tuner is None or as_word(tuner) in ("lora", "longlora", "adalora")
+    if tuner is not None and not lora and as_word(tuner) != "full":
+        findings.warn(f"{tuner.origin}: {tuner.value} is counted as training all weights.")
+        findings.add_uncertainty("less", "gradients", "optimizer")
+    default_tuner = default_setting("lora", "ms-swift's default tuner_type lora")
+    method = _method(settings)
+    if settings.find("gradient_accumulation_steps") is None:
+        sequences = _DEFAULT_BATCH * (2 if method in PREFERENCE_METHODS else 1)  # an example may be a pair
+        origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
+        findings.put_global_batch(sequences, default_setting(sequences, origin), rounds_up=True)
+    quantization = _quantization(settings, findings)
+    defaults = {
+        **transformers_defaults(program.versions),
+        **_own_defaults(lora=lora),
+        "use_peft": (tuner or default_tuner).with_value(lora),
+        **_precision(program, settings, lora=lora),
+    }
+    shipped = [_shipped_deepspeed(settings), _shipped_fsdp(settings)]
+    processes = _processes(program)
     return read_trainer(
         program,
-        [*translated, _quantization(raw, program.findings), defaults | _half(program, raw, lora=lora)],
-        [_deepspeed(raw), _fsdp(raw), _dimensions(raw), _processes(program), *accelerate_layers(program, {})],
-        method=_method(raw),
+        [*(_translate(layer) for layer in layers), quantization, defaults],
+        [*shipped, _dimensions(settings), processes, *accelerate_layers(program, {})],
+        method=method,
     )
 
 
 def _translate(layer: SettingsLayer) -> dict[str, Setting]:
-    found = Translation(layer)
-    found.rename({"model": "model_name_or_path", "lora_rank": "lora_r", "target_modules": "lora_target_modules"})
-    found.drop("tuner_type", "train_type", "lora_alpha", "lora_dropout", "vit_gradient_checkpointing", "lora_bias")
-    found.drop("sequence_parallel_size", "deepspeed_autotp_size", "lora_dtype", "lora_dropout_p", "lorap_lr_ratio")
-    found.drop("quant_method", "quant_bits", "bnb_4bit_use_double_quant", "bnb_4bit_quant_type")
-    attention = found.take("attn_impl")
+    translation = Translation(layer)
+    translation.rename(_TRAINER_NAMES)
+    translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
+    attention = translation.pop("attn_impl")
     if attention is not None:
         name = str(attention.value)
-        found.put("attn_implementation", _ATTENTION.get(name, name), attention)
-    if (named := found.layer.get("deepspeed")) is not None and str(named.value) in _ZERO:
-        found.take("deepspeed")
-    if (shipped := found.layer.get("fsdp")) is not None and shipped.value == _FSDP2:
-        found.take("fsdp")
-    return found.layer
+        translation.put("attn_implementation", _ATTENTION.get(name, name), attention)
+    for name, shipped in (("deepspeed", _SHIPPED_ZERO), ("fsdp", _SHIPPED_FSDP)):
+        named = translation.trainer.get(name)
+        if named is not None and str(named.value) in shipped:
+            translation.pop(name)
+    return translation.trainer
 
 
-def _quantization(raw: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
-    """Weights are quantized as they are loaded where ``quant_method`` says by whom (``quant_args.py``)."""
-    method, bits = raw.find("quant_method"), raw.find("quant_bits")
+def _quantization(settings: LayeredSettings, findings: FindingCollector) -> dict[str, Setting]:
+    """Return the quantization of loaded weights, for which ``quant_method`` names the library (``quant_args.py``)."""
+    method, bits = settings.find("quant_method"), settings.find("quant_bits")
     if method is None:
         if bits is not None:
             findings.warn(f"{bits.origin} has no effect without quant_method.")
@@ -82,98 +128,107 @@ def _quantization(raw: LayeredSettings, findings: FindingCollector) -> dict[str,
         sentence = f"{method.origin}: weights quantized by {method.value} are counted as bitsandbytes stores them."
         findings.mark_uncertain("lora.quantization", sentence)
     if bits is not None and as_int(bits) == 8:
-        return {"load_in_8bit": Setting(value=True, origin=bits.origin)}
-    double = raw.find("bnb_4bit_use_double_quant")
-    default = Setting(value=True, origin="ms-swift's default bnb_4bit_use_double_quant", written=False)
-    origin = (bits or method).origin
-    return {"load_in_4bit": Setting(value=True, origin=origin), "bnb_4bit_use_double_quant": double or default}
+        return {"load_in_8bit": bits.with_value(True)}
+    double = settings.find("bnb_4bit_use_double_quant")
+    default = default_setting(True, "ms-swift's default bnb_4bit_use_double_quant")
+    return {"load_in_4bit": (bits or method).with_value(True), "bnb_4bit_use_double_quant": double or default}
 
 
 def _processes(program: Program) -> dict[str, Setting]:
-    """One process, which spreads the model's layers over all GPUs it sees, unless NPROC_PER_NODE asks for more."""
+    """Return the processes: one, which spreads the layers over all visible GPUs, unless NPROC_PER_NODE is set."""
     if program.config_file is not None or not {"accelerate", "torchrun"}.isdisjoint(program.launcher.launchers):
         return {}
-    if told := processes_per_node(program.environ):
-        return told
+    if processes := processes_per_node(program.environ):
+        return processes
     visible = visible_gpus(program.environ)
     if "tool" in program.launcher.launchers and "RANK" not in program.environ and (as_int(visible) or 1) > 1:
-        program.findings.warn(
-            "ms-swift's one process spreads the layers over several GPUs; one is counted to hold all."
-        )
+        sentence = "ms-swift's one process spreads the layers over several GPUs; one is counted to hold all."
+        program.findings.warn(sentence)
         program.findings.add_uncertainty("less", *MODEL_STATES, "activations")
-    return {"num_processes": Setting(value=1, origin="ms-swift starts one process", written=False)}
+    return {"num_processes": default_setting(1, "ms-swift starts one process")}
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:
     values: dict[str, object] = {"per_device_train_batch_size": 1, "activation_checkpointing": True}
     if lora:
         values |= {"lora_r": 8, "lora_target_modules": "all-linear"}
-    return {name: Setting(value=value, origin="ms-swift's default", written=False) for name, value in values.items()}
+    return default_layer(values, "ms-swift's default")
 
 
-def _half(program: Program, raw: LayeredSettings, *, lora: bool) -> dict[str, Setting]:
-    """Weights in ``torch_dtype``, else as stored, else bf16; arithmetic in bf16 then, in fp16 for any other type.
+def _precision(program: Program, settings: LayeredSettings, *, lora: bool) -> dict[str, Setting]:
+    """Return the dtypes: weights in ``torch_dtype``, else as stored, else bf16; computation in bf16, or else fp16.
 
     Fully trained weights in fp16 are cast to fp32 (``swift/arguments``: ``_init_mixed_precision``), those in bf16 not.
     """
-    said = raw.find("torch_dtype")
-    origin = said.origin if said is not None else "ms-swift's usual torch_dtype"
-    word = as_word(said) if said is not None else "bfloat16"
-    model = raw.find("model")
-    if said is None and model is not None:
-        name = Finding(key="model.id", value=str(model.value), origin=model.origin, written=True)
-        config = known_config(name, program.environ)
-        if config is not None and (stored := config.get("dtype") or config.get("torch_dtype")):
-            word, origin = as_word(Setting(value=stored, origin="")), f"the model's config says {stored}"
-    if word in ("bfloat16", "bf16"):
-        return {"bf16": Setting(value=True, origin=origin, written=False), "dtype": _dtype("bfloat16", origin)}
-    loaded = "float16" if lora and word in ("float16", "fp16") else "float32"
-    return {"fp16": Setting(value=True, origin=origin, written=False), "dtype": _dtype(loaded, origin)}
+    written = settings.find("torch_dtype")
+    dtype = (
+        written or _stored_dtype(program, settings) or Setting(value="bfloat16", origin="ms-swift's usual torch_dtype")
+    )
+    if as_word(dtype) in ("bfloat16", "bf16"):
+        return default_layer({"bf16": True, "dtype": "bfloat16"}, dtype.origin)
+    loaded = "float16" if lora and as_word(dtype) in ("float16", "fp16") else "float32"
+    return default_layer({"fp16": True, "dtype": loaded}, dtype.origin)
 
 
-def _dtype(kind: str, origin: str) -> Setting:
-    return Setting(value=kind, origin=origin, written=False)
+def _stored_dtype(program: Program, settings: LayeredSettings) -> Setting | None:
+    """Return the dtype that the model's config names; None if it names none or is unknown."""
+    model = settings.find("model")
+    if model is None:
+        return None
+    finding = Finding(key="model.id", value=str(model.value), origin=model.origin, written=True)
+    dtype = config_dtype(known_config(finding, program.environ) or {})
+    return default_setting(dtype, f"the model's config says {dtype}") if dtype else None
 
 
-def _deepspeed(raw: LayeredSettings) -> dict[str, Setting]:
-    """``--deepspeed zero2`` names a configuration that ms-swift ships; anything else is a file or JSON."""
-    named = raw.find("deepspeed")
+def _shipped_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:
+    """Return a shipped configuration (``--deepspeed zero2``); the trainer reads other values, files and JSON."""
+    named = settings.find("deepspeed")
     if named is None:
         return {}
-    layer = uses_deepspeed(raw)
-    if str(named.value) in _ZERO:
-        layer["zero_stage"] = Setting(value=_ZERO[str(named.value)], origin=named.origin)
-        if str(named.value).endswith("_offload"):
-            layer["offload_optimizer_device"] = Setting(value="cpu", origin=named.origin)
-            if str(named.value) == "zero3_offload":
-                layer["offload_param_device"] = Setting(value="cpu", origin=named.origin)
-        half = "fp16" if as_word(raw.find("torch_dtype")) in ("float16", "fp16") else "bf16"
-        layer["mixed_precision"] = Setting(value=half, origin=f"{named.origin}: follows the trainer", written=False)
+    layer = uses_deepspeed(settings)
+    if str(named.value) in _SHIPPED_ZERO:
+        layer |= {name: named.with_value(value) for name, value in _SHIPPED_ZERO[str(named.value)].items()}
+        half = "fp16" if as_word(settings.find("torch_dtype")) in ("float16", "fp16") else "bf16"
+        layer["mixed_precision"] = default_setting(half, f"{named.origin}: follows the trainer")
     return layer
 
 
-def _fsdp(raw: LayeredSettings) -> dict[str, Setting]:
-    """``--fsdp fsdp2`` names the configuration that ms-swift ships (``swift/config/fsdp2.json``)."""
-    named = raw.find("fsdp")
-    if named is None or named.value != _FSDP2:
-        return {}
-    values = {
-        "use_fsdp": True,
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": True,
-        "fsdp_activation_checkpointing": True,
-    }
-    return {name: Setting(value=value, origin=named.origin) for name, value in values.items()}
+def _shipped_fsdp(settings: LayeredSettings) -> dict[str, Setting]:
+    named = settings.find("fsdp")
+    values = _SHIPPED_FSDP.get(str(named.value), {}) if named is not None else {}
+    return {name: named.with_value(value) for name, value in values.items()} if named is not None else {}
 
 
-def _dimensions(raw: LayeredSettings) -> dict[str, Setting]:
-    sizes = {"sequence_parallel_size": "cp", "deepspeed_autotp_size": "tp"}
-    found = {f"parallelism_config_{short}_size": raw.find(name) for name, short in sizes.items()}
-    return {name: setting for name, setting in found.items() if setting is not None}
+def _dimensions(settings: LayeredSettings) -> dict[str, Setting]:
+    found = {flag: settings.find(name) for name, flag in _DIMENSIONS.items()}
+    return {flag: setting for flag, setting in found.items() if setting is not None}
 
 
-def _method(raw: LayeredSettings) -> str | None:
-    kind = raw.find("rlhf_type")
-    if kind is not None and as_bool(kind) is None:
-        return as_word(kind)
-    return None
+def _method(settings: LayeredSettings) -> str | None:
+    kind = settings.find("rlhf_type")
+    return as_word(kind) if kind is not None and as_bool(kind) is None else None
+
+
+TOOL = Tool(
+    name="ms-swift",
+    programs=re.compile(r"(.*/)?(swift|swift/cli/(main|sft|pt|rlhf))|swift\.cli\.(main|sft|pt|rlhf)"),
+    commands=(ToolCommand(name="swift", subcommands=_COMMANDS),),
+    is_config=lambda table: (
+        "model" in table
+        and not isinstance(table["model"], Mapping)
+        and has_any(table, "tuner_type", "train_type", "attn_impl", "target_modules", "swift_version")
+    ),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            **batch_keys(batch="per_device_train_batch_size", length="max_length"),
+            "training.activation_checkpointing": ToolKey(name="gradient_checkpointing", values=CHECKPOINTING_SWITCH),
+            "training.optimizer": ToolKey(name="optim", values=OPTIMIZER_NAMES),
+            "training.loss": ToolKey(name="use_liger_kernel", values={"fused-linear": True}),
+            "model.attention": ToolKey(name="attn_impl"),
+            "lora.rank": ToolKey(name="lora_rank", also={"tuner_type": "lora"}),
+            "lora.targets": ToolKey(name="target_modules"),
+            "lora.quantization": ToolKey(name="quant_bits", values={"nf4-double": 4}, also={"quant_method": "bnb"}),
+        }
+    ),
+)

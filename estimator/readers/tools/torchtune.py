@@ -5,19 +5,23 @@ Names and meanings: ``recipes/`` and ``torchtune/training`` of torchtune 0.6. Th
 """
 
 import os
+import re
 import shutil
 from pathlib import Path, PurePath
 
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import read_world_size
 from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import parse_flags
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
-from ..trainer.precision import WEIGHT_TYPES
+from ..source.settings import LayeredSettings, Setting, as_int, as_word
+from ..trainer.precision import WEIGHT_DTYPES
 from ..trainer.unread_settings import warn_of_unread
-from .shared.job_keys import put_bool, put_int, put_ranks, put_word
+from .shared.key_rules import apply_rules, bool_rule, int_rule, known_optimizer, put_ranks, switch_rule, word_rule
 from .shared.known_models import folder_id, torchtune_id
 from .shared.merged_settings import overrides_first, tool_settings
+from .shared.tool import Tool, ToolKey, ToolKeys, has_key
+from .shared.trainer_keys import CHECKPOINTING_SWITCH, batch_keys
 
 _OPTIMIZERS = {
     "adamw": "adamw",
@@ -29,144 +33,159 @@ _OPTIMIZERS = {
     "adafactor": "adafactor",
     "lion": "lion",
 }
-_DISTRIBUTED = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
+_DISTRIBUTED_NAMES = ("custom_sharded_layers", "fsdp_cpu_offload", "tensor_parallel_dim", "data_parallel_shard_dim")
+"""Settings that only distributed recipes have."""
+_MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
+_CHUNKED_LOSSES = ("Chunked", "LinearCrossEntropy")
+_RULES = (
+    int_rule("training.micro_batch", "batch_size"),
+    int_rule("training.sequence_length", "tokenizer.max_seq_len"),
+    int_rule("training.gradient_accumulation", "gradient_accumulation_steps"),
+    word_rule("training.precision", WEIGHT_DTYPES, "dtype", default="bf16"),
+    word_rule(
+        "training.activation_checkpointing", {"true": "full", "false": "none"}, "enable_activation_checkpointing"
+    ),
+    bool_rule("training.activation_offload", "enable_activation_offloading"),
+    bool_rule("training.optimizer_in_backward", "optimizer_in_bwd"),
+    bool_rule("training.compile", "compile"),
+)
+_SHARDED_RULES = (
+    bool_rule("parallel.reshard_after_forward", "fsdp_reshard_after_forward"),
+    switch_rule("parallel.cpu_offload", "all", "fsdp_cpu_offload"),
+)
 
 
 def read(program: Program) -> JobReading:
-    """The job of a torchtune recipe."""
+    """Return the job of a torchtune recipe."""
     findings = program.findings
-    settings = tool_settings(program, "config", written=("torchtune_config.yaml",), shipped=_shipped(program))
+    settings = tool_settings(program, "config", written=("torchtune_config.yaml",), shipped=_shipped_config(program))
     findings.put("training.framework", "torchtune", "the program is torchtune's")
-    _model(program, settings)
-    put_int(findings, "training.micro_batch", settings.find("batch_size"))
-    length = settings.find("tokenizer.max_seq_len")
-    put_int(findings, "training.sequence_length", length)
-    put_int(findings, "training.gradient_accumulation", settings.find("gradient_accumulation_steps"))
-    dtype = settings.find("dtype") or Setting(value="bf16", origin="torchtune's default dtype", written=False)
-    put_word(findings, "training.precision", dtype, WEIGHT_TYPES)
-    _optimizer(settings, findings)
-    put_word(
-        findings,
-        "training.activation_checkpointing",
-        settings.find("enable_activation_checkpointing"),
-        {"true": "full", "false": "none"},
-    )
+    _read_model(program, settings)
+    apply_rules(_RULES, settings, findings, tool="torchtune")
     if settings.find("ac_mode") is not None:
         findings.put("training.activation_checkpointing", "selective", "ac_mode")
-    put_bool(findings, "training.activation_offload", settings.find("enable_activation_offloading"))
-    put_bool(findings, "training.optimizer_in_backward", settings.find("optimizer_in_bwd"))
-    put_bool(findings, "training.compile", settings.find("compile"))
+    _read_optimizer(settings, findings)
     loss = settings.find("loss._component_", "loss")
     if loss is not None:
-        chunked = any(word in str(loss.value) for word in ("Chunked", "LinearCrossEntropy"))
-        findings.put("training.loss", "chunked" if chunked else "full", loss.origin)
-    _adapters(settings, findings)
-    _ranks(program, settings)
+        chunked = any(word in str(loss.value) for word in _CHUNKED_LOSSES)
+        findings.put_from(loss, "training.loss", "chunked" if chunked else "full")
+    _read_adapters(settings, findings)
+    _read_ranks(program, settings)
     warn_of_unread(settings, findings)
     return findings.build()
 
 
-def _shipped(program: Program) -> Path | None:
-    """The file of ``--config llama3_1/8B_lora``, a name in torchtune's own list: beside its recipes."""
+def _shipped_config(program: Program) -> Path | None:
+    """Return the file of ``--config llama3_1/8B_lora``, a name in torchtune's own list: beside its recipes."""
     flags, _ = parse_flags(overrides_first(program.launch.arguments))
     name = str(flags["config"].value) if "config" in flags else ""
     if not name or name.endswith((".yaml", ".yml")):
         return None
     folders: list[Path] = []
-    if program.launch.command:
-        command = program.launch.command
+    command = program.launch.command
+    if command:
         found = command if "/" in command else shutil.which(command, path=program.environ.get("PATH"))
         if found:
-            folders += program.filesystem.resolve(found).parent.parent.glob("lib*/python3*/site-packages/recipes")
+            environment = program.filesystem.resolve(found).parent.parent
+            folders += environment.glob("lib*/python3*/site-packages/recipes")
     elif "recipes" in (parts := PurePath(program.launch.script or "").parts):
         folders.append(program.filesystem.resolve(str(PurePath(*parts[: parts.index("recipes") + 1]))))
     files = [folder / "configs" / f"{name}.yaml" for folder in folders]
     return next((file for file in files if os.access(file, os.R_OK)), None)
 
 
-def _model(program: Program, settings: LayeredSettings) -> None:
-    """The checkpoint's folder if it is here with a config, else the model that the builder stands for."""
+def _read_model(program: Program, settings: LayeredSettings) -> None:
+    """Put the checkpoint's folder if it is here with a config, otherwise the model that the builder stands for."""
     findings = program.findings
-    folder = settings.find("checkpointer.checkpoint_dir")
-    here = folder_id(program.filesystem, str(folder.value)) if folder is not None else None
-    if folder is not None and here is not None:
-        findings.put("model.id", here, folder.origin)
+    checkpoint = settings.find("checkpointer.checkpoint_dir")
+    folder = folder_id(program.filesystem, str(checkpoint.value)) if checkpoint is not None else None
+    if checkpoint is not None and folder is not None:
+        findings.put_from(checkpoint, "model.id", folder)
         return
-    component = settings.find("model._component_")
-    known = torchtune_id(str(component.value)) if component is not None else None
-    if component is not None and known is not None:
-        findings.put("model.id", known, component.origin)
-    elif component is not None:
-        findings.warn(f"{component.origin}: the builder {component.value} is not known here; give model.id.")
+    builder = settings.find("model._component_")
+    known = torchtune_id(str(builder.value)) if builder is not None else None
+    if builder is not None and known is not None:
+        findings.put_from(builder, "model.id", known)
+    elif builder is not None:
+        findings.warn(f"{builder.origin}: the builder {builder.value} is not known here; give model.id.")
 
 
-def _optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
+def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
     setting = settings.find("optimizer._component_", "optimizer")
     if setting is None:
         return
-    word = str(setting.value).rpartition(".")[2].lower()
-    known = _OPTIMIZERS.get(word)
-    if known is None:
-        sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
-        findings.mark_uncertain("training.optimizer", sentence)
-    fused = settings.find("optimizer.fused")
-    if known in (None, "adamw"):
-        known = "adamw-fused" if as_bool(fused) else "adamw"
-    findings.put("training.optimizer", known, setting.origin)
+    optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
+    fused = settings.is_true("optimizer.fused")
+    findings.put_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
 
 
-def _adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
-    component = settings.find("model._component_")
-    name = str(component.value).rpartition(".")[2] if component is not None else ""
-    if component is None or "lora" not in name:
+def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
+    builder = settings.find("model._component_")
+    name = str(builder.value).rpartition(".")[2] if builder is not None else ""
+    if builder is None or "lora" not in name:
         return
-    put_int(findings, "lora.rank", settings.find("model.lora_rank"))
+    apply_rules((int_rule("lora.rank", "model.lora_rank"),), settings, findings, tool="torchtune")
+    _read_targets(settings, findings)
+    if name.startswith("qlora"):
+        # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
+        findings.put_from(builder, "lora.quantization", "nf4-double")
+
+
+def _read_targets(settings: LayeredSettings, findings: FindingCollector) -> None:
     modules = settings.find("model.lora_attn_modules")
-    named = modules.value if modules is not None and isinstance(modules.value, list) else []
-    targets = ["o_proj" if name == "output_proj" else str(name) for name in named]
-    mlp = settings.find("model.apply_lora_to_mlp")
-    if as_bool(mlp):
-        targets += ["gate_proj", "up_proj", "down_proj"]
-    head = settings.find("model.apply_lora_to_output")
-    if as_bool(head):
-        targets.append("lm_head")
+    mlp, head = settings.find_true("model.apply_lora_to_mlp"), settings.find_true("model.apply_lora_to_output")
+    names = modules.value if modules is not None and isinstance(modules.value, list) else []
+    targets = ["o_proj" if name == "output_proj" else str(name) for name in names]
+    targets += _MLP_TARGETS if mlp is not None else ()
+    targets += ("lm_head",) if head is not None else ()
     if targets and modules is not None:
-        origin = modules.origin if not as_bool(mlp) or mlp is None else f"{modules.origin}; {mlp.origin}"
+        origin = modules.origin if mlp is None else f"{modules.origin}; {mlp.origin}"
         findings.put("lora.targets", targets, origin)
     else:
         findings.require("lora.targets")
-    if name.startswith("qlora"):
-        # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
-        findings.put("lora.quantization", "nf4-double", component.origin)
 
 
-def _ranks(program: Program, settings: LayeredSettings) -> None:
-    """Distributed recipes shard with FSDP2; which recipe a file is for, only the launch line says."""
+def _read_ranks(program: Program, settings: LayeredSettings) -> None:
+    """Put FSDP2 for distributed recipes; only the launch line states which recipe a file is for."""
     findings = program.findings
     world = read_world_size(program.launcher, LayeredSettings(), program.environ)
     recipe = PurePath(program.launch.script or "").stem
-    sign = next((found for name in _DISTRIBUTED if (found := settings.find(name)) is not None), None)
-    many = (as_int(world.ranks) or 1) > 1
-    if "single_device" in recipe or not (many or "distributed" in recipe or sign is not None):
+    distributed = next((found for name in _DISTRIBUTED_NAMES if (found := settings.find(name)) is not None), None)
+    several = (as_int(world.ranks) or 1) > 1
+    if "single_device" in recipe or not (several or "distributed" in recipe or distributed is not None):
         return
-    origin = f"the recipe {recipe}" if recipe else sign.origin if sign is not None else "several ranks"
-    findings.put("parallel.strategy", "fsdp2", origin, written=False)
-    put_ranks(
-        program,
-        world if program.config_file is None else None,
-        {
-            "tensor": settings.find("tensor_parallel_dim"),
-            "context": settings.find("context_parallel_dim"),
-            "data_replicate": settings.find("data_parallel_replicate_dim"),
-        },
-        settings.find("data_parallel_shard_dim"),
-    )
-    put_bool(findings, "parallel.reshard_after_forward", settings.find("fsdp_reshard_after_forward"))
-    offload = settings.find("fsdp_cpu_offload")
-    if offload is not None and as_bool(offload):
-        findings.put("parallel.cpu_offload", "all", offload.origin)
-    dtype = settings.find("dtype")
-    if dtype is not None and as_word(dtype) in ("bf16", "fp16"):
-        findings.put(
-            "parallel.reduce_dtype", as_word(dtype), "FSDP2 reduces gradients in their own type", written=False
-        )
+    by_setting = distributed.origin if distributed is not None else "several ranks"
+    findings.put("parallel.strategy", "fsdp2", f"the recipe {recipe}" if recipe else by_setting, written=False)
+    sizes: dict[str, Setting | None] = {
+        "tensor": settings.find("tensor_parallel_dim"),
+        "context": settings.find("context_parallel_dim"),
+        "data_replicate": settings.find("data_parallel_replicate_dim"),
+    }
+    world_of_launch = world if program.config_file is None else None
+    put_ranks(program, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
+    apply_rules(_SHARDED_RULES, settings, findings, tool="torchtune")
+    dtype = as_word(settings.find("dtype"))
+    if dtype in ("bf16", "fp16"):
+        findings.put("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own type", written=False)
+
+
+TOOL = Tool(
+    name="torchtune",
+    programs=re.compile(r"(.*/)?recipes/\w+|(full|lora|qat|knowledge|dev)_\w*(single_device|distributed)"),
+    commands=(ToolCommand(name="tune", subcommands=frozenset({"run"}), launcher="torchrun"),),
+    is_config=lambda table: has_key(table, "_component_"),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            **batch_keys(batch="batch_size", length="tokenizer.max_seq_len"),
+            "training.activation_checkpointing": ToolKey(
+                name="enable_activation_checkpointing", values=CHECKPOINTING_SWITCH
+            ),
+            "training.activation_offload": ToolKey(name="enable_activation_offloading"),
+            "training.optimizer": ToolKey(name="optimizer.fused", values={"adamw-fused": True}),
+            "training.precision": ToolKey(name="dtype", values={"bf16": "bf16"}),
+            "parallel.reshard_after_forward": ToolKey(name="fsdp_reshard_after_forward"),
+            "parallel.cpu_offload": ToolKey(name="fsdp_cpu_offload", values={"all": True}),
+        }
+    ),
+)

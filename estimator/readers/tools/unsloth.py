@@ -1,14 +1,18 @@
-"""Unsloth's command: ``unsloth train --config x.yaml --batch-size 4``; scripts of its users are read as scripts.
+"""Unsloth's command: ``unsloth train --config x.yaml --batch-size 4``; its users' own scripts are read as scripts.
 
 Names, meanings and defaults: ``unsloth_cli/config.py`` of 2026. It trains with TRL's SFTTrainer.
 """
 
+import re
+
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_word
+from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.merged_settings import tool_layers
+from .shared.tool import Tool, ToolKeys, section
 
 _DEFAULTS = {
     "per_device_train_batch_size": 2,
@@ -21,22 +25,22 @@ _DEFAULTS = {
     "optim": "adamw_8bit",
     "bf16": True,
     "dtype": "bfloat16",
-    "use_liger_kernel": True,  # its own loss makes no logits either
+    "use_liger_kernel": True,  # unsloth's own loss makes no logits either
 }
-_RENAMED = {
+_TRAINER_NAMES = {
     "model": "model_name_or_path",
     "batch_size": "per_device_train_batch_size",
     "max_seq_length": "max_length",
     "target_modules": "lora_target_modules",
 }
-_RESOLVED = ("training_type", "gradient_checkpointing")
+_READ_ELSEWHERE = ("training_type", "gradient_checkpointing")
 
 
 def read(program: Program) -> JobReading:
-    """The job of ``unsloth train``."""
-    written = tuple(_flat(layer) for layer in tool_layers(program, "config", "c"))
-    raw = LayeredSettings(*written)
-    kind, checkpointing = raw.find("training_type"), raw.find("gradient_checkpointing")
+    """Return the job of ``unsloth train``."""
+    layers = [_without_sections(layer) for layer in tool_layers(program, "config", "c")]
+    settings = LayeredSettings(*layers)
+    kind, checkpointing = settings.find("training_type"), settings.find("gradient_checkpointing")
     lora = kind is None or as_word(kind) != "full"
     mode = as_word(checkpointing) or "unsloth"
     values = {**_DEFAULTS, "use_peft": lora, "activation_checkpointing": mode not in ("none", "false", "no", "off")}
@@ -44,23 +48,34 @@ def read(program: Program) -> JobReading:
         values["activation_offloading"] = True
     if not lora:
         values["load_in_4bit"] = False
-    said = {"use_peft": kind, "activation_checkpointing": checkpointing, "activation_offloading": checkpointing}
-    defaults = {name: _default(value, said.get(name)) for name, value in values.items()}
-    own = {name: setting for name, setting in defaults.items() if setting.written}
-    layers = [own, *(_renamed(layer) for layer in written), transformers_defaults(program.versions) | defaults]
-    return read_trainer(program, layers, [], method=None)
+    deciding = {"use_peft": kind, "activation_checkpointing": checkpointing, "activation_offloading": checkpointing}
+    defaults = {name: _value_or_default(value, deciding.get(name)) for name, value in values.items()}
+    written = {name: setting for name, setting in defaults.items() if setting.written}
+    translated = [_translate(layer) for layer in layers]
+    return read_trainer(
+        program, [written, *translated, transformers_defaults(program.versions) | defaults], [], method=None
+    )
 
 
-def _default(value: object, said: Setting | None) -> Setting:
-    if said is not None:
-        return Setting(value=value, origin=said.origin)
-    return Setting(value=value, origin="unsloth's default", written=False)
+def _value_or_default(value: object, deciding: Setting | None) -> Setting:
+    """Return a value with the origin of the setting that decides it, or as unsloth's default."""
+    return deciding.with_value(value) if deciding is not None else default_setting(value, "unsloth's default")
 
 
-def _flat(layer: SettingsLayer) -> dict[str, Setting]:
-    """Sections of the file are left out of the names, as flags have none."""
+def _without_sections(layer: SettingsLayer) -> dict[str, Setting]:
+    """Return the layer without the file's sections in its names, as flags have none."""
     return {name.rpartition(".")[2]: setting for name, setting in layer.items()}
 
 
-def _renamed(layer: SettingsLayer) -> dict[str, Setting]:
-    return {_RENAMED.get(name, name): setting for name, setting in layer.items() if name not in _RESOLVED}
+def _translate(layer: SettingsLayer) -> dict[str, Setting]:
+    return {_TRAINER_NAMES.get(name, name): setting for name, setting in layer.items() if name not in _READ_ELSEWHERE}
+
+
+TOOL = Tool(
+    name="unsloth",
+    programs=re.compile(r"(.*/)?unsloth|unsloth_cli(\.\w+)*"),
+    commands=(ToolCommand(name="unsloth", subcommands=frozenset({"train"})),),
+    is_config=lambda table: "max_seq_length" in section(table, "training") and "model" in table,
+    read=read,
+    keys=ToolKeys(),
+)

@@ -1,54 +1,64 @@
 """vLLM: ``vllm serve MODEL`` and its older server module.
 
-Names, meanings and defaults: vllm/engine/arg_utils.py and vllm/config.
+Names, meanings and defaults: ``vllm/engine/arg_utils.py`` and ``vllm/config``.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word
-from ..trainer.model_facts import known_config
-from .shared.job_keys import put_int, put_word
+from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..trainer.model_facts import config_dtype, known_config
+from .shared.key_rules import apply_rules, int_rule, put_int, put_word
 from .shared.merged_settings import tool_layers
+from .shared.tool import Tool, ToolKey, ToolKeys, has_any
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
-_STORED = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}
-"""``--dtype auto``: checkpoints in fp32 are served in 16 bits."""
-_WEIGHTS = {
+_AUTO_DTYPE = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}
+"""``--dtype auto`` by the stored dtype: checkpoints in fp32 are served in 16 bits."""
+_WEIGHT_FORMATS = {
     **dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt", "ptpc_fp8"), "fp8"),
     **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "bitsandbytes", "moe_wna16", "auto_round"), "int4"),
     **dict.fromkeys(("experts_int8",), "int8"),
 }
-_CACHE = {"auto": "auto", "bfloat16": "auto", "float16": "auto"}
-_SEQUENCES = 256
-_MULTIPLIERS = {"k": 1000, "m": 1_000_000}
-_BINARY = {"K": 1024, "M": 1024**2}
+_CACHE_DTYPES = {"auto": "auto", "bfloat16": "auto", "float16": "auto"}
+_DEFAULT_SEQUENCES = 256
+_DEFAULT_MEMORY_SHARE = 0.9
+_UNITS = {"k": 1000, "m": 1_000_000, "K": 1024, "M": 1024**2}
+"""Suffixes of token counts: ``32k`` is 32,000 and ``32K`` 32,768."""
+_NOT_COUNTED = ("cpu_offload_gb", "speculative_config", "kv_cache_memory_bytes", "num_gpu_blocks_override")
+_PARALLEL_RULES = (
+    int_rule("parallel.tensor", "tensor_parallel_size", "tp"),
+    int_rule("parallel.pipeline", "pipeline_parallel_size", "pp"),
+)
 
 
 def read(program: Program) -> JobReading:
-    """The job of a vLLM server."""
+    """Return the job of a vLLM server."""
     findings = program.findings
-    arguments = list(program.launch.arguments)
     settings = LayeredSettings(*tool_layers(program, "config"))
-    _model(settings, arguments, program)
+    _read_model(settings, program)
     findings.put("training.mode", "inference", "the program is vLLM", written=False)
     findings.put("inference.engine", "vllm", "the program is vLLM", written=False)
     config = known_config(findings.get("model.id"), program.environ) or {}
-    _sizes(settings, config, findings)
-    _types(settings, config, findings)
-    _parallel(settings, findings)
+    _read_sizes(settings, config, findings)
+    _read_memory_share(settings, findings)
+    _read_dtypes(settings, config, findings)
+    _read_parallel(settings, findings)
     if settings.is_true("enable_lora"):
         findings.warn("--enable-lora: the adapters' slots are not counted.")
-    for name in ("cpu_offload_gb", "speculative_config", "kv_cache_memory_bytes", "num_gpu_blocks_override"):
+    for name in _NOT_COUNTED:
         if (found := settings.find(name)) is not None and str(found.value) not in ("0", "0.0"):
             findings.warn(f"{found.origin} changes the memory and is not counted.")
     return findings.build()
 
 
-def _model(settings: LayeredSettings, arguments: list[str], program: Program) -> None:
-    words = arguments[1:] if arguments[:1] == ["serve"] else []
+def _read_model(settings: LayeredSettings, program: Program) -> None:
+    arguments = program.launch.arguments
+    words = arguments[1:] if arguments[:1] == ("serve",) else ()
     named = settings.find("model", "model_tag")
     if words and not words[0].startswith("-"):
         named = Setting(value=words[0], origin="vllm serve's argument")
@@ -56,70 +66,70 @@ def _model(settings: LayeredSettings, arguments: list[str], program: Program) ->
         return
     folder = program.filesystem.resolve(str(named.value))
     is_folder = (folder / "config.json").is_file()
-    program.findings.put("model.id", str(folder) if is_folder else str(named.value), named.origin)
+    program.findings.put_from(named, "model.id", str(folder) if is_folder else str(named.value))
 
 
-def _sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
+def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     length = settings.find("max_model_len")
-    number = _count(length)
-    if length is not None and number:
-        findings.put("training.sequence_length", number, length.origin)
+    if length is not None and (tokens := _token_count(length)):
+        findings.put_from(length, "training.sequence_length", tokens)
     elif isinstance(longest := config.get("max_position_embeddings"), int):
         origin = "the model's max_position_embeddings: vLLM's default max_model_len"
         findings.put("training.sequence_length", longest, origin, written=False)
-    sequences = settings.find("max_num_seqs") or Setting(
-        value=_SEQUENCES, origin="vLLM's default max_num_seqs (1024 on large cards)", written=False
-    )
+    origin = "vLLM's default max_num_seqs (1024 on large GPUs)"
+    sequences = settings.find("max_num_seqs") or default_setting(_DEFAULT_SEQUENCES, origin)
     put_int(findings, "training.micro_batch", sequences)
     step = settings.find("max_num_batched_tokens")
-    if step is not None and (tokens := _count(step)):
-        findings.put("inference.prefill_tokens", tokens, step.origin)
-    share = settings.find("gpu_memory_utilization")
-    if share is None:
-        findings.put("inference.gpu_memory_utilization", 0.9, "vLLM's default gpu_memory_utilization", written=False)
-        return
+    if step is not None and (tokens := _token_count(step)):
+        findings.put_from(step, "inference.prefill_tokens", tokens)
+
+
+def _read_memory_share(settings: LayeredSettings, findings: FindingCollector) -> None:
+    default = default_setting(_DEFAULT_MEMORY_SHARE, "vLLM's default gpu_memory_utilization")
+    share = settings.find("gpu_memory_utilization") or default
     try:
-        findings.put("inference.gpu_memory_utilization", float(share.value), share.origin)
+        findings.put_from(share, "inference.gpu_memory_utilization", float(share.value))
     except (TypeError, ValueError):
-        findings.warn(f"{share.origin}: {share.value!r} is not a share of the card; 0.9 is counted.")
+        findings.warn(
+            f"{share.origin}: {share.value!r} is not a share of the GPU's memory; {_DEFAULT_MEMORY_SHARE} is counted."
+        )
 
 
-def _types(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
+def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     dtype = settings.find("dtype")
-    stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if dtype is not None and as_word(dtype) != "auto":
         put_word(findings, "training.precision", dtype, _DTYPES)
     else:
+        stored = str(config_dtype(config) or "bfloat16").removeprefix("torch.")
         origin = "vLLM computes in the type the model is stored in"
-        findings.put("training.precision", _STORED.get(stored, "bf16"), origin, written=False)
+        findings.put("training.precision", _AUTO_DTYPE.get(stored, "bf16"), origin, written=False)
     cache = settings.find("kv_cache_dtype")
     if cache is not None and (as_word(cache) or "").startswith("fp8"):
-        findings.put("inference.cache_dtype", "fp8", cache.origin)
-    elif cache is not None:
-        put_word(findings, "inference.cache_dtype", cache, _CACHE)
-    _weights(settings.find("quantization"), config.get("quantization_config"), findings)
+        findings.put_from(cache, "inference.cache_dtype", "fp8")
+    else:
+        put_word(findings, "inference.cache_dtype", cache, _CACHE_DTYPES)
+    quantization, stored_quantization = settings.find("quantization"), config.get("quantization_config")
+    if quantization is not None:
+        put_word(findings, "inference.weights", quantization, _WEIGHT_FORMATS)
+    elif isinstance(stored_quantization, Mapping):
+        _read_stored_quantization(stored_quantization, findings)
 
 
-def _weights(asked: Setting | None, stored: object, findings: FindingCollector) -> None:
-    """``--quantization``, else what the model's config says of its checkpoint."""
-    if asked is None and isinstance(stored, Mapping):
-        method = str(stored.get("quant_method") or "")
-        origin = "the model's quantization_config"
-        bits = stored.get("bits")
-        if bits == 8 or method == "compressed-tensors":
-            findings.warn(f"{origin} ({method or bits}) is counted as 8 bits per weight.")
-            findings.put("inference.weights", "int8", origin, written=False)
-        elif method in _WEIGHTS:
-            findings.put("inference.weights", _WEIGHTS[method], origin, written=False)
-        elif method:
-            findings.warn(f"{origin}: {method} is not known here; 16 bits per weight are counted.")
-    elif asked is not None:
-        put_word(findings, "inference.weights", asked, _WEIGHTS)
+def _read_stored_quantization(quantization: Mapping[str, Any], findings: FindingCollector) -> None:
+    """Put the format of the checkpoint's weights, from the model's config."""
+    method, bits = str(quantization.get("quant_method") or ""), quantization.get("bits")
+    origin = "the model's quantization_config"
+    if bits == 8 or method == "compressed-tensors":
+        findings.warn(f"{origin} ({method or bits}) is counted as 8 bits per weight.")
+        findings.put("inference.weights", "int8", origin, written=False)
+    elif method in _WEIGHT_FORMATS:
+        findings.put("inference.weights", _WEIGHT_FORMATS[method], origin, written=False)
+    elif method:
+        findings.warn(f"{origin}: {method} is not known here; 16 bits per weight are counted.")
 
 
-def _parallel(settings: LayeredSettings, findings: FindingCollector) -> None:
-    put_int(findings, "parallel.tensor", settings.find("tensor_parallel_size", "tp"))
-    put_int(findings, "parallel.pipeline", settings.find("pipeline_parallel_size", "pp"))
+def _read_parallel(settings: LayeredSettings, findings: FindingCollector) -> None:
+    apply_rules(_PARALLEL_RULES, settings, findings, tool="vLLM")
     copies = settings.find("data_parallel_size", "dp")
     if copies is not None and (as_int(copies) or 1) > 1:
         put_int(findings, "parallel.data_replicate", copies)
@@ -127,15 +137,34 @@ def _parallel(settings: LayeredSettings, findings: FindingCollector) -> None:
             findings.warn("--enable-expert-parallel: experts are counted whole on each data-parallel rank.")
 
 
-def _count(setting: Setting | None) -> int | None:
-    """A number of tokens, also as ``32k`` (thousands) or ``32K`` (1024 each)."""
-    if setting is None:
-        return None
+def _token_count(setting: Setting) -> int | None:
+    """Return a number of tokens, which may have a unit."""
     text = str(setting.value)
-    unit = _MULTIPLIERS.get(text[-1:]) or _BINARY.get(text[-1:])
+    unit = _UNITS.get(text[-1:])
     if unit is None:
         return as_int(setting)
     try:
         return int(float(text[:-1]) * unit)
     except (ValueError, OverflowError):
         return None
+
+
+TOOL = Tool(
+    name="vLLM",
+    programs=re.compile(r"(.*/)?vllm|vllm\.entrypoints\.(openai\.)?api_server"),
+    commands=(ToolCommand(name="vllm", subcommands=frozenset({"serve"})),),
+    is_config=lambda table: has_any(table, "gpu-memory-utilization", "max-model-len", "max-num-seqs"),
+    read=read,
+    keys=ToolKeys(
+        settings={
+            "training.micro_batch": ToolKey(name="max-num-seqs"),
+            "training.sequence_length": ToolKey(name="max-model-len"),
+            "training.precision": ToolKey(name="dtype", values={"bf16": "bfloat16", "fp16": "float16"}),
+            "inference.cache_dtype": ToolKey(name="kv-cache-dtype"),
+            "inference.weights": ToolKey(name="quantization", values={"fp8": "fp8"}),
+            "inference.gpu_memory_utilization": ToolKey(name="gpu-memory-utilization"),
+            "inference.prefill_tokens": ToolKey(name="max-num-batched-tokens"),
+            "parallel.tensor": ToolKey(name="tensor-parallel-size"),
+        }
+    ),
+)

@@ -1,5 +1,5 @@
 """Programs that train with transformers' Trainer: TrainingArguments, TRL and PEFT arguments to job keys.
 
-Lives here: precision, sharding and run settings as the Trainer decides them.
+Lives here: model, step, LoRA, precision, sharding and run settings as the Trainer decides them.
 Callers: ``tools`` and the two entry points of ``readers``.
 """

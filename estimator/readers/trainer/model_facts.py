@@ -1,4 +1,4 @@
-"""What a model's config says where a launch line leaves it open: the weights' type, the layers that peft adapts."""
+"""Defaults that follow from a model's config: the dtype of its weights and the layers that peft adapts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from ...common.errors import VramtopError
 from ...job.job import ModelSpec
 from ...model.find_config import resolve_model
 from ..source.evidence import Finding
-from ..source.settings import Setting
+from ..source.settings import Setting, default_setting
 
 _PEFT_TARGETS = {
     **dict.fromkeys(
@@ -22,17 +22,17 @@ _PEFT_TARGETS = {
     "deberta-v2": "query_proj value_proj",
     "phi": "q_proj v_proj fc1 fc2",
 }
-"""By model type, as of peft 0.18 (its ``utils/constants.py``); of other types peft wants to be told."""
+"""By model type, as of peft 0.18 (its ``utils/constants.py``); for other types peft requires target modules."""
 
 
 def known_config(
     model: Finding | None, environ: Mapping[str, str], *, folders: bool = True
 ) -> Mapping[str, Any] | None:
-    """The model's config; None where there is none to be had here.
+    """Return the model's config; None if it cannot be found here.
 
     Args:
         model: its name or folder.
-        environ: whose cache is looked into.
+        environ: the environment that names the caches to search.
         folders: whether a relative name may be a folder of ours.
     """
     if model is None:
@@ -40,28 +40,30 @@ def known_config(
     name = str(model.value)
     try:
         return resolve_model(ModelSpec(id=name), environ=environ, folders=folders or name.startswith("/")).config
-    except (VramtopError, OSError):  # a model that cannot be estimated is said elsewhere; here it stays open
+    except (VramtopError, OSError):  # a model that cannot be estimated is reported elsewhere
         return None
+
+
+def config_dtype(config: Mapping[str, Any]) -> Any:
+    """Return the dtype that a model's config names, under its present or its former key; None if it names none."""
+    return config.get("dtype") or config.get("torch_dtype")
 
 
 def stored_dtype(config: Mapping[str, Any] | None) -> Setting | None:
-    """What ``dtype="auto"`` loads; None where the config is not known."""
+    """Return the dtype that ``dtype="auto"`` loads; None if the config is unknown."""
     if config is None:
         return None
-    kind = config.get("dtype") or config.get("torch_dtype")
-    if kind is None:  # such configs are older than the field, and their checkpoints are in fp32
-        return Setting(value="float32", origin="the model's config names no type, so fp32", written=False)
-    return Setting(value=kind, origin=f"the model's config says {kind}", written=False)
+    dtype = config_dtype(config)
+    if dtype is None:  # such configs are older than the field, and their checkpoints are in fp32
+        return default_setting("float32", "the model's config names no type, so fp32")
+    return default_setting(dtype, f"the model's config says {dtype}")
 
 
-def usual_targets(config: Mapping[str, Any] | None) -> Setting | None:
-    """The layers that peft adapts unless it is told; None where it wants to be told."""
+def default_targets(config: Mapping[str, Any] | None) -> Setting | None:
+    """Return the layers that peft adapts by default; None if peft requires them to be named."""
     if config is None:
-        origin = "peft's choice for most decoder models, written nowhere"
-        return Setting(value=["q_proj", "v_proj"], origin=origin, written=False)
+        return default_setting(["q_proj", "v_proj"], "peft's choice for most decoder models, written nowhere")
     kind = str(config.get("model_type"))
     if kind not in _PEFT_TARGETS:
         return None
-    return Setting(
-        value=_PEFT_TARGETS[kind].split(), origin=f"peft's choice for {kind}, written nowhere", written=False
-    )
+    return default_setting(_PEFT_TARGETS[kind].split(), f"peft's choice for {kind}, written nowhere")

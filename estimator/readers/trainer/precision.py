@@ -1,107 +1,106 @@
-"""The precision of a job: from the type of the weights and from mixed precision, wherever each is asked for."""
+"""The precision of a job, from the dtype of its weights and from mixed precision, wherever each is set."""
 
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_word
-from .transformers_args import Arguments
+from ..source.settings import LayeredSettings, Setting, as_bool, as_word, default_setting
+from .trainer_inputs import TrainerInputs
 
-WEIGHT_TYPES = {
+WEIGHT_DTYPES = {
     **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
     **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
     **dict.fromkeys(("float32", "fp32", "float"), "fp32"),
 }
+"""The job's name for each name of a dtype."""
+_HALF = ("bf16", "fp16")
 
 
-def read_precision(
-    arguments: Arguments, *, fsdp: bool, lora: bool, stored: Setting | None, findings: FindingCollector
-) -> None:
+def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None, findings: FindingCollector) -> None:
     """Put ``training.precision``, and ``parallel.reduce_dtype`` for FSDP.
 
     Args:
-        arguments: what is known of the program.
-        fsdp: whether FSDP shards.
+        inputs: everything known about the program.
         lora: whether only adapters are trained.
-        stored: the type that the model's config names, where the config can be read.
-        findings: where it is put.
+        stored: the dtype that the model's config names, where the config can be read.
+        findings: collects what is read.
     """
-    mixed = mixed_precision(arguments, findings)
-    weights = _weights(arguments, stored, findings)
-    kind = as_word(mixed) if mixed is not None else None
-    written = any(part is not None and part.written for part in (mixed, weights))
-    where = _where(mixed, weights)
-    if kind == "fp8":
-        findings.warn(f"fp8 ({mixed.origin if mixed else ''}) is counted as bf16 mixed precision.")
-        findings.add_uncertainty("more", "weights", unless="training.precision")  # copies in 8 bits
-        findings.add_uncertainty("less", "activations", unless="training.precision")
-        kind = "bf16"
-    if kind in ("bf16", "fp16") and (arguments.deepspeed is not None or (fsdp and not lora)):
-        keeper = "DeepSpeed" if arguments.deepspeed is not None else "FSDP under accelerate"
-        origin = f"{mixed.origin}; {keeper} keeps trained weights in fp32 besides" if mixed else keeper
-        findings.put("training.precision", f"{kind}-mixed", origin, written=mixed is not None and mixed.written)
-    elif weights is not None and weights.value in ("bf16", "fp16"):
-        findings.put("training.precision", weights.value, where, written=written)
+    mixed = mixed_precision(inputs, findings)
+    weights = _weights(inputs, stored, findings)
+    kind = _counted_kind(mixed, findings)
+    fsdp, deepspeed = inputs.fsdp is not None, inputs.deepspeed is not None
+    if mixed is not None and kind in _HALF and (deepspeed or (fsdp and not lora)):
+        library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
+        origin = f"{mixed.origin}; {library} keeps trained weights in fp32 besides"
+        findings.put("training.precision", f"{kind}-mixed", origin, written=mixed.written)
     elif weights is not None or kind is not None:
-        precision = f"{kind}-mixed" if kind in ("bf16", "fp16") else "fp32"
-        findings.put("training.precision", precision, where, written=written)
-    if fsdp and kind in ("bf16", "fp16") and mixed is not None:
+        in_half = weights is not None and weights.value in _HALF
+        precision = weights.value if weights is not None and in_half else f"{kind}-mixed" if kind in _HALF else "fp32"
+        written = any(part is not None and part.written for part in (mixed, weights))
+        findings.put("training.precision", precision, _origin(mixed, weights), written=written)
+    if mixed is not None and kind in _HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
         findings.put("parallel.reduce_dtype", kind, origin, written=False)
 
 
-def mixed_precision(arguments: Arguments, findings: FindingCollector) -> Setting | None:
-    """``bf16``, ``fp16``, ``fp8`` or ``no``; None where nothing is said.
+def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:
+    """Return ``bf16``, ``fp16``, ``fp8`` or ``no``; None if it is set nowhere.
 
     DeepSpeed's file decides, then TrainingArguments, then accelerate: the trainer ignores accelerate's choice when it
     has one of its own.
     """
-    own_file = _own_file(arguments)
-    from_file = own_file.find("mixed_precision") if own_file is not None else None
-    if from_file is not None:
+    file = _deepspeed_file(inputs)
+    if file is not None and (from_file := file.find("mixed_precision")) is not None:
         return from_file
-    for name in ("bf16", "fp16"):
-        flag = arguments.settings.find(name)
-        if flag is not None and as_bool(flag):
-            return Setting(value=name, origin=flag.origin, written=flag.written)
-    chosen = arguments.accelerate.find("mixed_precision")
-    default = arguments.settings.find("bf16_unless_fp16")
-    off = arguments.settings.find("bf16")
-    if default is not None and (off is None or as_bool(off) is None):
-        return Setting(value="bf16", origin=default.origin, written=False)
-    if off is not None and as_bool(off) is False and (chosen is None or as_word(chosen) == "no"):
-        return Setting(value="no", origin=off.origin)
-    if chosen is not None and as_word(chosen) not in ("no", "fp16", "bf16", "fp8"):
-        findings.mark_uncertain(
-            "training.precision", f"{chosen.origin}: mixed precision {chosen.value!r} is not known."
-        )
+    for name in _HALF:
+        if (flag := inputs.settings.find_true(name)) is not None:
+            return flag.with_value(name)
+    chosen = inputs.accelerate.find("mixed_precision")
+    default = inputs.settings.find("bf16_unless_fp16")
+    bf16 = inputs.settings.find("bf16")
+    if default is not None and as_bool(bf16) is None:
+        return default_setting("bf16", default.origin)
+    if bf16 is not None and as_bool(bf16) is False and (chosen is None or as_word(chosen) == "no"):
+        return Setting(value="no", origin=bf16.origin)
+    if chosen is not None and as_word(chosen) not in ("no", "fp8", *_HALF):
+        sentence = f"{chosen.origin}: mixed precision {chosen.value!r} is not known."
+        findings.mark_uncertain("training.precision", sentence)
         return None
     return chosen
 
 
-def _own_file(arguments: Arguments) -> LayeredSettings | None:
-    """DeepSpeed's settings when they come from its own JSON rather than from accelerate's flags."""
-    return arguments.deepspeed if arguments.deepspeed is not arguments.accelerate else None
+def _counted_kind(mixed: Setting | None, findings: FindingCollector) -> str | None:
+    """Return the mixed precision that is counted: bf16 for fp8, whose 8-bit copies are uncertain."""
+    kind = as_word(mixed) if mixed is not None else None
+    if mixed is None or kind != "fp8":
+        return kind
+    findings.warn(f"fp8 ({mixed.origin}) is counted as bf16 mixed precision.")
+    findings.add_uncertainty("more", "weights", unless="training.precision")  # copies in 8 bits
+    findings.add_uncertainty("less", "activations", unless="training.precision")
+    return "bf16"
 
 
-def _weights(arguments: Arguments, stored: Setting | None, findings: FindingCollector) -> Setting | None:
-    """The type in which the weights are loaded; its value is ``bf16``, ``fp16`` or ``fp32``."""
-    setting = arguments.settings.find("dtype", "torch_dtype", "model_dtype")
+def _deepspeed_file(inputs: TrainerInputs) -> LayeredSettings | None:
+    """Return DeepSpeed's settings when they come from its own JSON rather than from accelerate's flags."""
+    return inputs.deepspeed if inputs.deepspeed is not inputs.accelerate else None
+
+
+def _weights(inputs: TrainerInputs, stored: Setting | None, findings: FindingCollector) -> Setting | None:
+    """Return the dtype in which the weights are loaded: ``bf16``, ``fp16`` or ``fp32``."""
+    setting = inputs.settings.find("dtype", "torch_dtype", "model_dtype")
     if setting is None:
         return None
     word = as_word(setting) or ""
-    if word in WEIGHT_TYPES:
-        return Setting(value=WEIGHT_TYPES[word], origin=setting.origin, written=setting.written)
+    if word in WEIGHT_DTYPES:
+        return setting.with_value(WEIGHT_DTYPES[word])
     if word != "auto":
-        findings.mark_uncertain(
-            "training.precision", f"{setting.origin}: weights in {setting.value!r} are not known here."
-        )
+        sentence = f"{setting.origin}: weights in {setting.value!r} are not known here."
+        findings.mark_uncertain("training.precision", sentence)
         return None
-    if stored is not None and (as_word(stored) or "") in WEIGHT_TYPES:
-        kind = WEIGHT_TYPES[as_word(stored) or ""]
-        return Setting(value=kind, origin=f"dtype=auto ({setting.origin}), {stored.origin}", written=False)
-    origin = f"dtype=auto ({setting.origin}), and the model's config is not here; bf16 inferred"
-    return Setting(value="bf16", origin=origin, written=False)
+    known = WEIGHT_DTYPES.get(as_word(stored) or "")
+    if stored is not None and known is not None:
+        return default_setting(known, f"dtype=auto ({setting.origin}), {stored.origin}")
+    return default_setting("bf16", f"dtype=auto ({setting.origin}), and the model's config is not here; bf16 inferred")
 
 
-def _where(mixed: Setting | None, weights: Setting | None) -> str:
+def _origin(mixed: Setting | None, weights: Setting | None) -> str:
     parts = [mixed.origin] if mixed is not None else []
     if weights is not None:
         parts.append(f"weights in {weights.value} ({weights.origin})")

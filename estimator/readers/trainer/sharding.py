@@ -1,7 +1,6 @@
-"""Over what a job is spread: accelerate's, DeepSpeed's and the trainer's settings to ``parallel.*``."""
+"""Sharding of a job: accelerate's, DeepSpeed's and the trainer's settings to ``parallel.*``."""
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from ...common.errors import InputError
@@ -9,232 +8,227 @@ from ..program.deepspeed import deepspeed_layer
 from ..program.ranks import WorldSize
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
-from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, parse_digits
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, parse_digits
+from .trainer_inputs import TrainerInputs
 
-UNKNOWN_STAGE = "unknown"
-"""In place of a ZeRO stage whose file cannot be read."""
+_UNKNOWN_STAGE = "unknown"
+"""Stands for a ZeRO stage whose file cannot be read."""
 _STAGE_IN_NAME = re.compile(r"(?:z|zero|stage)[-_]?(?:stage[-_]?)?([0-3])(?!\d)", re.IGNORECASE)
 _FSDP1_NAMES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""FSDP's sharding strategies; accelerate also takes their positions, from 1."""
 _FSDP1 = {"full_shard": "full", "shard_grad_op": "grad_op", "hybrid_shard": "hybrid", "hybrid_shard_zero2": "hybrid"}
-_DIMENSIONS = {"tensor": "tp", "context": "cp", "sequence": "sp", "expert": "ep"}
+_DIMENSIONS = {"tp": "tensor", "cp": "context", "sp": "context", "ep": "expert"}
+"""Dimensions in ParallelismConfig by their short names, and in the job."""
+_OFFLOAD_DEVICES = ("cpu", "nvme")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Where sharding is asked for: the trainer's arguments and the launcher's."""
+def deepspeed_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredSettings | None:
+    """Return DeepSpeed's settings where it is used: from the trainer's file, accelerate's file, or accelerate's flags.
 
-    trainer: LayeredSettings
-    accelerate: LayeredSettings
-    world: WorldSize
-    filesystem: FilesystemView
-    """Where the program's paths lead."""
-
-
-def deepspeed_settings(sources: Sources, findings: FindingCollector) -> LayeredSettings | None:
-    """DeepSpeed's settings where it is used: the trainer's file, then accelerate's file, then accelerate's flags."""
-    accelerate = sources.accelerate
-    asked = sources.trainer.find("deepspeed")
-    if asked is not None and as_bool(asked) is not None:  # a bare --deepspeed: the file is in a flag of its own
-        asked = sources.trainer.find("deepspeed_config") if as_bool(asked) else None
-    if asked is None and accelerate.is_true("use_deepspeed"):
-        asked = accelerate.find("deepspeed_config_file")
-        if asked is None:
+    They have the names of accelerate's flags.
+    """
+    accelerate = inputs.accelerate
+    config = inputs.settings.find("deepspeed")
+    if config is not None and as_bool(config) is not None:  # a bare --deepspeed: the file has a flag of its own
+        config = inputs.settings.find("deepspeed_config") if as_bool(config) else None
+    if config is None and accelerate.is_true("use_deepspeed"):
+        config = accelerate.find("deepspeed_config_file")
+        if config is None:
             return accelerate
-    if asked is None:
+    if config is None:
         return None
     try:
-        table, source = table_of_setting(asked.value, sources.filesystem)
+        table, source = table_of_setting(config.value, inputs.filesystem)
     except InputError as error:
         findings.warn(f"DeepSpeed's configuration is not counted: {error.message}")
-        stage = _STAGE_IN_NAME.search(str(asked.value).rpartition("/")[2])
-        if stage is not None:
-            origin = f"{asked.origin}, by the file's name"
-            findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.strategy")  # it may offload
-            return LayeredSettings({"zero_stage": Setting(value=int(stage[1]), origin=origin, written=False)})
-        findings.require("parallel.strategy")
-        return LayeredSettings({"zero_stage": Setting(value=UNKNOWN_STAGE, origin=asked.origin)})
-    return LayeredSettings(deepspeed_layer(table, source=source or asked.origin))
+        return LayeredSettings({"zero_stage": _stage_from_file_name(config, findings)})
+    return LayeredSettings(deepspeed_layer(table, source=source or config.origin))
 
 
-def fsdp_settings(sources: Sources, findings: FindingCollector) -> LayeredSettings | None:
-    """FSDP's settings by accelerate's names where it is used: the trainer's arguments, else accelerate's."""
-    asked = sources.trainer.find("fsdp")
-    if asked is None or as_bool(asked) is False or asked.value == []:
-        return sources.accelerate if sources.accelerate.is_true("use_fsdp") else None
+def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredSettings | None:
+    """Return FSDP's settings where it is used: from the trainer's arguments, otherwise from accelerate's.
+
+    They have the names of accelerate's flags.
+    """
+    fsdp = inputs.settings.find("fsdp")
+    if fsdp is None or as_bool(fsdp) is False or fsdp.value == []:
+        return inputs.accelerate if inputs.accelerate.is_true("use_fsdp") else None
     table: dict[str, Any] = {}
     source = "fsdp_config"
-    config = sources.trainer.find("fsdp_config")
+    config = inputs.settings.find("fsdp_config")
     if config is not None:
         try:
-            table, named = table_of_setting(config.value, sources.filesystem)
-            source = named or config.origin
+            table, file = table_of_setting(config.value, inputs.filesystem)
+            source = file or config.origin
         except InputError as error:
             findings.mark_uncertain("parallel.strategy", f"fsdp_config is not counted: {error.message}")
-    named_table = {name if name.startswith("fsdp_") else f"fsdp_{name}": value for name, value in table.items()}
-    layer = layer_from_table(named_table, source=source)
+    prefixed = {name if name.startswith("fsdp_") else f"fsdp_{name}": value for name, value in table.items()}
+    layer = layer_from_table(prefixed, source=source)
     if "fsdp_cpu_offload" in layer:
         layer["fsdp_offload_params"] = layer["fsdp_cpu_offload"]
-    if as_bool(asked) is None:
-        layer.update(_legacy_fsdp(asked, layer))
-    layer.setdefault("fsdp_version", _trainer_version(sources.trainer, asked))
+    if as_bool(fsdp) is None:
+        layer.update(_fsdp_words(fsdp, layer))
+    default = inputs.settings.find("fsdp_version_default")
+    layer.setdefault("fsdp_version", default or default_setting(2, f"{fsdp.origin}; version 2 by default"))
     return LayeredSettings(layer)
 
 
-def read_parallel(
-    sources: Sources, deepspeed: LayeredSettings | None, fsdp: LayeredSettings | None, findings: FindingCollector
-) -> None:
-    """Put ``parallel.*``: the strategy, and how many ranks share what."""
-    dimensions = _dimensions(sources, deepspeed, findings)
-    ranks = as_int(sources.world.ranks)
-    data = ranks // dimensions if ranks and ranks % dimensions == 0 else None
-    if ranks and data is None:
-        findings.warn(f"{ranks} ranks cannot be split by {dimensions} tensor, context and pipeline ranks.")
-        findings.require("parallel.data_replicate" if deepspeed is None and fsdp is None else "parallel.data_shard")
-    if deepspeed is not None:
-        _zero(deepspeed, sources.world, data, findings)
-    elif fsdp is not None:
-        _fsdp(fsdp, sources, data, findings)
+def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Put ``parallel.*``: the strategy and the number of ranks in each dimension."""
+    same_data = _read_dimensions(inputs, findings)
+    ranks = inputs.ranks
+    data = ranks // same_data if ranks and ranks % same_data == 0 else None
+    if data is None:
+        if ranks:
+            findings.warn(f"{ranks} ranks cannot be split by {same_data} tensor, context and pipeline ranks.")
+        sharded = inputs.deepspeed is not None or inputs.fsdp is not None
+        findings.require("parallel.data_shard" if sharded else "parallel.data_replicate")
+    if inputs.deepspeed is not None:
+        _read_zero(inputs.deepspeed, inputs.world, data, findings)
+    elif inputs.fsdp is not None:
+        _read_fsdp(inputs.fsdp, inputs, data, findings)
     else:
-        _ddp(sources.accelerate, sources.world, data, findings)
-    if ranks is None:
-        findings.require("parallel.data_replicate" if deepspeed is None and fsdp is None else "parallel.data_shard")
+        _read_ddp(inputs.accelerate, inputs.world, data, findings)
 
 
-def _legacy_fsdp(asked: Setting, given: dict[str, Setting]) -> dict[str, Setting]:
-    """``--fsdp "full_shard auto_wrap offload"``, as transformers had it before 5."""
-    words = asked.value if isinstance(asked.value, list) else str(asked.value).replace(",", " ").split()
+def _stage_from_file_name(config: Setting, findings: FindingCollector) -> Setting:
+    """Return the ZeRO stage in the name of a file that cannot be read; it may offload as well."""
+    stage = _STAGE_IN_NAME.search(str(config.value).rpartition("/")[2])
+    if stage is None:
+        findings.require("parallel.strategy")
+        return config.with_value(_UNKNOWN_STAGE)
+    findings.add_uncertainty("less", *MODEL_STATES, unless="parallel.strategy")
+    return default_setting(int(stage[1]), f"{config.origin}, by the file's name")
+
+
+def _fsdp_words(fsdp: Setting, given: dict[str, Setting]) -> dict[str, Setting]:
+    """Return the settings in ``--fsdp "full_shard auto_wrap offload"``, which transformers had before 5."""
+    words = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).replace(",", " ").split()
     layer = {}
     for word in (str(word).lower() for word in words):
         if word == "offload":
-            layer["fsdp_offload_params"] = Setting(value=True, origin=asked.origin)
+            layer["fsdp_offload_params"] = Setting(value=True, origin=fsdp.origin)
         elif word.upper() in _FSDP1_NAMES:
-            layer["fsdp_sharding_strategy"] = Setting(value=word, origin=asked.origin)
+            layer["fsdp_sharding_strategy"] = Setting(value=word, origin=fsdp.origin)
             if "fsdp_reshard_after_forward" not in given:
-                layer["fsdp_reshard_after_forward"] = Setting(value=word == "full_shard", origin=asked.origin)
+                layer["fsdp_reshard_after_forward"] = Setting(value=word == "full_shard", origin=fsdp.origin)
     return layer
 
 
-def _trainer_version(trainer: LayeredSettings, asked: Setting) -> Setting:
-    default = trainer.find("fsdp_version_default")
-    return default or Setting(value=2, origin=f"{asked.origin}; version 2 by default", written=False)
-
-
-def _dimensions(sources: Sources, deepspeed: LayeredSettings | None, findings: FindingCollector) -> int:
-    """Put tensor, context and expert ranks; how many ranks see the same data."""
+def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
+    """Put the tensor, context and expert ranks. Return how many ranks process the same data."""
     same_data = 1
-    for key, short in _DIMENSIONS.items():
-        setting = sources.accelerate.find(f"parallelism_config_{short}_size")
-        if key == "tensor" and deepspeed is not None and setting is None:
-            setting = deepspeed.find("tensor")
+    for short, key in _DIMENSIONS.items():
+        setting = inputs.accelerate.find(f"parallelism_config_{short}_size")
+        if key == "tensor" and setting is None and inputs.deepspeed is not None:
+            setting = inputs.deepspeed.find("tensor")
         size = as_int(setting)
         if setting is None or size is None or size == 1:
             continue
         if key != "expert":
             same_data *= size
-        findings.put(f"parallel.{'context' if key == 'sequence' else key}", size, setting.origin)
-    if sources.accelerate.is_true("use_megatron_lm"):
+        findings.put(f"parallel.{key}", size, setting.origin)
+    if inputs.accelerate.is_true("use_megatron_lm"):
         findings.warn("accelerate's Megatron-LM plugin is not read: tensor and pipeline ranks are not counted.")
         findings.add_uncertainty("less", *MODEL_STATES, "activations")
     return same_data
 
 
-def _zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
-    stage = deepspeed.find("zero_stage") or Setting(value=2, origin="accelerate's default ZeRO stage", written=False)
-    if stage.value == UNKNOWN_STAGE:
+def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
+    stage = deepspeed.find("zero_stage") or default_setting(2, "accelerate's default ZeRO stage")
+    if stage.value == _UNKNOWN_STAGE:
         _put_ranks("parallel.data_shard", data, world, findings)
         return
     number = as_int(stage) or 0
     if number not in (1, 2, 3):
-        findings.put("parallel.strategy", "ddp", f"{stage.origin} (stage 0 shards nothing)", written=stage.written)
+        origin = f"{stage.origin} (stage 0 shards nothing)"
+        findings.put("parallel.strategy", "ddp", origin, written=stage.written)
         _put_ranks("parallel.data_replicate", data, world, findings)
         return
-    findings.put("parallel.strategy", f"zero{number}", stage.origin, written=stage.written)
+    findings.put_from(stage, "parallel.strategy", f"zero{number}")
     _put_ranks("parallel.data_shard", data, world, findings)
-    _offload(deepspeed, number, findings)
+    _read_zero_offload(deepspeed, number, findings)
     if (hpz := deepspeed.find("zero_hpz_partition_size")) and (as_int(hpz) or 0) > 1:
         findings.warn(f"{hpz.origin}: the second copy of the weights that hpZ keeps on each machine is not counted.")
         findings.add_uncertainty("more", "weights")
 
 
-def _offload(deepspeed: LayeredSettings, stage: int, findings: FindingCollector) -> None:
-    """The optimizer is offloaded by itself, in stage 3 the parameters as well, each by its own setting."""
-    optimizer, weights = (deepspeed.find(f"offload_{what}_device") for what in ("optimizer", "param"))
-    off_optimizer = optimizer is not None and as_word(optimizer) in ("cpu", "nvme")
-    off_weights = stage == 3 and weights is not None and as_word(weights) in ("cpu", "nvme")
-    if off_weights and off_optimizer and weights is not None:
+def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: FindingCollector) -> None:
+    """Put the offloading: of the optimizer by one setting, of the parameters (stage 3 only) by another."""
+    optimizer, weights = (deepspeed.find(f"offload_{part}_device") for part in ("optimizer", "param"))
+    optimizer = optimizer if as_word(optimizer) in _OFFLOAD_DEVICES else None
+    weights = weights if stage == 3 and as_word(weights) in _OFFLOAD_DEVICES else None
+    if weights is not None and optimizer is not None:
         findings.put("parallel.cpu_offload", "all", weights.origin)
-    elif off_optimizer and optimizer is not None:
+    elif optimizer is not None:
         findings.put("parallel.cpu_offload", "optimizer", optimizer.origin)
-    elif off_weights and weights is not None:
+    elif weights is not None:
         findings.warn(f"{weights.origin}: weights offloaded without the optimizer are counted as if on the GPU.")
         findings.add_uncertainty("less", "weights", unless="parallel.cpu_offload")
 
 
-def _fsdp(fsdp: LayeredSettings, sources: Sources, data: int | None, findings: FindingCollector) -> None:
-    version = fsdp.find("fsdp_version") or Setting(value=1, origin="accelerate's default FSDP version", written=False)
+def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
+    version = fsdp.find("fsdp_version") or default_setting(1, "accelerate's default FSDP version")
     if str(version.value) == "2":
-        findings.put("parallel.strategy", "fsdp2", version.origin, written=version.written)
+        findings.put_from(version, "parallel.strategy", "fsdp2")
         reshard = fsdp.find("fsdp_reshard_after_forward")
         if reshard is not None and as_bool(reshard) is not None:
             findings.put("parallel.reshard_after_forward", as_bool(reshard), reshard.origin)
-        _shard_sizes(sources, data, findings)
+        _put_shards_and_replicas(inputs, data, findings)
     else:
-        _fsdp1(fsdp, version, sources, data, findings)
-    once = fsdp.find("fsdp_cpu_ram_efficient_loading")
-    if once is not None and as_bool(once) is not None:
-        findings.put("parallel.load_on_rank_zero", as_bool(once), once.origin)
+        _read_fsdp1(fsdp, version, inputs, data, findings)
+    load = fsdp.find("fsdp_cpu_ram_efficient_loading")
+    if load is not None and as_bool(load) is not None:
+        findings.put("parallel.load_on_rank_zero", as_bool(load), load.origin)
     wrap = fsdp.find("fsdp_auto_wrap_policy")
     if wrap is not None and as_word(wrap) in ("no_wrap", "size_based_wrap"):
-        findings.warn(f"{wrap.origin}: units are counted as one for each block, as TRANSFORMER_BASED_WRAP makes them.")
+        findings.warn(f"{wrap.origin}: one FSDP unit per block is counted, as TRANSFORMER_BASED_WRAP makes them.")
         findings.add_uncertainty("more", "weights")
-    offload = fsdp.find("fsdp_offload_params")
-    if offload is not None and as_bool(offload):
+    if (offload := fsdp.find_true("fsdp_offload_params")) is not None:
         findings.put("parallel.cpu_offload", "all", offload.origin)
 
 
-def _fsdp1(
-    fsdp: LayeredSettings, version: Setting, sources: Sources, data: int | None, findings: FindingCollector
+def _read_fsdp1(
+    fsdp: LayeredSettings, version: Setting, inputs: TrainerInputs, data: int | None, findings: FindingCollector
 ) -> None:
-    strategy = fsdp.find("fsdp_sharding_strategy")
-    reshard = fsdp.find("fsdp_reshard_after_forward")
+    strategy, reshard = fsdp.find("fsdp_sharding_strategy"), fsdp.find("fsdp_reshard_after_forward")
     if strategy is None and reshard is not None and as_bool(reshard) is None:
         strategy = reshard
-    strategy = strategy or Setting(value="full_shard", origin="FSDP's default sharding strategy", written=False)
+    strategy = strategy or default_setting("full_shard", "FSDP's default sharding strategy")
     word = as_word(strategy) or ""
     if 1 <= (parse_digits(word) or 0) <= len(_FSDP1_NAMES):
         word = _FSDP1_NAMES[int(word) - 1].lower()
     if word == "no_shard":
         findings.put("parallel.strategy", "ddp", f"{strategy.origin} (NO_SHARD)")
-        _put_ranks("parallel.data_replicate", data, sources.world, findings)
+        _put_ranks("parallel.data_replicate", data, inputs.world, findings)
         return
-    findings.put("parallel.strategy", "fsdp1", version.origin, written=version.written)
+    findings.put_from(version, "parallel.strategy", "fsdp1")
     if word not in _FSDP1:
         sentence = f"FSDP sharding strategy {strategy.value!r} ({strategy.origin}) is not known; full is assumed."
         findings.mark_uncertain("parallel.sharding", sentence, direction="more")
-    findings.put("parallel.sharding", _FSDP1.get(word, "full"), strategy.origin, written=strategy.written)
-    here = sources.world.per_node
-    if word.startswith("hybrid") and data and here and data % here == 0:
-        _put_ranks("parallel.data_shard", here, sources.world, findings)
-        _put_ranks("parallel.data_replicate", data // here, sources.world, findings)
+    findings.put_from(strategy, "parallel.sharding", _FSDP1.get(word, "full"))
+    per_node = inputs.world.per_node
+    if word.startswith("hybrid") and data and per_node and data % per_node == 0:
+        _put_ranks("parallel.data_shard", per_node, inputs.world, findings)
+        _put_ranks("parallel.data_replicate", data // per_node, inputs.world, findings)
     else:
-        _shard_sizes(sources, data, findings)
+        _put_shards_and_replicas(inputs, data, findings)
 
 
-def _shard_sizes(sources: Sources, data: int | None, findings: FindingCollector) -> None:
-    """Shards and replicas: as ParallelismConfig says, else all ranks share one copy."""
-    replicate = sources.accelerate.find("parallelism_config_dp_replicate_size")
-    shard = sources.accelerate.find("parallelism_config_dp_shard_size")
+def _put_shards_and_replicas(inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
+    """Put shards and replicas from ParallelismConfig; without it, all ranks share one copy."""
+    replicate = inputs.accelerate.find("parallelism_config_dp_replicate_size")
+    shard = inputs.accelerate.find("parallelism_config_dp_shard_size")
     copies = as_int(replicate) or 1
     if replicate is not None and copies > 1:
         findings.put("parallel.data_replicate", copies, replicate.origin)
     if shard is not None and as_int(shard):
         findings.put("parallel.data_shard", as_int(shard), shard.origin)
     elif data is not None and data % copies == 0:
-        _put_ranks("parallel.data_shard", data // copies, sources.world, findings)
+        _put_ranks("parallel.data_shard", data // copies, inputs.world, findings)
 
 
-def _ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
+def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
     shard = accelerate.find("parallelism_config_dp_shard_size")
     if shard is not None and (as_int(shard) or 1) > 1:
         findings.put("parallel.strategy", "fsdp2", shard.origin)

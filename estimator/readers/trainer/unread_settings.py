@@ -1,14 +1,14 @@
-"""Settings that sound as if memory depended on them, and that no reader looked at."""
+"""Settings whose names suggest that memory depends on them, and that no reader understands."""
 
 import re
 from collections.abc import Mapping
 
 from ...job.job import UncertaintyDirection
-from ..program.script_ast import UNKNOWN_TABLE
+from ..program.script_calls import UNKNOWN_TABLE
 from ..source.evidence import MODEL_STATES, Component, FindingCollector
-from ..source.settings import LayeredSettings, as_bool
+from ..source.settings import LayeredSettings, Setting, as_bool
 
-_SUBJECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
+_EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"offload|on_cpu": ("less", (*MODEL_STATES, "activations")),
     r"(?<![a-z])qat(?![a-z])": ("more", ("weights", "activations")),
     r"lora_(mlp|qkv|o)_kernel": ("less", ("activations",)),
@@ -21,11 +21,11 @@ _SUBJECTS: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"liger|cross_entropy|tiled|chunked": ("less", ("activations", "logits")),
     r"precision|autocast": ("either", (*MODEL_STATES, "activations")),
 }
-"""Parts of a setting's name: what such settings can do to which components. The first that fits counts.
+"""Patterns in a setting's name, and the effect that such settings may have on components; the first match counts.
 
-They shard, move to the host or shrink (less), keep a copy or train more (more), or may do either.
+They shard, offload to the host or shrink (less), keep a copy or train more (more), or may do either.
 """
-_NO_MEMORY = {
+_WITHOUT_EFFECT = {
     *("lora_alpha", "lora_dropout", "lora_bias", "use_rslora", "peft_use_rslora", "lora_task_type", "lora_dtype"),
     *("lora_fan_in_fan_out", "lora_model_dir", "lora_on_cpu", "merge_lora", "lora_lr_ratio", "lorap_lr_ratio"),
     *("loraplus_lr_ratio", "loraplus_lr_embedding", "peft_init_lora_weights", "init_lora_weights", "adapters"),
@@ -38,11 +38,12 @@ _NO_MEMORY = {
     *("tensor_parallel_plan", "precompute_float8_dynamic_scale_for_fsdp", "zero_allow_untested_optimizer"),
     *("cpu_offload_pin_memory", "fsdp_final_state_dict_type", "recompute_method"),
 }
-"""By the last part of the name: they change nothing that counts in bytes, or only while the model is loaded."""
+"""Last parts of names whose settings change no bytes that count, or only while the model is loaded."""
 _ABOUT_FILES = re.compile(r"(no_)?(ckpt|checkpoint|dist_ckpt|save|load|dataset|tokenizer|data)[._]")
-"""Beginnings of names that are about what lies on disk."""
+"""Beginnings of names that concern files on disk."""
+_OFF: tuple[object, ...] = ([], {}, 0, "0")
 
-_DECIDED_BY = {
+_KEY_BY_ARGUMENT = {
     "per_device_train_batch_size": "training.micro_batch",
     "gradient_accumulation_steps": "training.gradient_accumulation",
     "optim": "training.optimizer",
@@ -56,33 +57,40 @@ _DECIDED_BY = {
     "r": "lora.rank",
     "target_modules": "lora.targets",
 }
-"""The job key that depends on an argument which only running the script would tell."""
+"""The job key that depends on an argument whose value only the running script knows."""
 
 
-def warn_of_unknown(arguments: Mapping[str, str], told: Mapping[str, object], findings: FindingCollector) -> None:
-    """Say which arguments of a script are only known when it runs, and doubt what they decide.
+def warn_of_unresolved(
+    arguments: Mapping[str, str], reported: Mapping[str, object], findings: FindingCollector
+) -> None:
+    """Warn of a script's arguments that are known only when it runs, and mark what they decide as uncertain.
 
     Args:
-        arguments: a sentence for each by name; by ``UNKNOWN_TABLE`` where it gives arguments that it names nowhere.
-        told: what the running program says of itself, which is all of them.
-        findings: where it is put.
+        arguments: a sentence for each by name; by ``UNKNOWN_TABLE`` for arguments passed as an unknown table.
+        reported: settings that the running program reports, which are all of its arguments.
+        findings: collects the warnings.
     """
-    for name, what in arguments.items():
+    for name, sentence in arguments.items():
         if name != UNKNOWN_TABLE:
-            findings.mark_uncertain(_DECIDED_BY[name], what)
-        elif not told:
-            findings.warn(what)
+            findings.mark_uncertain(_KEY_BY_ARGUMENT[name], sentence)
+        elif not reported:
+            findings.warn(sentence)
             findings.add_uncertainty("either", *MODEL_STATES, "activations")
 
 
 def warn_of_unread(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Say what was written, sounds as if memory depends on it, and was not understood; and doubt what it is about."""
+    """Warn of written settings that may change the memory and were not understood, and mark what they concern."""
     for name, setting in settings.unread():
-        said_off = as_bool(setting) is False or setting.value in ([], {}, 0, "0")
-        last = name.rpartition(".")[2]
-        found = next((what for words, what in _SUBJECTS.items() if re.search(words, name)), None)
-        if found is None or last in _NO_MEMORY or said_off or (_ABOUT_FILES.match(name) and "load_in_" not in name):
-            continue
-        findings.warn(f"{setting.origin} may change the memory and is not counted.")
-        doubt, components = found
-        findings.add_uncertainty(doubt, *components)
+        effect = _possible_effect(name, setting)
+        if effect is not None:
+            direction, components = effect
+            findings.warn(f"{setting.origin} may change the memory and is not counted.")
+            findings.add_uncertainty(direction, *components)
+
+
+def _possible_effect(name: str, setting: Setting) -> tuple[UncertaintyDirection, tuple[Component, ...]] | None:
+    is_off = as_bool(setting) is False or setting.value in _OFF
+    concerns_files = _ABOUT_FILES.match(name) is not None and "load_in_" not in name
+    if is_off or concerns_files or name.rpartition(".")[2] in _WITHOUT_EFFECT:
+        return None
+    return next((effect for pattern, effect in _EFFECT_BY_NAME.items() if re.search(pattern, name)), None)

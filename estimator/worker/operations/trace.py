@@ -21,20 +21,24 @@ import gc
 import time
 from typing import Any
 
+from ..memory.reserved_memory import pack_allocations, replay_reserved
+from ..memory.summary import allocator_events, summarize
+from ..request.errors import UnsupportedError
+from ..request.protocol import library_versions
+from ..request.request import read_request
+from ..step.supported_jobs import check_supported
+
 
 def trace(message: dict[str, Any]) -> dict[str, Any]:
     """Return the memory of the second of two training steps."""
     start = time.monotonic()
-    from ..memory.reserved_memory import pack_allocations, replay_reserved
-    from ..memory.summary import allocator_events, summarize
-    from ..request.errors import UnsupportedError
-    from ..request.protocol import library_versions
-    from ..request.request import read_request
-    from ..step.training_steps import trace_steps
-
-    gc.freeze()  # collections during the trace need not scan the libraries' own objects
     request = read_request(message)
     try:
+        check_supported(request)
+        from ..step.training_steps import trace_steps
+
+        gc.collect()  # frees what an earlier request left; every trace starts with the same state of the collector
+        gc.freeze()  # collections during the trace need not scan the libraries' objects
         traced = trace_steps(request)
     except UnsupportedError as reason:
         return {"unsupported": str(reason)}

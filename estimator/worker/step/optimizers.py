@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..memory.history import phase_spans
+from .supported_jobs import OPTIMIZERS
 
 if TYPE_CHECKING:
     from ..memory.history import AllocationHistory
@@ -16,21 +17,6 @@ if TYPE_CHECKING:
 
 MAX_GRAD_NORM = 1.0
 """The Trainer's default."""
-OPTIMIZERS: dict[str, tuple[str, dict[str, Any]] | None] = {
-    "adamw": ("torch.optim:AdamW", {"lr": 1e-5, "foreach": True}),
-    "adamw-fused": ("torch.optim:AdamW", {"lr": 1e-5, "fused": True}),
-    "sgd": ("torch.optim:SGD", {"lr": 1e-5, "momentum": 0, "foreach": True}),
-    "sgd-momentum": ("torch.optim:SGD", {"lr": 1e-5, "momentum": 0.9, "foreach": True}),
-    "adafactor": (
-        "transformers.optimization:Adafactor",
-        {"lr": 1e-3, "scale_parameter": False, "relative_step": False},
-    ),
-    "none": None,
-}
-"""Optimizers that can be traced, by their names in job files: the class and its arguments; None: no step.
-
-A test compares them with the table of the closed form (``estimator/job/optimizers.py``), which cannot be imported here.
-"""
 
 
 class OptimizerStep:

@@ -1,17 +1,31 @@
-"""Jobs that a trace supports: a sentence for each setting that it does not."""
+"""Jobs that a trace supports: a sentence for each setting that it does not. Imports no torch: refusals are quick."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..request.errors import UnsupportedError
-from .optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..request.request import Request
 
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]] | None] = {
+    "adamw": ("torch.optim:AdamW", {"lr": 1e-5, "foreach": True}),
+    "adamw-fused": ("torch.optim:AdamW", {"lr": 1e-5, "fused": True}),
+    "sgd": ("torch.optim:SGD", {"lr": 1e-5, "momentum": 0, "foreach": True}),
+    "sgd-momentum": ("torch.optim:SGD", {"lr": 1e-5, "momentum": 0.9, "foreach": True}),
+    "adafactor": (
+        "transformers.optimization:Adafactor",
+        {"lr": 1e-3, "scale_parameter": False, "relative_step": False},
+    ),
+    "none": None,
+}
+"""Optimizers that can be traced, by their names in job files: the class and its arguments; None: no step.
+
+A test compares them with the table of the closed form (``estimator/job/optimizers.py``), which cannot be imported here.
+"""
 STRATEGIES = ("none", "ddp", "fsdp2")
 
 

@@ -21,7 +21,6 @@ from .cuda_autocast import cuda_autocast
 from .cuda_kernels import FLASH_NAME, cuda_kernels, register_flash_attention
 from .forward_pass import DATA_DEPENDENT_ERRORS, LOW_PRECISION, autocast_dtype, run_inference, training_loss
 from .optimizers import OptimizerStep, move_step_to_host
-from .supported_jobs import check_supported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +44,13 @@ class TracedSteps:
 def trace_steps(request: Request) -> TracedSteps:
     """Run the job's steps and record every allocation.
 
+    Args:
+        request: a job that ``check_supported`` accepts.
+
     Raises:
-        UnsupportedError: the trace does not cover a setting of the job.
+        UnsupportedError: the trace does not cover the model.
         RefusedError: the installed transformers cannot build the model.
     """
-    check_supported(request)
     try:
         with warnings.catch_warnings(), fake_process_group(request.parallel.world_size), _fake_tensors(request):
             warnings.simplefilter("ignore")

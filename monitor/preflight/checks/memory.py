@@ -8,12 +8,12 @@ import msgspec
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CancelledError
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.formula.model_states import shards
-from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job import Job, Parallel
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR
 
-from ...board.fit_check import DeviceCapacity, check_fit
+from ...fit.device_capacity import DeviceCapacity
+from ...fit.fit_check import check_fit
 from ...host.host_memory import host_verdict
 from ..context.check import Check, CheckResult
 from ..context.check_context import CheckContext
@@ -137,7 +137,7 @@ def rank_lower_bound(budget: Budget) -> tuple[int, str]:
     parameters = facts.parameters
     if facts.count == "approximate":
         parameters = round(parameters / (1 + UNKNOWN_FAMILY_ERROR[1]))
-    split = shards(job).weights * job.parallel.tensor * job.parallel.pipeline * job.parallel.expert
+    split = resolve_job(job).shards.weights * job.parallel.tensor * job.parallel.pipeline * job.parallel.expert
     loading = budget.phase("loading")
     weights = min(round(parameters * width / split), loading.components.weights if loading else 0)
     context = budget.peak.components.context
@@ -152,4 +152,4 @@ def _width(job: Job) -> float:
         return _BITS[job.lora.quantization] / 8 + _CONSTANTS_BYTES
     if job.served_by_vllm and job.inference and job.inference.weights != "auto":
         return _BITS[job.inference.weights] / 8 + _CONSTANTS_BYTES
-    return read_widths(job).weight
+    return resolve_job(job).widths.weight

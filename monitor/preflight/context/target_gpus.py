@@ -1,7 +1,8 @@
 """Which GPUs of this machine a job's ranks will take, if it is started as its environment is."""
 
-from ...attach.gpu_assignment import GpuAssignment, GpuEnvironment, assign_gpu, nvml_mig_parent, visible_mig_devices
-from ...board.fit_check import DeviceCapacity
+from ...attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
+from ...attach.gpu_environment import GpuEnvironment, nvml_mig_parent
+from ...fit.device_capacity import DeviceCapacity
 from .check_context import CheckContext
 
 

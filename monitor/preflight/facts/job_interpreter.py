@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from vramtop.estimator.common.untrusted_files import open_file
-from vramtop.estimator.readers.program.launchers import find_program_index, split_launch_line
+from vramtop.estimator.readers.tools.registry import find_program_index, split_launch_line
 from vramtop.estimator.trace.interpreters import find_interpreters
 
 _PYTHON = re.compile(r"python[0-9.]*")

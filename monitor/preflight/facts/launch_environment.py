@@ -6,10 +6,11 @@ from pathlib import Path
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.readers.program.accelerate_env import yaml_layer
-from vramtop.estimator.readers.program.launchers import Launch, parse_launch, split_launch_line
+from vramtop.estimator.readers.program.launchers import Launch
 from vramtop.estimator.readers.program.ranks import read_world_size
 from vramtop.estimator.readers.source.data_files import read_table
 from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsLayer, as_int
+from vramtop.estimator.readers.tools.registry import parse_launch, split_launch_line
 
 _ADDRESS = ("master_addr", "main_process_ip", "rdzv_endpoint")
 _PORT = ("master_port", "main_process_port")

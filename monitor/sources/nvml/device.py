@@ -1,4 +1,4 @@
-"""One GPU read through NVML: each figure, or the reason why there is none."""
+"""Reads one GPU through NVML: each figure, or a fault that states why it is unknown."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,24 +16,28 @@ from .mig import NvmlMig
 from .processes import process_rows
 
 RETRY_LOST_SECONDS = 5.0
-"""A lost device is asked for again after this."""
+"""Waiting time before a lost device is queried again."""
 MAX_PID = 2**22
-"""No pid on Linux is larger; the list is garbled when one is (drivers 535.43 to 535.86 mixed up its layout)."""
+"""Largest pid on Linux; a list with larger ones is garbled (drivers 535.43 to 535.86 mixed up its layout)."""
 
-_TEMPERATURE = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
-_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
-"""By NVML's number; 1 is one thread at a time, which CUDA has taken for one process since version 8."""
+_TEMPERATURE_CALLS = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+_COMPUTE_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
+"""By NVML's number; 1 means one thread at a time, which CUDA treats as one process since version 8."""
 MODE_INTERVAL_SECONDS = 30.0
-_LISTS: tuple[tuple[ProcessKind, str], ...] = (("compute", "Compute"), ("graphics", "Graphics"), ("mps", "MPSCompute"))
+_PROCESS_LISTS: tuple[tuple[ProcessKind, str], ...] = (
+    ("compute", "Compute"),
+    ("graphics", "Graphics"),
+    ("mps", "MPSCompute"),
+)
 
 
 class NvmlDevice:
-    """One device of NVML's list. Not for several threads.
+    """One device of NVML's list. Not thread-safe.
 
     Args:
         nvml: the ``pynvml`` module, initialised.
-        index: the device's number in NVML's list.
-        clock: seconds that never run backwards.
+        index: in NVML's list of devices.
+        clock: monotonic seconds.
         now: Unix seconds.
     """
 
@@ -41,7 +45,7 @@ class NvmlDevice:
         self.index = index
         self.uuid: str | None = None
         self.lost: str | None = None
-        """The driver's word for why the whole device does not answer."""
+        """The driver's error code if the whole device does not answer."""
         self._nvml = nvml
         self._clock = clock
         self._now = now
@@ -51,34 +55,34 @@ class NvmlDevice:
         self._handle: Any = None
         self._connect_at = clock()
         self._renewal: tuple[str | None] | None = (None,)
-        """The PCI address as far as it is known, when the handle is to be asked for anew."""
+        """The PCI address, if known, in a tuple while a new handle is needed; None: the handle is valid."""
         self._address: str | None = None
-        self._may_sleep = False
-        self._may_sleep_at = 0.0
-        """When to look for it again: only an administrator changes it."""
+        self._can_suspend = False
+        self._can_suspend_at = 0.0
+        """When to read it again; only an administrator changes it."""
         self._memory = NvmlMemory(nvml, self._calls, now=now)
         self._faults: list[Fault] = []
         self._mode: ComputeMode | None = None
         self._mode_at = 0.0
-        """When to ask for it again: only an administrator changes it."""
+        """When to read it again; only an administrator changes it."""
         self._accounts = False
-        """Accounting mode is on, which only root can bring about."""
+        """Accounting mode is on, which only root can enable."""
 
     @property
     def pending_call(self) -> str | None:
-        """The driver's call that has not come back; may be looked at from another thread."""
+        """The driver call that is running; may be read from another thread."""
         return self._calls.pending_call
 
     def renew(self, address: str | None) -> None:
-        """Ask for the handle anew at the next reading; from any thread.
+        """Request a new handle at the next reading. Thread-safe.
 
         Args:
-            address: on the PCI bus, where that is known without asking the driver.
+            address: on the PCI bus, if known without a driver call.
         """
         self._renewal = (address,)
 
     def connect(self) -> None:
-        """Ask for the device's handle, uuid and name; when there is no handle to be had, it is ``lost``."""
+        """Query the device's handle, uuid and name; the device is ``lost`` if it has no handle."""
         self._connect_at = self._clock() + RETRY_LOST_SECONDS
         self.lost = None
         try:
@@ -94,15 +98,15 @@ class NvmlDevice:
             self.lost = error.code
 
     def read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
-        """The device as it is now; a lost one keeps its row, without figures.
+        """Return the current reading of the device; that of a lost one has no figures.
 
         Args:
-            describe: what is known of a pid.
+            describe: returns the facts about a pid.
         """
         renewal, self._renewal = self._renewal, None
         if renewal is not None:
-            (self._address,), self._handle, self.lost, self._may_sleep_at = renewal, None, None, 0.0
-        if self._sleeps():
+            (self._address,), self._handle, self.lost, self._can_suspend_at = renewal, None, None, 0.0
+        if self._is_suspended():
             return self.missing("ASLEEP")
         if self._handle is None if self.lost is None else self._clock() >= self._connect_at:
             self.connect()
@@ -114,14 +118,14 @@ class NvmlDevice:
         return self.missing(self.lost)
 
     def missing(self, code: str = "NOT_LISTED") -> GpuReading:
-        """The device's row without figures, and why: the driver's word, or that it does not list the device."""
+        """Return a reading without figures, with a fault for an error code; by default the driver does not list it."""
         fault = device_fault(code)
         return GpuReading(
             index=self.index, uuid=self.uuid, name=self._name, faults=(fault,), read_at=self._memory.read_at
         )
 
     def _text(self, call: str) -> str | None:
-        """A name that not every device has."""
+        """Return a text that not every device has."""
         try:
             return sanitize_line(self._calls.call(call, self._handle))
         except RefusedError as refused:
@@ -130,18 +134,18 @@ class NvmlDevice:
             raise
 
     def _pci_address(self) -> str | None:
-        """As the kernel writes it: ``0000:17:00.0``; NVML writes its first number with eight digits."""
+        """Return the PCI address as the kernel writes it, ``0000:17:00.0``; NVML writes 8 digits for the domain."""
         try:
             bus = str(self._calls.call("nvmlDeviceGetPciInfo", self._handle).busId)
         except RefusedError:
             return None
         return bus.lower().removeprefix("0000")
 
-    def _sleeps(self) -> bool:
-        if self._clock() >= self._may_sleep_at:
-            self._may_sleep_at = self._clock() + MODE_INTERVAL_SECONDS
-            self._may_sleep = can_suspend(self._address)
-        return self._may_sleep and is_suspended(self._address)
+    def _is_suspended(self) -> bool:
+        if self._clock() >= self._can_suspend_at:
+            self._can_suspend_at = self._clock() + MODE_INTERVAL_SECONDS
+            self._can_suspend = can_suspend(self._address)
+        return self._can_suspend and is_suspended(self._address)
 
     def _accounting_is_on(self) -> bool:
         try:
@@ -153,7 +157,7 @@ class NvmlDevice:
         if self._clock() >= self._mode_at:
             self._mode_at = self._clock() + MODE_INTERVAL_SECONDS
             try:
-                self._mode = _MODES.get(int(self._calls.call("nvmlDeviceGetComputeMode", self._handle)))
+                self._mode = _COMPUTE_MODES.get(int(self._calls.call("nvmlDeviceGetComputeMode", self._handle)))
             except RefusedError:
                 self._mode = None
         return self._mode
@@ -163,20 +167,22 @@ class NvmlDevice:
         mig, mig_faults = self._mig.read()
         self._faults += mig_faults
         memory, memory_faults = self._memory.read(whole=mig is None)
-        utilisation = self._ask("utilisation_percent", "its utilisation", ("nvmlDeviceGetUtilizationRates",))
-        temperature = self._ask("temperature_c", "its temperature", _TEMPERATURE, self._nvml.NVML_TEMPERATURE_GPU)
-        power = self._ask("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
-        limit = self._ask("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
+        utilisation = self._query("utilisation_percent", "its utilisation", ("nvmlDeviceGetUtilizationRates",))
+        temperature = self._query(
+            "temperature_c", "its temperature", _TEMPERATURE_CALLS, self._nvml.NVML_TEMPERATURE_GPU
+        )
+        power = self._query("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
+        limit = self._query("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
         if any(device.used_bytes is not None for device in mig or ()):
-            self._memory.read_at = self._now()  # its own memory may be refused
+            self._memory.read_at = self._now()  # the GPU's own memory may be refused
         instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
         processes = self._processes(memory.total, describe, instances)
         if memory.shared:
             memory, memory_faults = shared_memory_use(memory, processes)
-        elif memory.used is not None and _sum_of(processes) > memory.used:
-            memory, memory_faults = self._memory.read_again(_sum_of(processes))
-        if any(_sum_of(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
-            mig, _ = self._mig.read()  # processes have grown since
+        elif memory.used is not None and _used_by(processes) > memory.used:
+            memory, memory_faults = self._memory.read_again(_used_by(processes))
+        if any(_used_by(processes, device.gpu_instance) > (device.used_bytes or math.inf) for device in mig or ()):
+            mig, _ = self._mig.read()  # processes have grown in the meantime
         return GpuReading(
             index=self.index,
             uuid=self.uuid,
@@ -202,32 +208,34 @@ class NvmlDevice:
         describe: Callable[[int], ProcessFacts],
         instances: Mapping[int | None, int | None],
     ) -> tuple[GpuProcess, ...] | None:
-        """One row per pid, largest first; None when the compute list, the one that counts, cannot be read."""
+        """Return the processes, largest first; None if the list of compute processes cannot be read."""
         lists: dict[ProcessKind, list[Any]] = {}
-        for kind, word in _LISTS:
-            calls = tuple(f"nvmlDeviceGet{word}RunningProcesses{version}" for version in ("_v3", "_v2"))
+        for kind, name in _PROCESS_LISTS:
+            calls = tuple(f"nvmlDeviceGet{name}RunningProcesses{version}" for version in ("_v3", "_v2"))
             try:
-                lists[kind] = self._calls.query(kind, calls, self._handle, valid=_pids_are_pids)
+                lists[kind] = self._calls.query(kind, calls, self._handle, valid=_has_valid_pids)
             except RefusedError as refused:
-                if (inside := self._mig.processes(kind, calls, _pids_are_pids)) is not None:
-                    lists[kind] = inside
+                if (in_instances := self._mig.processes(kind, calls, _has_valid_pids)) is not None:
+                    lists[kind] = in_instances
                     continue
-                if kind == "compute" or refused.code not in UNSUPPORTED_CODES:  # not every card has the other two lists
+                if kind == "compute" or refused.code not in UNSUPPORTED_CODES:  # not every GPU has the other two lists
                     self._faults.append(field_fault("processes", refused.code, what=f"its {kind} processes"))
                 if kind == "compute":
                     return None
-        self._mig.look_for(getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries)
+        self._mig.note_instances(
+            getattr(entry, "gpuInstanceId", None) for entries in lists.values() for entry in entries
+        )
         rows = process_rows(lists, total_bytes=total_bytes, describe=describe, instances=instances)
         return tuple(self._with_peak(row, total_bytes) for row in rows) if self._accounts else rows
 
     def _with_peak(self, row: GpuProcess, total_bytes: int | None) -> GpuProcess:
-        """With the most that the process ever held, as the driver accounts it."""
-        peak = self._peak_of(row.pid)
+        """Return the process with its peak memory by the driver's accounting."""
+        peak = self._peak_bytes(row.pid)
         if peak is None or peak > (total_bytes or peak):
             return row
         return replace(row, peak_bytes=max(peak, row.used_bytes or 0))
 
-    def _peak_of(self, pid: int) -> int | None:
+    def _peak_bytes(self, pid: int) -> int | None:
         if not self._accounts:
             return None
         try:
@@ -235,12 +243,12 @@ class NvmlDevice:
         except RefusedError as refused:
             self._accounts = refused.code not in UNSUPPORTED_CODES and refused.code != "NO_PERMISSION"
             return None
-        except TypeError:  # pynvml's own, where the driver's answer is "not available"
+        except TypeError:  # raised inside pynvml if the driver's answer is "not available"
             return None
-        return stats.maxMemoryUsage or None if stats.isRunning else None  # else of another one, under the same pid
+        return stats.maxMemoryUsage or None if stats.isRunning else None  # else of an earlier process with this pid
 
-    def _ask(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
-        """The answer, or None and a fault of ``field``."""
+    def _query(self, field: str, what: str, calls: tuple[str, ...], *args: Any) -> Any:
+        """Return the answer; if there is none, return None and add a fault of ``field``."""
         try:
             return self._calls.query(field, calls, self._handle, *args)
         except RefusedError as refused:
@@ -248,11 +256,11 @@ class NvmlDevice:
             return None
 
 
-def _sum_of(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
-    """Of all of them, or of those in one GPU instance."""
+def _used_by(processes: tuple[GpuProcess, ...] | None, instance: int | None = None) -> int:
+    """Return the bytes used by all processes, or by those in one GPU instance."""
     mine = (process for process in processes or () if instance in (None, process.gpu_instance))
     return sum(process.used_bytes or 0 for process in mine)
 
 
-def _pids_are_pids(processes: list[Any]) -> bool:
+def _has_valid_pids(processes: list[Any]) -> bool:
     return all(process.pid <= MAX_PID for process in processes)

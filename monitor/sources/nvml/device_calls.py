@@ -1,4 +1,4 @@
-"""Asking NVML: one call at a time, its refusals remembered so that a call known to be useless is not made each tick."""
+"""Calls of NVML for one device; refusals are remembered, so that a useless call is not repeated at every tick."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from .error_messages import DEVICE_CODES, MACHINE_CODES, UNSUPPORTED_CODES, code_of
 
 RETRY_REFUSED_SECONDS = 60.0
-"""A call that was refused for good is tried again after this."""
+"""Waiting time before a call that was refused permanently is tried again."""
 
 
 class RefusedError(Exception):
-    """One figure is not to be had.
+    """The driver does not report one figure.
 
     Args:
-        code: the driver's word.
+        code: the driver's error code.
     """
 
     def __init__(self, code: str) -> None:
@@ -25,7 +25,7 @@ class DeviceLostError(Exception):
     """The device as a whole does not answer.
 
     Args:
-        code: the driver's word.
+        code: the driver's error code.
     """
 
     def __init__(self, code: str) -> None:
@@ -34,31 +34,31 @@ class DeviceLostError(Exception):
 
 
 class DeviceCalls:
-    """Calls of one device. What concerns the machine as a whole (``MACHINE_CODES``) stays pynvml's own exception.
+    """Calls for one device. Errors of the whole machine (``MACHINE_CODES``) are raised as pynvml's own exceptions.
 
     Args:
         nvml: the ``pynvml`` module, initialised.
-        clock: seconds that never run backwards.
+        clock: monotonic seconds.
     """
 
     def __init__(self, nvml: Any, *, clock: Callable[[], float]) -> None:
         self._nvml = nvml
         self._clock = clock
         self.pending_call: str | None = None
-        """The call that has not come back; may be looked at from another thread."""
+        """The call that is running; may be read from another thread."""
         self._refused: dict[str, tuple[str, float]] = {}
 
     def query(self, key: str, calls: tuple[str, ...], *args: Any, valid: Callable[[Any], bool] = lambda _: True) -> Any:
-        """The first valid answer of several versions of a call.
+        """Return the first valid answer of several versions of a call.
 
         Args:
-            key: under what a refusal is remembered.
-            calls: pynvml's names for it, the best first; the next is for drivers that do not have this one.
-            args: what each of them is called with.
-            valid: whether an answer can be true.
+            key: under which a refusal is remembered.
+            calls: pynvml's names for it, in order of preference; later ones are for drivers without the earlier ones.
+            args: arguments of each of them.
+            valid: returns True if an answer is possible.
 
         Raises:
-            RefusedError: none of them gave an answer, now or less than a minute ago.
+            RefusedError: none of them gave a valid answer, now or less than a minute ago.
             DeviceLostError: the device as a whole does not answer.
         """
         code, until = self._refused.get(key, ("", 0.0))
@@ -81,7 +81,7 @@ class DeviceCalls:
         raise RefusedError(code)
 
     def call(self, call: str, *args: Any) -> Any:
-        """One call; one that this pynvml does not have counts as one that the driver does not have.
+        """Make one call; a call that this pynvml lacks counts as one that the driver lacks.
 
         Raises:
             RefusedError: it gave no answer.
@@ -93,7 +93,7 @@ class DeviceCalls:
         self.pending_call = call
         try:
             return function(*args)
-        except UnicodeDecodeError as error:  # pynvml takes every text for UTF-8
+        except UnicodeDecodeError as error:  # pynvml decodes all text as UTF-8
             return error.object.decode(errors="replace")
         except self._nvml.NVMLError as error:
             code = code_of(self._nvml, error)

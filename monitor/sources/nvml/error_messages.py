@@ -1,4 +1,4 @@
-"""NVML's error codes in sentences: of the machine, of one device, of one field."""
+"""NVML's error codes as sentences: for the machine, for one device, for one field."""
 
 import re
 from functools import cache
@@ -9,17 +9,17 @@ from vramtop.estimator.common.errors import CannotTellError
 
 from ...snapshot.snapshot import Fault
 
-KERNEL_VERSION = Path("/proc/driver/nvidia/version")
-OWN_MAPS = Path("/proc/self/maps")
+DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
+OWN_MAPS_FILE = Path("/proc/self/maps")
 
 UNSUPPORTED_CODES = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH"})
-"""The answer will be the same next time."""
+"""The call fails in the same way every time."""
 DEVICE_CODES = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
-"""Whatever was asked, the whole device is meant."""
+"""The whole device fails, whatever was called."""
 MACHINE_CODES = frozenset({"UNINITIALIZED", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"})
-"""Whatever was asked, NVML as a whole is gone."""
+"""NVML as a whole fails, whatever was called."""
 
-_NO_DRIVER = {
+_DRIVER_MESSAGES = {
     "LIBRARY_NOT_FOUND": "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or start the "
     "container with the NVIDIA runtime (docker run --gpus all)",
     "DRIVER_NOT_LOADED": "the NVIDIA driver is installed but its kernel module is not loaded; load it with "
@@ -28,7 +28,7 @@ _NO_DRIVER = {
     "/dev/nvidia0",
     "UNINITIALIZED": "the NVIDIA driver was shut down and does not start again; try again, or reload its kernel module",
 }
-_DEVICE = {
+_DEVICE_MESSAGES = {
     "GPU_IS_LOST": "the GPU no longer answers: it has fallen off the bus or is otherwise inaccessible; the kernel log "
     "says why, and a GPU reset or a reboot is due",
     "RESET_REQUIRED": "the GPU must be reset before it can be used again (nvidia-smi --gpu-reset)",
@@ -37,7 +37,7 @@ _DEVICE = {
     "UNKNOWN": "the driver cannot reach this GPU (UNKNOWN); the kernel log (dmesg) may say why",
     "ASLEEP": "this GPU sleeps to save power; it is not asked, as that would wake it",
 }
-_FIELD = {
+_FIELD_MESSAGES = {
     "NOT_SUPPORTED": "this GPU does not report {what}",
     "FUNCTION_NOT_FOUND": "the installed driver is too old to report {what}",
     "ARGUMENT_VERSION_MISMATCH": "the installed driver is too old to report {what}",
@@ -53,7 +53,7 @@ class NoDriverError(CannotTellError):
 
 
 def code_of(nvml: Any, error: Any) -> str:
-    """The driver's word for an ``NVMLError``, such as ``GPU_IS_LOST``; ``ERROR_1234`` where pynvml has no name."""
+    """Return the code of an ``NVMLError``, such as ``GPU_IS_LOST``; ``ERROR_1234`` if pynvml has no name for it."""
     return _codes(nvml).get(error.value, f"ERROR_{error.value}")
 
 
@@ -64,27 +64,29 @@ def _codes(nvml: Any) -> dict[int, str]:
 
 
 def no_driver_error(nvml: Any, error: Any, *, was_open: bool = False) -> NoDriverError:
-    """Why NVML cannot be used, from the error it gave.
+    """Return the exception for an NVML that cannot be used.
 
     Args:
         nvml: the ``pynvml`` module.
         error: its ``NVMLError``.
-        was_open: NVML worked earlier in this very process, whose library stays the one that it has loaded.
+        was_open: NVML worked earlier in this process, which keeps the library that it has loaded.
     """
     code = code_of(nvml, error)
     if code == "LIB_RM_VERSION_MISMATCH":
         return NoDriverError(_mismatch(_library_version(nvml), _kernel_version(), was_open=was_open))
     return NoDriverError(
-        _NO_DRIVER.get(code, f"the NVIDIA driver could not be started ({code}); the kernel log (dmesg) may say why")
+        _DRIVER_MESSAGES.get(
+            code, f"the NVIDIA driver could not be started ({code}); the kernel log (dmesg) may say why"
+        )
     )
 
 
 def driver_hang_error(call: str, seconds: float) -> NoDriverError:
-    """The driver does not come back from being started.
+    """Return the exception for a driver that hangs while it is started.
 
     Args:
-        call: under way.
-        seconds: since when.
+        call: that is running.
+        seconds: for which it has been running.
     """
     return NoDriverError(
         f"the NVIDIA driver hangs: {call} has not come back for {seconds:.0f} s; the kernel log (dmesg) may say why"
@@ -92,19 +94,21 @@ def driver_hang_error(call: str, seconds: float) -> NoDriverError:
 
 
 def device_fault(code: str) -> Fault:
-    """A fault of a whole device."""
-    return Fault(field=None, code=code, message=_DEVICE.get(code, f"the driver cannot reach this GPU ({code})"))
+    """Return a fault of a whole device."""
+    return Fault(
+        field=None, code=code, message=_DEVICE_MESSAGES.get(code, f"the driver cannot reach this GPU ({code})")
+    )
 
 
 def field_fault(field: str, code: str, *, what: str) -> Fault:
-    """A fault of one field of a reading.
+    """Return a fault of one field of a reading.
 
     Args:
         field: its name in ``GpuReading``.
-        code: the driver's word.
-        what: the field for people, such as ``its temperature``.
+        code: the driver's error code.
+        what: the field in words, such as ``its temperature``.
     """
-    sentence = _FIELD.get(code, "the driver could not read {what} ({code})")
+    sentence = _FIELD_MESSAGES.get(code, "the driver could not read {what} ({code})")
     return Fault(field=field, code=code, message=sentence.format(what=what, code=code))
 
 
@@ -131,7 +135,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _library_version(nvml: Any) -> str | None:
-    """The library's own version, which needs no initialised driver: ``550.54.15`` of ``12.550.54.15``."""
+    """Return the library's version, which needs no initialised driver: ``550.54.15`` from ``12.550.54.15``."""
     try:
         version = str(nvml.nvmlSystemGetNVMLVersion())
     except nvml.NVMLError:
@@ -141,9 +145,9 @@ def _library_version(nvml: Any) -> str | None:
 
 
 def _mapped_version() -> str | None:
-    """The version in the name of the file that this process has loaded: ``libnvidia-ml.so.550.54.15``."""
+    """Return the version in the name of the library file that is loaded: ``libnvidia-ml.so.550.54.15``."""
     try:
-        text = OWN_MAPS.read_text(encoding="utf-8", errors="replace")
+        text = OWN_MAPS_FILE.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     match = re.search(r"/libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)\b", text)
@@ -151,9 +155,9 @@ def _mapped_version() -> str | None:
 
 
 def _kernel_version() -> str | None:
-    """The loaded kernel module's version, from the line ``NVRM version: NVIDIA UNIX ... 535.104.05  Sat Aug ...``."""
+    """Return the kernel module's version, from the line ``NVRM version: NVIDIA UNIX ... 535.104.05  Sat Aug ...``."""
     try:
-        text = KERNEL_VERSION.read_text(encoding="utf-8", errors="replace")
+        text = DRIVER_VERSION_FILE.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE)

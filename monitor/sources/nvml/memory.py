@@ -1,4 +1,4 @@
-"""What one GPU's memory is: as the driver counts it, or the host's where the GPU has none of its own."""
+"""Memory of one GPU: the driver's figures, or the host's if the GPU has no memory of its own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFigures:
-    """Memory info in bytes; what is not known is None."""
+    """Memory info in bytes; None: unknown."""
 
     total: int | None = None
     reserved: int | None = None
@@ -34,11 +34,11 @@ class MemoryFigures:
 
 
 MemoryReading = tuple[MemoryFigures, tuple[Fault, ...]]
-"""The figures, and why some are missing."""
+"""The figures, with the faults of missing ones."""
 
 
 class NvmlMemory:
-    """Memory of one device. Not for several threads.
+    """Memory of one device. Not thread-safe.
 
     Args:
         nvml: the ``pynvml`` module, initialised.
@@ -55,17 +55,17 @@ class NvmlMemory:
         self._handle: Any = None
         self._name: str | None = None
         self._knows_v2 = False
-        """Memory info v2 was answered before; v1 counts the reserve as used, and would make the figures jump."""
+        """Memory info v2 has worked before; v1 counts reserved memory as used, and would make the figures jump."""
 
     def connect(self, handle: Any, name: str | None) -> None:
-        """Begin anew with this handle of the device, and its name."""
+        """Use a new handle of the device, which has this name."""
         self._handle, self._name = handle, name
 
     def read(self, *, whole: bool) -> MemoryReading:
-        """Memory info v2; where only v1 is to be had, the driver's reserved part is inside ``used``.
+        """Return memory info v2; with a driver that has only v1, ``used`` includes reserved memory.
 
         Args:
-            whole: it is not in MIG mode, in which a GPU may refuse to tell its own memory.
+            whole: it is not in MIG mode, in which a GPU may refuse to report its own memory.
 
         Raises:
             DeviceLostError: the device as a whole does not answer.
@@ -76,27 +76,27 @@ class NvmlMemory:
             figures = MemoryFigures(total=info.total, reserved=info.reserved, used=info.used, free=info.free)
             self._knows_v2 = True
         except RefusedError as refused:
-            if self._knows_v2:  # once it worked, a failure is a passing one
-                return _none(refused.code)
+            if self._knows_v2:  # as it has worked before, the failure is temporary
+                return _unknown(refused.code)
             if refused.code == "NOT_SUPPORTED":
-                return self._of_host() if whole and self._may_share() else _none(refused.code)
+                return self._host_memory() if whole and self._may_share_memory() else _unknown(refused.code)
             try:
                 info = self._calls.query("memory v1", _MEMORY_INFO, self._handle)
             except RefusedError as refused_v1:
-                unified = refused_v1.code == "NOT_SUPPORTED" and whole and self._may_share()
-                return self._of_host() if unified else _none(refused_v1.code)
+                unified = refused_v1.code == "NOT_SUPPORTED" and whole and self._may_share_memory()
+                return self._host_memory() if unified else _unknown(refused_v1.code)
             figures = MemoryFigures(total=info.total, used=info.used, free=info.free)
             message = "this driver counts its reserved part as used memory (memory info v1)"
             faults = (Fault(field="reserved_bytes", code=refused.code, message=message),)
         self.read_at = self._now()
-        odd = implausible(figures)
-        if odd is not None:
-            unified = _looks_shared(figures) and whole and self._may_share()
-            return self._of_host() if unified else _none("IMPLAUSIBLE", odd)
-        return _adding_up(figures), faults
+        problem = implausible(figures)
+        if problem is not None:
+            unified = _looks_shared(figures) and whole and self._may_share_memory()
+            return self._host_memory() if unified else _unknown("IMPLAUSIBLE", problem)
+        return _consistent(figures), faults
 
     def read_again(self, attributed: int) -> MemoryReading:
-        """The figures of now, as processes have grown since; if they still hold more than is used, that is said.
+        """Read again because the processes have grown; adds a fault if they still hold more than is used.
 
         Args:
             attributed: bytes that the processes hold.
@@ -110,38 +110,36 @@ class NvmlMemory:
         )
         return memory, (*faults, Fault(field="unattributed_bytes", code="IMPLAUSIBLE", message=message))
 
-    def _may_share(self) -> bool:
-        """It is no card that is known to have memory of its own."""
-        from vramtop.estimator.job.gpu_catalogue import (
-            match_nvml_name,  # most cards tell their memory; it brings the catalogue
-        )
+    def _may_share_memory(self) -> bool:
+        """True unless this GPU model is known to have memory of its own."""
+        from vramtop.estimator.job.gpu_catalogue import match_nvml_name  # rarely needed, and reads the catalogue
 
-        card = match_nvml_name(self._name, None) if self._name else None
-        return card is None or card.unified
+        model = match_nvml_name(self._name, None) if self._name else None
+        return model is None or model.unified
 
-    def _of_host(self) -> MemoryReading:
-        """Of a GPU that has no memory of its own, such as GB10 and Jetson; what is used is not known yet."""
+    def _host_memory(self) -> MemoryReading:
+        """Return the memory of a GPU without its own, such as GB10 and Jetson; its used memory is not known yet."""
         self.read_at = self._now()
         return MemoryFigures(total=host_total_bytes(), free=available_host_memory().available_bytes, shared=True), ()
 
 
 def shared_memory_use(memory: MemoryFigures, processes: tuple[GpuProcess, ...] | None) -> MemoryReading:
-    """Shared memory with what is used of it: the sum over the processes, where it is known in full."""
+    """Return shared memory with its used part: the sum over the processes, if all of these are known."""
     message = "this GPU shares the host's memory: total and free are the host's, used is what its processes hold"
     shared = Fault(field="reserved_bytes", code=HOST_MEMORY, message=message)
     sizes = [process.used_bytes for process in processes or ()]
     known = [size for size in sizes if size is not None]
     if processes is not None and len(known) == len(sizes):
         return replace(memory, used=sum(known)), (shared,)
-    message = "not all of its processes' memory is known, which would be all that is used of it"
+    message = "not all of its processes' memory is known, so its used memory is unknown"
     return memory, (shared, Fault(field="used_bytes", code=HOST_MEMORY, message=message))
 
 
 def implausible(memory: MemoryFigures) -> str | None:
-    """Why these figures cannot be a card's own memory, or None.
+    """Return why these figures cannot be a GPU's own memory; None if they can.
 
-    GPUs that share the host's memory may answer with a total of 0, or with figures that do not add up (a GB10 said
-    119.7 GiB in all, 6.4 used, 7.4 free).
+    GPUs that share the host's memory may report a total of 0, or figures that do not add up (a GB10 reported 119.7 GiB
+    in total, 6.4 used, 7.4 free).
     """
     total, used, free = memory.total or 0, memory.used or 0, memory.free or 0
     parts = used + free + (memory.reserved or 0)
@@ -153,8 +151,8 @@ def implausible(memory: MemoryFigures) -> str | None:
     )
 
 
-def _adding_up(memory: MemoryFigures) -> MemoryFigures:
-    """What is neither used nor free is nobody's to have: reserved (v2), or used as ``nvidia-smi`` counts it (v1)."""
+def _consistent(memory: MemoryFigures) -> MemoryFigures:
+    """Count what is neither used nor free as reserved (v2), or as used, as ``nvidia-smi`` does (v1)."""
     total, free = memory.total or 0, memory.free or 0
     if memory.reserved is None:
         return replace(memory, used=total - free)
@@ -163,11 +161,11 @@ def _adding_up(memory: MemoryFigures) -> MemoryFigures:
 
 
 def _looks_shared(memory: MemoryFigures) -> bool:
-    """Whether implausible figures are those of a GPU without memory of its own: no total, or about the host's."""
+    """Return True if implausible figures show a GPU without its own memory: no total, or about the host's."""
     host = host_total_bytes()
     return not memory.total or abs(memory.total - host) <= host // 20
 
 
-def _none(code: str, message: str | None = None) -> MemoryReading:
+def _unknown(code: str, message: str | None = None) -> MemoryReading:
     faults = (field_fault(field, code, what=what) for field, what in _FIELDS.items())
     return MemoryFigures(), tuple(faults if message is None else (replace(each, message=message) for each in faults))

@@ -1,4 +1,4 @@
-"""The MIG devices of one GPU, as NVML lists them: which there are, and how much of its memory each has free."""
+"""The MIG devices of one GPU through NVML, with the memory of their GPU instances."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -12,17 +12,19 @@ from .error_messages import UNSUPPORTED_CODES, field_fault
 from .processes import MAX_GPU_BYTES
 
 MIG_MODE_INTERVAL_SECONDS = 10.0
-"""Only an administrator changes it."""
+"""Interval of queries of MIG mode, which only an administrator changes."""
 LAYOUT_INTERVAL_SECONDS = 5.0
-"""MIG devices are made and destroyed while the driver runs, and NVML may use a handle again for another one."""
+"""Interval of queries of the MIG devices, which may be created and destroyed at any time; NVML may reuse a handle."""
 
 _NO_INSTANCE = 0xFFFFFFFF
-_EMPTY_SLOT = ("NOT_FOUND", "INVALID_ARGUMENT")
+_EMPTY_SLOT_CODES = ("NOT_FOUND", "INVALID_ARGUMENT")
 _MEMORY_INFO = ("nvmlDeviceGetMemoryInfo",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
+    """A MIG device in NVML's list, which may have gaps."""
+
     handle: Any
     uuid: str
     gpu_instance: int
@@ -31,12 +33,12 @@ class _Slot:
 
 
 class NvmlMig:
-    """The MIG devices of one GPU. Where it has no MIG mode, that is asked once.
+    """The MIG devices of one GPU. If the GPU does not support MIG mode, that is queried only once.
 
     Args:
         nvml: the ``pynvml`` module, initialised.
         calls: of the GPU.
-        clock: seconds that never run backwards.
+        clock: monotonic seconds.
     """
 
     def __init__(self, nvml: Any, calls: DeviceCalls, *, clock: Callable[[], float]) -> None:
@@ -49,20 +51,20 @@ class NvmlMig:
         self._slots: tuple[_Slot, ...] = ()
         self._layout_at = 0.0
         self._totals: dict[int, int] = {}
-        """Memory of each GPU instance, in bytes, as it was read last."""
-        self._strange: set[int] = set()
-        """Instances that processes were said to run in, and that are not listed."""
-        self._refused: str | None = None
-        """The driver's word for why the list may lack devices."""
+        """Total bytes of each GPU instance, as of the last reading."""
+        self._unlisted: set[int] = set()
+        """GPU instances in which processes run and that are not listed."""
+        self._list_error: str | None = None
+        """The driver's error code if the list may be incomplete."""
 
     def connect(self, handle: Any) -> None:
-        """Begin anew with this handle of the GPU."""
+        """Use a new handle of the GPU."""
         self._handle = handle
         self._on, self._mode_at, self._layout_at = False, 0.0, 0.0
-        self._slots, self._strange = (), set()
+        self._slots, self._unlisted = (), set()
 
     def read(self) -> tuple[tuple[MigReading, ...] | None, tuple[Fault, ...]]:
-        """The devices as they are now, and what could not be read; None where MIG mode is off or not known.
+        """Return the current readings of the devices, with faults; None if MIG mode is off or unknown.
 
         Raises:
             DeviceLostError: the GPU does not answer.
@@ -71,26 +73,29 @@ class NvmlMig:
             return None, ()
         known = self._clock() < self._layout_at
         if not known:
-            self._find()
+            self._list_devices()
         readings, code = self._read_memory()
-        if known and (code is not None or self._has_changed(readings)):  # perhaps those devices are no more
+        if known and (code is not None or self._has_changed(readings)):  # perhaps those devices no longer exist
             self._mode_at = 0.0
             if not self._is_on():
                 return None, ()
-            self._find()
+            self._list_devices()
             readings, code = self._read_memory()
         self._totals = {each.gpu_instance: each.total_bytes for each in readings if each.total_bytes is not None}
-        what = "the memory of its MIG devices" if self._refused is None else "its MIG devices"
-        code = self._refused or code
+        what = "the memory of its MIG devices" if self._list_error is None else "its MIG devices"
+        code = self._list_error or code
         return readings, () if code is None else (field_fault("mig", code, what=what),)
 
     def processes(self, key: str, calls: tuple[str, ...], valid: Callable[[Any], bool]) -> list[Any] | None:
-        """NVML's entries over all devices, for who may not ask for those of the whole GPU; None: not to be had.
+        """Return NVML's process entries of all MIG devices, for users who may not query those of the whole GPU.
 
         Args:
             key: of the list.
             calls: pynvml's names for it.
-            valid: whether an answer can be true.
+            valid: returns True if an answer is possible.
+
+        Returns:
+            None if they cannot be read.
         """
         entries: list[Any] = []
         try:
@@ -102,18 +107,18 @@ class NvmlMig:
             return None
         return entries if self._on and self._slots else None
 
-    def look_for(self, instances: Iterable[int | None]) -> None:
-        """Look for new devices at the next reading where a process runs in a GPU instance that is not listed."""
+    def note_instances(self, instances: Iterable[int | None]) -> None:
+        """Read the list again at the next reading if a process runs in a GPU instance that is not listed."""
         if not self._on:
             return
         listed = {slot.gpu_instance for slot in self._slots} | {None, _NO_INSTANCE}
-        new = set(instances) - listed - self._strange
+        new = set(instances) - listed - self._unlisted
         if new:
-            self._strange |= {instance for instance in new if instance is not None}
+            self._unlisted |= {instance for instance in new if instance is not None}
             self._layout_at = 0.0
 
     def _has_changed(self, readings: tuple[MigReading, ...]) -> bool:
-        """A GPU instance has other memory than before: its handle means another one now."""
+        """True if a GPU instance's memory has changed: its handle refers to another one now."""
         return any(self._totals.get(each.gpu_instance, each.total_bytes) != each.total_bytes for each in readings)
 
     def _is_on(self) -> bool:
@@ -126,24 +131,24 @@ class NvmlMig:
                     self._on, self._mode_at = False, math.inf
         return self._on
 
-    def _find(self) -> None:
-        """Slots may be sparse."""
+    def _list_devices(self) -> None:
+        """List the MIG devices; slots may be empty."""
         self._layout_at = self._clock() + LAYOUT_INTERVAL_SECONDS
-        self._refused = None
+        self._list_error = None
         slots = []
         try:
             count = int(self._calls.call("nvmlDeviceGetMaxMigDeviceCount", self._handle))
         except RefusedError as refused:
-            self._refused, count = refused.code, 0
+            self._list_error, count = refused.code, 0
         for number in range(count):
             try:
                 slots.append(self._slot(number))
             except RefusedError as refused:
-                if refused.code not in _EMPTY_SLOT:
-                    self._refused = refused.code
+                if refused.code not in _EMPTY_SLOT_CODES:
+                    self._list_error = refused.code
         self._slots = tuple(slots)
         if not slots:
-            self._mode_at = 0.0  # perhaps it was switched off
+            self._mode_at = 0.0  # perhaps MIG mode was switched off
 
     def _slot(self, number: int) -> _Slot:
         call = self._calls.call
@@ -157,7 +162,7 @@ class NvmlMig:
         )
 
     def _profile(self, device: Any) -> str | None:
-        """The last part of its name: ``1g.10gb`` of ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
+        """Return the last part of its name: ``1g.10gb`` from ``NVIDIA A100-SXM4-80GB MIG 1g.10gb``."""
         try:
             name = sanitize_line(self._calls.call("nvmlDeviceGetName", device)) or ""
         except RefusedError:
@@ -166,7 +171,7 @@ class NvmlMig:
         return profile or None if mark else None
 
     def _read_memory(self) -> tuple[tuple[MigReading, ...], str | None]:
-        """All devices with their memory; it belongs to the GPU instance, and is asked once for each of these."""
+        """Return all devices with their memory, which is read once per GPU instance."""
         figures: dict[int, tuple[Any, int | None] | None] = {}
         code = None
         for slot in self._slots:
@@ -183,12 +188,12 @@ class NvmlMig:
         except RefusedError as refused:
             if refused.code not in UNSUPPORTED_CODES:
                 raise
-            return _plausible(self._calls.call("nvmlDeviceGetMemoryInfo", slot.handle)), None
-        return _plausible(info), int(info.reserved)
+            return _checked(self._calls.call("nvmlDeviceGetMemoryInfo", slot.handle)), None
+        return _checked(info), int(info.reserved)
 
 
-def _plausible(info: Any) -> Any:
-    """The answer, where it can be a GPU instance's memory; what it says is reserved may be the whole GPU's."""
+def _checked(info: Any) -> Any:
+    """Return memory info that is possible for a GPU instance; its reserved memory may be the whole GPU's."""
     if 0 < info.total <= MAX_GPU_BYTES and info.used <= info.total and info.free <= info.total:
         return info
     raise RefusedError("IMPLAUSIBLE")

@@ -14,19 +14,19 @@ from .error_messages import MACHINE_CODES, code_of, driver_hang_error, no_driver
 from .gpu_sleep import driver_addresses
 
 COUNT_INTERVAL_SECONDS = 10.0
-"""Devices may come and go while vramtop runs."""
-_SHUTDOWN_SECONDS = 0.5
-"""How long closing waits for NVML to shut down; it ends with the program at the latest."""
+"""Interval of counting the devices, which may come and go while vramtop runs."""
+_SHUTDOWN_TIMEOUT_SECONDS = 0.5
+"""How long ``close`` waits for NVML to shut down; its thread ends with the program at the latest."""
 
 
 class NvmlSource:
-    """This machine's GPUs. Not for several threads; the driver's calls are made on others, as they may hang.
+    """This machine's GPUs. Not thread-safe; driver calls are made on other threads, as they may hang.
 
     Args:
-        clock: seconds that never run backwards.
+        clock: monotonic seconds.
         now: Unix seconds.
-        timeout: seconds before a driver's call that worked before counts as hanging.
-        first_timeout: the same while the driver starts.
+        timeout: seconds after which a driver call that has worked before counts as hanging.
+        first_timeout: seconds after which a driver that is starting counts as hanging.
     """
 
     def __init__(
@@ -45,37 +45,37 @@ class NvmlSource:
         self._nvml: Any = None
         self._source = Source(kind="nvml", host=os.uname().nodename)
         self._devices: list[NvmlDevice] = []
-        self._readers: DeviceThreads | None = None
-        self._starting: _Start | None = None
-        """One that has not come back."""
-        self._counter = CallThread()
+        self._device_threads: DeviceThreads | None = None
+        self._startup: _NvmlStartup | None = None
+        """A start of NVML that has not finished."""
+        self._count_thread = CallThread()
         self._count_since: float | None = None
-        """When the count under way was begun, in ``time.monotonic()``."""
-        self._count_at = 0.0
+        """When the running count began, in ``time.monotonic()``; None: none is running."""
+        self._next_count_at = 0.0
         self._count_fault: Fault | None = None
-        self._before: list[GpuReading] = []
-        """Rows of devices that may be gone since the last count."""
-        self._gone: list[GpuReading] = []
-        """Rows of devices that the driver no longer lists."""
+        self._earlier_readings: list[GpuReading] = []
+        """Readings, without figures, of devices that may no longer be listed since the last count."""
+        self._unlisted: list[GpuReading] = []
+        """Readings, without figures, of devices that the driver no longer lists."""
         self._hung_threads: list[CallThread] = []
-        """With a call under way since before the last ``close``."""
+        """Threads with a driver call that has been running since before the last ``close``."""
         self._was_open = False
 
     def open(self) -> None:
         """Start NVML and count the devices.
 
         Raises:
-            NoDriverError: there is no usable driver, or it does not answer, and why.
+            NoDriverError: there is no usable driver, or it does not answer; the message states why.
         """
         count = self._start()
         self._find_devices(count)
         self._was_open = True
 
     def read(self) -> Snapshot:
-        """All GPUs as they are now. NVML is started again when it was shut down under us.
+        """Return a snapshot of all GPUs. NVML is started again if something else has shut it down.
 
         Raises:
-            NoDriverError: the driver went away; ``open`` may find it again.
+            NoDriverError: the driver disappeared; ``open`` may find it again.
         """
         nvml = self._nvml
         try:
@@ -88,76 +88,76 @@ class NvmlSource:
             raise no_driver_error(nvml, error, was_open=True) from None
 
     def close(self) -> None:
-        """Shut NVML down, unless one of its calls is under way: that would end it under the driver's feet."""
+        """Shut NVML down, unless one of its calls is still running, as that would break the call."""
         self._probes.close()
-        if self._readers is not None:
-            self._hung_threads += self._readers.close()
-        self._readers = None
-        if not self._counter.idle:
-            self._hung_threads.append(self._counter)
-        self._counter.stop()
-        self._counter, self._count_since = CallThread(), None
+        if self._device_threads is not None:
+            self._hung_threads += self._device_threads.close()
+        self._device_threads = None
+        if not self._count_thread.idle:
+            self._hung_threads.append(self._count_thread)
+        self._count_thread.stop()
+        self._count_thread, self._count_since = CallThread(), None
         self._hung_threads = [thread for thread in self._hung_threads if not thread.idle]
         nvml, self._nvml = self._nvml, None
-        self._devices, self._gone, self._before = [], [], []
-        if nvml is not None and not self._hung_threads and self._starting is None:
+        self._devices, self._unlisted, self._earlier_readings = [], [], []
+        if nvml is not None and not self._hung_threads and self._startup is None:
             thread = CallThread()
             thread.run(lambda: shut_down(nvml))
             thread.stop()
-            if not thread.wait(_SHUTDOWN_SECONDS):
+            if not thread.wait(_SHUTDOWN_TIMEOUT_SECONDS):
                 self._hung_threads.append(thread)
 
     def _start(self) -> int:
-        """Initialise NVML on a thread that will read the devices; gives their number."""
-        import pynvml  # a replay needs none, and importing it costs
+        """Initialise NVML on the thread that will read the devices; returns their number."""
+        import pynvml  # not at import time: a replay does not need it
 
-        fresh = self._starting is None
-        start = self._starting = self._starting or _Start(pynvml)
+        fresh = self._startup is None
+        start = self._startup = self._startup or _NvmlStartup(pynvml)
         if not start.thread.wait(self._first_timeout if fresh else 0.0):
             raise driver_hang_error(start.call, time.monotonic() - start.since)
-        self._starting = None
+        self._startup = None
         try:
             self._source, count = start.thread.result()
         except pynvml.NVMLError as error:
             start.thread.stop()
             raise no_driver_error(pynvml, error, was_open=self._was_open) from None
         self._nvml = pynvml
-        if self._readers is not None:
-            self._hung_threads += self._readers.close()
-        self._readers = DeviceThreads(start.thread, timeout=self._timeout, first_timeout=self._first_timeout)
+        if self._device_threads is not None:
+            self._hung_threads += self._device_threads.close()
+        self._device_threads = DeviceThreads(start.thread, timeout=self._timeout, first_timeout=self._first_timeout)
         return int(count)
 
     def _read(self) -> Snapshot:
-        assert self._readers is not None  # noqa: S101 - it is open
-        if self._clock() >= self._count_at:
+        assert self._device_threads is not None  # noqa: S101 - it is open
+        if self._clock() >= self._next_count_at:
             self._count()
         were_lost = {device for device in self._devices if device.lost}
-        rows = self._readers.read(self._devices)
+        rows = self._device_threads.read(self._devices)
         if any(device.lost and device not in were_lost for device in self._devices):
-            self._count_at = 0.0  # perhaps others went with it
-        self._note_the_gone()
-        rows += [row for row in self._gone if row.index >= len(self._devices)]
+            self._next_count_at = 0.0  # other devices may be lost too
+        self._find_unlisted()
+        rows += [row for row in self._unlisted if row.index >= len(self._devices)]
         rows.sort(key=lambda row: row.index)
-        rows, last_words = self._probes.fill(rows)
+        rows, last_words = self._probes.add_counters(rows)
         return Snapshot(
             time=self._now(), source=self._source, gpus=tuple(rows), faults=self._faults(), last_words=last_words
         )
 
     def _count(self) -> None:
-        """Look whether devices came or went."""
+        """Count the devices and note changes."""
         if self._count_since is None:
-            self._counter.run(self._nvml.nvmlDeviceGetCount)
+            self._count_thread.run(self._nvml.nvmlDeviceGetCount)
             self._count_since = time.monotonic()
-            self._counter.wait(self._timeout)
-        if not self._counter.idle:
+            self._count_thread.wait(self._timeout)
+        if not self._count_thread.idle:
             seconds = time.monotonic() - self._count_since
             message = f"nvmlDeviceGetCount has not come back for {seconds:.0f} s: GPUs that come or go are not noticed"
             self._count_fault = Fault(field=None, code=NO_ANSWER, message=f"the driver's call {message}")
             return
         self._count_since, self._count_fault = None, None
-        self._count_at = self._clock() + COUNT_INTERVAL_SECONDS
+        self._next_count_at = self._clock() + COUNT_INTERVAL_SECONDS
         try:
-            count = self._counter.result()
+            count = self._count_thread.result()
         except self._nvml.NVMLError as error:
             code = code_of(self._nvml, error)
             if code in MACHINE_CODES:
@@ -169,9 +169,9 @@ class NvmlSource:
             self._find_devices(count)
 
     def _find_devices(self, count: int) -> None:
-        """Have every device ask anew for its handle: after a change, their numbers may mean others."""
-        self._count_at = self._clock() + COUNT_INTERVAL_SECONDS
-        self._before = [row for device in self._devices if (row := device.missing()).uuid] + self._gone
+        """Have every device query a new handle: after a change, an index may refer to another device."""
+        self._next_count_at = self._clock() + COUNT_INTERVAL_SECONDS
+        self._earlier_readings = [row for device in self._devices if (row := device.missing()).uuid] + self._unlisted
         addresses = driver_addresses()
         if len(addresses) != count:
             addresses = (None,) * count
@@ -181,32 +181,32 @@ class NvmlSource:
         for device, address in zip(self._devices, addresses, strict=True):
             device.renew(address)
 
-    def _note_the_gone(self) -> None:
-        """After a count, once the devices have said who they are."""
-        if self._before:
+    def _find_unlisted(self) -> None:
+        """After a count, when the uuids of the devices are known, find the devices that are no longer listed."""
+        if self._earlier_readings:
             here = {device.uuid for device in self._devices}
-            self._gone = [row for row in self._before if row.uuid not in here]
-            self._before = []
+            self._unlisted = [row for row in self._earlier_readings if row.uuid not in here]
+            self._earlier_readings = []
 
     def _faults(self) -> tuple[Fault, ...]:
-        """Of the machine: no GPU at all, a count that failed, GPUs whose number another one has now."""
+        """Return the machine's faults: no GPU, a failed count, GPUs whose index another one has now."""
         faults = [] if self._count_fault is None else [self._count_fault]
         if not self._devices:
             faults.append(Fault(field=None, code="NO_GPU", message="the NVIDIA driver lists no GPU"))
-        for row in self._gone:
+        for row in self._unlisted:
             if row.index < len(self._devices):
                 message = f"the driver no longer lists {row.name or 'a GPU'} ({row.uuid}), which was GPU {row.index}"
                 faults.append(Fault(field=None, code="NOT_LISTED", message=message))
         return tuple(faults)
 
 
-class _Start:
-    """NVML being initialised, on a thread of its own."""
+class _NvmlStartup:
+    """Initialisation of NVML on its own thread."""
 
     def __init__(self, nvml: Any) -> None:
         self.thread = CallThread()
         self.call = "nvmlInit"
-        """Under way."""
+        """The driver call that is running."""
         self.since = time.monotonic()
         self._nvml = nvml
         self.thread.run(self._start)
@@ -229,11 +229,11 @@ class _Start:
             raise
 
     def _version(self, call: str) -> Any:
-        """A version that is only for show, so one that cannot be had is None."""
+        """Return a version; None if it cannot be read, as it is only shown."""
         self.call = call
         try:
             return getattr(self._nvml, call)()
-        except UnicodeDecodeError as error:  # pynvml takes every text for UTF-8
+        except UnicodeDecodeError as error:  # pynvml decodes all text as UTF-8
             return error.object.decode(errors="replace")
         except self._nvml.NVMLError:
             return None

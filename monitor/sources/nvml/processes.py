@@ -8,27 +8,26 @@ from ...host.processes import ProcessFacts
 from ...snapshot.snapshot import GpuProcess, ProcessKind
 
 UNREPORTED_NOTE = "memory not reported by the driver"
-TOO_LARGE_NOTE = "reported memory exceeds the card"
+TOO_LARGE_NOTE = "reported memory exceeds the GPU's"
 MAX_GPU_BYTES = 2**49
-"""No figure of a GPU's memory is larger: its addresses have 49 bits (NVIDIA Tesla P100 whitepaper, unified memory)."""
+"""Addressable by a GPU: its addresses have 49 bits (NVIDIA Tesla P100 whitepaper, unified memory)."""
 MPS_SERVER_NOTE = "MPS server: may hold its clients' memory"
 MPS_CLIENT_NOTE = "runs under MPS"
 _NO_INSTANCE = 0xFFFFFFFF
-_SERVER_NAME = "nvidia-cuda-mps"
-"""Begin of ``nvidia-cuda-mps-server``, of which Linux keeps 15 letters."""
+_MPS_SERVER_NAME = "nvidia-cuda-mps"
+"""Beginning of ``nvidia-cuda-mps-server``, of which Linux keeps 15 letters."""
 
 
 @dataclass(slots=True)
-class _Listed:
-    """What the lists say of one process in one place."""
+class _MergedEntry:
+    """The entries of all lists for one process on a GPU, or in one of its GPU instances."""
 
     kinds: tuple[ProcessKind, ...] = ()
     size: int | None = None
-    part: int | None = None
-    """Its compute instance."""
+    compute_instance: int | None = None
 
-    def take(self, kind: ProcessKind, size: int | None) -> None:
-        """One more entry of it; some drivers say 0 in a container for all processes."""
+    def add(self, kind: ProcessKind, size: int | None) -> None:
+        """Add an entry; a size of 0 counts as unknown, as some drivers report it for all processes in a container."""
         if kind not in self.kinds:
             self.kinds = (*self.kinds, kind)
         size = size or None
@@ -42,62 +41,63 @@ def process_rows(
     describe: Callable[[int], ProcessFacts],
     instances: Mapping[int | None, int | None] | None = None,
 ) -> tuple[GpuProcess, ...]:
-    """One row per pid, or per GPU instance and pid, largest first, unknown sizes last.
+    """Return one row per pid, or per GPU instance and pid, largest first, unknown sizes last.
 
-    The lists repeat a process that does both compute and graphics, each time with all of its memory: the larger figure
+    A process that does both compute and graphics is in both lists, each time with all of its memory: the larger figure
     counts, never the sum.
 
     Args:
         lists: NVML's entries (``pid``, ``usedGpuMemory`` or None) by list.
         total_bytes: the device's memory; no process can hold more.
-        describe: what is known of a pid.
-        instances: the device's GPU instances with their memory, in MIG mode; an entry that names another number is in
-            none of them.
+        describe: returns the facts about a pid.
+        instances: in MIG mode, the memory of the device's GPU instances; other instances in entries are ignored.
     """
-    found: dict[tuple[int, int | None], _Listed] = {}
+    merged: dict[tuple[int, int | None], _MergedEntry] = {}
     for kind, entries in lists.items():
         for entry in entries:
             instance = entry.gpuInstanceId if instances and entry.gpuInstanceId in instances else None
-            listed = found.get((entry.pid, instance))
-            if listed is None:
-                listed = found[entry.pid, instance] = _Listed()
-            listed.take(kind, entry.usedGpuMemory)
-            if instance is not None and listed.part is None and entry.computeInstanceId != _NO_INSTANCE:
-                listed.part = entry.computeInstanceId
+            row = merged.get((entry.pid, instance))
+            if row is None:
+                row = merged[entry.pid, instance] = _MergedEntry()
+            row.add(kind, entry.usedGpuMemory)
+            if instance is not None and row.compute_instance is None and entry.computeInstanceId != _NO_INSTANCE:
+                row.compute_instance = entry.computeInstanceId
     if instances:
-        _join(found)
+        _merge_without_instance(merged)
     rows = [
-        _row(pid, listed, (instances or {}).get(instance) or total_bytes, describe(pid), instance)
-        for (pid, instance), listed in found.items()
+        _process(pid, row, (instances or {}).get(instance) or total_bytes, describe(pid), instance)
+        for (pid, instance), row in merged.items()
     ]
     rows.sort(key=lambda row: (row.used_bytes is None, -(row.used_bytes or 0), row.pid))
     return tuple(rows)
 
 
-def _join(found: dict[tuple[int, int | None], _Listed]) -> None:
-    """Entries of a list that does not tell instances are of the same process in the instance that another one tells."""
-    homes = {pid: instance for pid, instance in found if instance is not None}
-    for pid, instance in [(pid, homes[pid]) for pid, none in found if none is None and pid in homes]:
-        untold = found.pop((pid, None))
-        for kind in untold.kinds:
-            found[pid, instance].take(kind, untold.size)
+def _merge_without_instance(merged: dict[tuple[int, int | None], _MergedEntry]) -> None:
+    """Merge entries of lists without GPU instances with the entry of the same pid that names its instance."""
+    known = {pid: instance for pid, instance in merged if instance is not None}
+    for pid, instance in [(pid, known[pid]) for pid, none in merged if none is None and pid in known]:
+        entry = merged.pop((pid, None))
+        for kind in entry.kinds:
+            merged[pid, instance].add(kind, entry.size)
 
 
-def _row(pid: int, listed: _Listed, total_bytes: int | None, facts: ProcessFacts, instance: int | None) -> GpuProcess:
-    size, note = listed.size, facts.note
-    if (facts.name or "").startswith(_SERVER_NAME):
-        note = _both(note, MPS_SERVER_NOTE)
-    elif "mps" in listed.kinds:
-        note = _both(note, MPS_CLIENT_NOTE)
+def _process(
+    pid: int, entry: _MergedEntry, total_bytes: int | None, facts: ProcessFacts, instance: int | None
+) -> GpuProcess:
+    size, note = entry.size, facts.note
+    if (facts.name or "").startswith(_MPS_SERVER_NAME):
+        note = _joined(note, MPS_SERVER_NOTE)
+    elif "mps" in entry.kinds:
+        note = _joined(note, MPS_CLIENT_NOTE)
     if size is None:
-        note = _both(note, UNREPORTED_NOTE)
+        note = _joined(note, UNREPORTED_NOTE)
     elif size > (MAX_GPU_BYTES if total_bytes is None else total_bytes):
-        size, note = None, _both(note, TOO_LARGE_NOTE)
+        size, note = None, _joined(note, TOO_LARGE_NOTE)
     return GpuProcess(
         pid=pid,
         start_time=facts.start_time,
         used_bytes=size,
-        kinds=listed.kinds,
+        kinds=entry.kinds,
         user=facts.user,
         name=facts.name,
         command=facts.command,
@@ -105,9 +105,9 @@ def _row(pid: int, listed: _Listed, total_bytes: int | None, facts: ProcessFacts
         parent=facts.parent,
         cpu_seconds=facts.cpu_seconds,
         gpu_instance=instance,
-        compute_instance=listed.part,
+        compute_instance=entry.compute_instance,
     )
 
 
-def _both(first: str | None, second: str) -> str:
+def _joined(first: str | None, second: str) -> str:
     return f"{first}; {second}" if first else second

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
+from vramtop.estimator.advice.change_table import candidate_changes
 from vramtop.estimator.advice.suggestions import Suggestion, Verdict, calibrated, confirm, shifted, suggest
-from vramtop.estimator.advice.training_changes import candidate_changes
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB

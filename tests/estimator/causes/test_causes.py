@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.causes.cause_table import setting_causes
 from vramtop.estimator.causes.extra_memory import extra_memory_causes
-from vramtop.estimator.causes.setting_causes import setting_causes
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
@@ -39,7 +39,10 @@ def test_each_cause_is_another_job_or_adds_bytes(changes: dict[str, Any]) -> Non
     assert len(seen) > 10
     assert all(changed != asked for changed in seen)
     assert all(cause.changes or cause.allocated_bytes or cause.outside_bytes for cause in found)
-    assert all(cause.plausibility > 0 and cause.words[0].islower() and not cause.words.endswith(".") for cause in found)
+    assert all(
+        cause.plausibility > 0 and cause.description[0].islower() and not cause.description.endswith(".")
+        for cause in found
+    )
 
 
 @pytest.mark.parametrize("changes", KINDS)

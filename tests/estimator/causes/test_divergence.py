@@ -124,7 +124,8 @@ def test_nothing_found_is_said(budget: Budget) -> None:
 
 def test_what_is_in_range_and_what_cannot_be_read_is_said(budget: Budget) -> None:
     assert (
-        "the same" in explain_divergence(budget, Observation(device_bytes=budget.peak.device_bytes), estimate).sentence
+        "within the error"
+        in explain_divergence(budget, Observation(device_bytes=budget.peak.device_bytes), estimate).sentence
     )
     assert "cannot be read" in explain_divergence(budget, Observation(device_bytes=None), estimate).sentence
 

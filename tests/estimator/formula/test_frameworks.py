@@ -8,7 +8,7 @@ import pytest
 from vramtop.estimator.budget.budget import Budget, Components
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.formula.cuda_overhead import nccl_bytes, workspace_bytes
-from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
 
@@ -113,7 +113,7 @@ def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
     }
     once = budget_of(layers, steps("megatron", training__activation_checkpointing="full", **settings))
     block = 2 * 512 * (512 + 256) + 3 * 512 * 1408 + 2 * 512
-    nccl = nccl_bytes(job(strategy="megatron-fsdp", data_shard=8))
+    nccl = nccl_bytes(job(strategy="megatron-fsdp", data_shard=8).parallel)
     most = max(backward(once).communication - nccl, 0)
     assert most <= blocks * block + 8 * 128 * 512 + 4096
     assert (most > 0) == (blocks > 0)
@@ -126,19 +126,19 @@ def test_megatron_fsdp_gathers_and_queues_small_blocks_all_at_once(
 def test_deepspeeds_buckets_are_whole_in_a_small_model(budget_of: Estimate, wide: dict[str, Any]) -> None:
     sharded = {"parallel__strategy": "zero2", "parallel__data_shard": 8}
     budget = budget_of(wide, steps("transformers", training__activation_checkpointing="full", **sharded))
-    alone = nccl_bytes(job(strategy="zero2", data_shard=8))
+    alone = nccl_bytes(job(strategy="zero2", data_shard=8).parallel)
     assert backward(budget).communication - alone == 1_000_000_000
 
 
 def test_transformer_engine_has_a_workspace_of_its_own() -> None:
     """Megatron-LM's published steady states: 2 x 8.1 + 4 MiB on an A100, 3 x 32 on an H100."""
     a100, h100 = find_gpu("a100-80gb"), find_gpu("h100-80gb")
-    assert workspace_bytes(a100, megatron=True) == 2 * 8_519_680 + 4 * MIB
-    assert workspace_bytes(h100, megatron=True) == 3 * 32 * MIB
-    assert workspace_bytes(h100, megatron=True, grouped=True) == 7 * 32 * MIB
-    assert workspace_bytes(h100) == 2 * 32 * MIB
-    assert workspace_bytes(a100, setting=":4096:8") == 2 * 32 * MIB
-    assert workspace_bytes(h100, setting=":4096:2:16:8") == 2 * 8_519_680
+    assert workspace_bytes(generation_of(a100), transformer_engine=True) == 2 * 8_519_680 + 4 * MIB
+    assert workspace_bytes(generation_of(h100), transformer_engine=True) == 3 * 32 * MIB
+    assert workspace_bytes(generation_of(h100), transformer_engine=True, experts=True) == 7 * 32 * MIB
+    assert workspace_bytes(generation_of(h100)) == 2 * 32 * MIB
+    assert workspace_bytes(generation_of(a100), setting=":4096:8") == 2 * 32 * MIB
+    assert workspace_bytes(generation_of(h100), setting=":4096:2:16:8") == 2 * 8_519_680
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_transformer_engine_has_a_workspace_of_its_own() -> None:
     ],
 )
 def test_nccl_takes_memory_per_communicator_and_all_to_all_peer(parallel: dict[str, Any], mib: int) -> None:
-    assert nccl_bytes(job(**parallel)) == mib * MIB
+    assert nccl_bytes(job(**parallel).parallel) == mib * MIB
 
 
 def job(**parallel: Any) -> Job:

@@ -11,9 +11,9 @@ from torch.nn import functional
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.activations.logits_and_loss import LossBytes, loss_bytes
 from vramtop.estimator.formula.activations.saved_activations import saved_activations
-from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -164,13 +164,13 @@ def test_a_block_saves_what_autograd_saves(targets: list[str] | None, kv_heads: 
     stated = job(targets, kv_heads=kv_heads)
     arch = read_architecture(stated.model.config or {})
     stage = stages(stated, count_parameters(arch))[0]
-    saved = saved_activations(stated, arch, stage, read_widths(stated))
+    saved = saved_activations(resolve_job(stated), arch, stage)
     assert saved.layer_bytes == pytest.approx(saved_by_autograd(targets, kv_heads), rel=0.03)
 
 
 def loss_of(stated: Job) -> LossBytes:
     arch = read_architecture(stated.model.config or {})
-    return loss_bytes(stated, arch, stages(stated, count_parameters(arch))[0], read_widths(stated))
+    return loss_bytes(resolve_job(stated), arch, stages(stated, count_parameters(arch))[0])
 
 
 def test_logits_of_the_micro_batch_before_are_still_there_when_the_next_are_cast() -> None:

@@ -8,8 +8,8 @@ import torch
 import transformers
 
 from vramtop.estimator.formula.activations.saved_activations import saved_activations
-from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -66,5 +66,5 @@ def test_a_layer_under_lora_saves_what_autograd_saves(targets: list[str], precis
     )
     arch = read_architecture(job.model.config or {})
     stage = stages(job, count_parameters(arch))[0]
-    saved = saved_activations(job, arch, stage, read_widths(job))
+    saved = saved_activations(resolve_job(job), arch, stage)
     assert saved.layer_bytes == pytest.approx(measured, rel=0.03)

@@ -13,10 +13,10 @@ from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.activations.kv_cache import sequence_cache_bytes
 from vramtop.estimator.formula.closed_form import closed_form
-from vramtop.estimator.job.dtype_widths import read_widths
 from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
@@ -140,7 +140,7 @@ def test_transformers_keeps_what_a_window_sees_and_latent_keys_made_out() -> Non
     job = Job(training=Training(mode="inference", precision="bf16"))
 
     def sequence(config: dict[str, Any], length: int) -> int:
-        return sequence_cache_bytes(job, read_architecture(config), 4, read_widths(job), length)
+        return sequence_cache_bytes(resolve_job(job), read_architecture(config), 4, length)
 
     per_token = 4 * 2 * 2 * 64 * 2
     assert [sequence(config, length) for length in (512, 4096)] == [512 * per_token, 1024 * per_token]

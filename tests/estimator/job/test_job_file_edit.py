@@ -49,15 +49,22 @@ def test_a_list_over_several_lines_is_replaced_whole() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "training = { micro_batch = 4 }\n",
-        "training.micro_batch = 4\n",
-        "not toml",
-        "[training]\nmicro_batch = 4\n[training.x]\n",
+        "training = { micro_batch = 4 }  # mine\n",
+        "training.micro_batch = 4  # mine\n",
+        '"training"."micro_batch" = 4  # mine\n',
+        "[training]  # mine\nmicro_batch = 4\n[training.x]\n",
     ],
 )
-def test_what_cannot_be_edited_safely_is_not(text: str) -> None:
-    after = edit_job_file(text, {"training.micro_batch": 2})
-    assert after is None or msgspec.toml.decode(after)["training"]["micro_batch"] == 2
+def test_tables_may_be_written_in_any_way(text: str) -> None:
+    after = edit_job_file(text, {"training.micro_batch": 2, "training.loss": "full"})
+    assert after is not None
+    assert "# mine" in after
+    assert msgspec.toml.decode(after)["training"].items() >= {"micro_batch": 2, "loss": "full"}.items()
+
+
+@pytest.mark.parametrize("text", ["not toml", "training = 4\n", "[[training]]\nmicro_batch = 4\n"])
+def test_what_cannot_be_edited_is_left_alone(text: str) -> None:
+    assert edit_job_file(text, {"training.micro_batch": 2}) is None
 
 
 def test_the_diff_is_a_unified_one() -> None:

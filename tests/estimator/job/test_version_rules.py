@@ -8,9 +8,9 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import MIB
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.formula.cuda_overhead import context_bytes
-from vramtop.estimator.job.gpu_catalogue import find_gpu
+from vramtop.estimator.job.gpu_catalogue import find_gpu, generation_of
 from vramtop.estimator.job.job_file import job_from_mapping, job_to_mapping, with_changes
-from vramtop.estimator.job.version_rules import older, steps_take_same_memory
+from vramtop.estimator.job.version_rules import older, steps_take_same_memory, version_rules
 
 SIZES: dict[str, Any] = {
     "model_type": "llama",
@@ -98,7 +98,7 @@ def test_bytes_per_logit_by_version_of_transformers(version: str | None, per_log
     ],
 )
 def test_context_before_a_step_by_version_and_card(gpu: str, software: dict[str, str], mib: int) -> None:
-    assert context_bytes(job(software), find_gpu(gpu), training=False) == mib * MIB
+    assert context_bytes(version_rules(job(software)), generation_of(find_gpu(gpu)), kernels=False) == mib * MIB
 
 
 def test_lazily_loaded_kernels_come_with_the_first_step() -> None:

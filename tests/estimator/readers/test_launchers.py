@@ -2,7 +2,7 @@ import shlex
 
 import pytest
 
-from vramtop.estimator.readers.program.launchers import find_program_index, parse_launch, split_launch_line
+from vramtop.estimator.readers.tools.registry import find_program_index, parse_launch, split_launch_line
 
 
 @pytest.mark.parametrize(

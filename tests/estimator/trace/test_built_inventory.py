@@ -1,10 +1,8 @@
 """What the built model tells beside its parameters: ties, buffers, experts, plans, peft's adapters, bitsandbytes."""
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from vramtop.estimator.model.lora import adapter_groups_by_rule
 from vramtop.estimator.model.parameters import Inventory, ParameterGroup
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
-from vramtop.estimator.trace.worker_process import Worker
 
 SIZES = {
     "vocab_size": 200,
@@ -74,18 +71,17 @@ TASKS: dict[str, Any] = {"t5": "seq2seq-lm", "bert": "masked-lm"}
 Count = Callable[..., Inventory]
 
 
-@pytest.fixture(scope="module")
-def count() -> Iterator[Count]:
-    """The inventory of the built model, all in one worker process."""
-    with Worker(Path(sys.executable)) as worker:
+@pytest.fixture
+def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
+    """Return the inventory of the built model."""
 
-        def exact(config: dict[str, Any], task: str = "causal-lm", lora: Lora | None = None) -> Inventory:
-            request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
-            if lora:
-                request["lora"] = {"rank": lora.rank, "targets": lora.targets}
-            return inventory_from_answer(read_answer(worker.request(request, 120)))
+    def exact(config: dict[str, Any], task: str = "causal-lm", lora: Lora | None = None) -> Inventory:
+        request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
+        if lora:
+            request["lora"] = {"rank": lora.rank, "targets": lora.targets}
+        return inventory_from_answer(read_answer(ask_worker(request)))
 
-        yield exact
+    return exact
 
 
 def test_ties_buffers_types_and_plans(count: Count) -> None:

@@ -9,6 +9,7 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import ResolvedModel
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.exact_inventory import exact_inventory, read_answer
+from vramtop.estimator.trace.worker_pool import POOL
 
 CONFIG: dict[str, Any] = {
     "hidden_size": 64,
@@ -23,30 +24,31 @@ MODEL = ResolvedModel(config=CONFIG, source="inline", where="model.config", labe
 
 
 @pytest.fixture
-def logged_python(tmp_path: Path) -> tuple[str, Path]:
-    """This Python behind a script that notes each start of a worker program."""
-    log, program = tmp_path / "starts", tmp_path / "python"
-    log.touch()
-    program.write_text(f'#!/bin/sh\ncase "$1" in *.py) echo >> "{log}";; esac\nexec "{sys.executable}" "$@"\n')
-    program.chmod(0o755)
-    return str(program), log
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Requests that reach a worker."""
+    asked: list[Any] = []
+    request = POOL.request
+
+    def record(interpreter: Any, message: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(message)
+        return request(interpreter, message, *args, **kwargs)
+
+    monkeypatch.setattr(POOL, "request", record)
+    return asked
 
 
-def test_exact_inventory_is_kept_and_a_broken_cache_is_only_a_miss(
-    tmp_path: Path, logged_python: tuple[str, Path]
-) -> None:
-    python, log = logged_python
-    cache = tmp_path / "cache"
+def test_exact_inventory_is_kept_and_a_broken_cache_is_only_a_miss(tmp_path: Path, requests: list[Any]) -> None:
+    python, cache = sys.executable, tmp_path / "cache"
 
     first = exact_inventory(MODEL, "causal-lm", python=python, cache=cache)
     again = exact_inventory(MODEL, "causal-lm", python=python, cache=cache)
     assert again == first
-    assert len(log.read_text().splitlines()) == 1
+    assert len(requests) == 1
 
     (file,) = cache.rglob("*.json")
     file.write_bytes(file.read_bytes()[:100])
     assert exact_inventory(MODEL, "causal-lm", python=python, cache=cache) == first
-    assert len(log.read_text().splitlines()) == 2
+    assert len(requests) == 2
 
     shape = count_parameters(read_architecture(CONFIG))
     counted = [(group.name, group.shape, group.repeat, group.role) for group in first.groups]

@@ -10,7 +10,7 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.trace import traced_budget as traced
-from vramtop.estimator.trace import worker_process
+from vramtop.estimator.trace.worker_pool import POOL
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -24,9 +24,15 @@ CONFIG: dict[str, Any] = {
 BF16 = {"precision": "bf16", "sequence_length": 1024, "micro_batch": 2}
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace each job of this module once, and read nothing that the user has traced."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 def job(training: dict[str, Any] | None = None, config: dict[str, Any] | None = None, **tables: Any) -> Any:
@@ -54,8 +60,11 @@ JOBS = {
     "gpt2": job(config={"model_type": "gpt2", "n_embd": 512, "n_layer": 6, "n_head": 8, "vocab_size": 8000}),
 }
 
+QUICK = ("bf16", "mixed", "sharded", "gpt2, mixed", "lora, mixed, checkpointed")
+"""Jobs that every run traces."""
 
-@pytest.mark.parametrize("name", JOBS)
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in JOBS])
 def test_closed_form_and_trace_agree_within_the_closed_forms_range(name: str) -> None:
     formula, trace = estimate(JOBS[name]), estimate(JOBS[name], method="traced", python=sys.executable)
     assert trace.method == "traced"
@@ -91,14 +100,14 @@ def test_a_traced_budget_adds_up_and_names_its_largest_tensors() -> None:
     assert "torch" in budget.assumptions[0]
 
 
-def test_the_second_time_the_answer_comes_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_time_the_answer_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = estimate(JOBS["bf16"], method="traced", python=sys.executable)
 
-    class NoWorker(worker_process.Worker):
-        def __init__(self, *_: Any, **__: Any) -> None:
-            raise AssertionError("asked again")
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("asked again")
 
-    monkeypatch.setattr(traced, "Worker", NoWorker)
+    monkeypatch.setattr(POOL, "request", refuse)
     assert estimate(JOBS["bf16"], method="traced", python=sys.executable) == first
     with pytest.raises(AssertionError, match="asked again"):
         estimate(job(BF16 | {"micro_batch": 3}), method="traced", python=sys.executable)

@@ -4,7 +4,9 @@ import ast
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +103,9 @@ def test_what_libraries_print_does_not_disturb_the_answers(tmp_path: Path) -> No
     assert (answer["versions"]["torch"], answer["versions"]["transformers"]) == ("9", "8")
 
 
-def test_shipped_program_runs_no_code_that_came_with_a_model(tmp_path: Path) -> None:
+def test_shipped_program_runs_no_code_that_came_with_a_model(
+    tmp_path: Path, ask_worker: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
     (tmp_path / "modeling_evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     config = {
         "model_type": "evil",
@@ -109,8 +113,8 @@ def test_shipped_program_runs_no_code_that_came_with_a_model(tmp_path: Path) -> 
         "auto_map": {"AutoConfig": "modeling_evil.C", "AutoModelForCausalLM": "modeling_evil.M"},
     }
 
-    with Worker(PYTHON) as worker, pytest.raises(CannotTellError, match="code of its own; give --trust-remote-code"):
-        worker.request({"op": "inventory", "config": config, "task": "causal-lm"}, 120)
+    with pytest.raises(CannotTellError, match="code of its own; give --trust-remote-code"):
+        ask_worker({"op": "inventory", "config": config, "task": "causal-lm"})
 
     assert not (tmp_path / "ran").exists()
 

@@ -1,7 +1,7 @@
 """Tensor parallelism under trace: what a rank holds against splitting by hand, and what is saved along the sequence."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job import Job, Training
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.trace.worker_process import Worker
 from vramtop.estimator.worker.parallel.plan_styles import module_style
 
+AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 WAYS = 4
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -66,28 +66,25 @@ WHOLE_IN = {"deepseek_v3": ("self_attn",)}
 """DeepSeek-V3's plan leaves attention whole."""
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(Path(sys.executable)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def inventory() -> Iterator[Callable[[dict[str, Any]], dict[str, Any]]]:
-    with Worker(Path(sys.executable)) as running:
-        yield lambda config: running.request({"op": "inventory", "config": config, "task": "causal-lm"}, 120)
+@pytest.fixture
+def inventory(ask_worker: AskWorker) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda config: ask_worker({"op": "inventory", "config": config, "task": "causal-lm"})
 
 
 Trace = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def trace(worker: Worker) -> Trace:
+def trace(ask_worker: AskWorker) -> Trace:
     def ask(config: dict[str, Any], **tables: Any) -> dict[str, Any]:
         training = {"micro_batch": 2, "sequence_length": 128, "precision": "bf16"} | tables.pop("training", {})
-        return worker.request({"op": "trace", "config": config, "training": training, **tables}, 120)
+        return ask_worker({"op": "trace", "config": config, "training": training, **tables})
 
     return ask
+
+
+def variants(families: Iterable[str], quick: Iterable[str]) -> list[Any]:
+    return [pytest.param(family, marks=() if family in quick else pytest.mark.slow) for family in families]
 
 
 def blocks(size: int) -> int:
@@ -103,7 +100,7 @@ def by_hand(listed: dict[str, Any], ways: int, width: int, whole: tuple[str, ...
     return total
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", variants(CONFIGS, quick=("llama", "mixtral", "deepseek_v3")))
 def test_a_rank_holds_what_splitting_by_hand_gives(trace: Trace, inventory: Any, family: str) -> None:
     listed = inventory(CONFIGS[family])
     answer = trace(CONFIGS[family], parallel={"tensor": WAYS})
@@ -117,7 +114,7 @@ def test_a_rank_holds_what_splitting_by_hand_gives(trace: Trace, inventory: Any,
     assert step["optimizer"] == pytest.approx(2 * parameters, rel=0.01)
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("family", variants(("llama", "mixtral", "qwen3_moe"), quick=("mixtral",)))
 def test_fsdp2_shards_what_tensor_parallelism_has_split(trace: Trace, inventory: Any, family: str) -> None:
     parallel = {"tensor": 2, "strategy": "fsdp2", "data_shard": 2}
     answer = trace(CONFIGS[family], parallel=parallel, training={"precision": "bf16-mixed"})
@@ -127,7 +124,7 @@ def test_fsdp2_shards_what_tensor_parallelism_has_split(trace: Trace, inventory:
     assert answer["phases"]["backward"]["components"]["communication"] > 0
 
 
-@pytest.mark.parametrize("family", ["llama", "phi3", "mixtral", "deepseek_v2"])
+@pytest.mark.parametrize("family", variants(("llama", "phi3", "mixtral", "deepseek_v2"), quick=("mixtral",)))
 def test_sequence_parallelism_saves_norms_and_residuals_in_parts(trace: Trace, family: str) -> None:
     """With every block recomputed, what is kept is what lies between the blocks: a part on each rank."""
     training = {"activation_checkpointing": "full", "sequence_length": 512}
@@ -204,7 +201,9 @@ def broken(model):
 
 
 @pytest.mark.parametrize(("name", "split"), [("ATTENTION", ("self_attn",)), ("mlp", ("mlp",))])
-def test_a_plan_of_the_users_own(trace: Trace, inventory: Any, tmp_path: Path, name: str, split: Any) -> None:
+def test_a_plan_of_the_users_own(
+    trace: Trace, inventory: Any, share_user_code: None, tmp_path: Path, name: str, split: Any
+) -> None:
     module = f"plans_{name.lower()}"
     (tmp_path / f"{module}.py").write_text(PLAN)
     parallel = {"tensor": WAYS, "tensor_plan": f"{module}:{name}"}
@@ -224,7 +223,9 @@ def test_a_plan_of_the_users_own(trace: Trace, inventory: Any, tmp_path: Path, n
         ("broken", "object has no attribute 'nothing' (wrong_broken.py, line 21)"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_said(trace: Trace, tmp_path: Path, name: str, words: str) -> None:
+def test_a_plan_that_makes_no_sense_is_said(
+    trace: Trace, share_user_code: None, tmp_path: Path, name: str, words: str
+) -> None:
     (tmp_path / f"wrong_{name.lower()}.py").write_text(PLAN)
     parallel = {"tensor": 2, "tensor_plan": f"wrong_{name.lower()}:{name}"}
     try:
@@ -239,7 +240,7 @@ def _budgets(config: dict[str, Any], tables: dict[str, Any]) -> tuple[Budget, Bu
     return estimate(job), estimate(job, method="traced", python=sys.executable)
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("family", variants(("llama", "mixtral"), quick=("llama",)))
 def test_the_formula_and_the_trace_agree_within_the_formulas_range(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

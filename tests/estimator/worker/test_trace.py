@@ -5,11 +5,9 @@ real ones. There both are the CPU's (``cpu_kernels``); what stands in for CUDA's
 """
 
 import contextlib
-import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +16,6 @@ import transformers
 from accelerate.utils.operations import convert_outputs_to_fp32
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from vramtop.estimator.trace.worker_process import Worker
 
 DROPLESS = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 LLAMA: dict[str, Any] = {
@@ -64,22 +60,16 @@ SHAPE = {"micro_batch": 2, "sequence_length": 256}
 BATCH, LENGTH = 2, 256
 PHASES = ("forward", "backward", "optimizer step")
 
+AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 Trace = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(Path(sys.executable)) as running:
-        yield running
-
-
 @pytest.fixture
-def trace(worker: Worker) -> Trace:
-    """The answer for a config and training settings; tables and switches by name."""
+def trace(ask_worker: AskWorker) -> Trace:
+    """Return the answer for a config and training settings; tables and switches by name."""
 
     def ask(config: dict[str, Any], training: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
-        message = {"op": "trace", "config": config, "training": SHAPE | (training or {}), **others}
-        return worker.request(message, 120)
+        return ask_worker({"op": "trace", "config": config, "training": SHAPE | (training or {}), **others})
 
     return ask
 
@@ -170,21 +160,37 @@ def step_in_backward(model: torch.nn.Module) -> None:
         parameter.register_post_accumulate_grad_hook(step)
 
 
-CASES = [
+def case_name(family: str, training: dict[str, Any]) -> str:
+    return f"{family}-{'-'.join(map(str, training.values()))}"
+
+
+QUICK_CASES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"precision": "bf16-mixed"}),
+    ("gpt2", {"precision": "fp16-mixed"}),
+    ("mixtral", {"precision": "bf16"}),
+    ("bert", {"precision": "fp32"}),
+    ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
+    ("llama", {"precision": "fp32", "gradient_accumulation": 2}),
+    ("qwen3", {"precision": "bf16", "optimizer_in_backward": True}),
+]
+SLOW_CASES: list[tuple[str, dict[str, Any]]] = [
     *[(family, {"precision": precision}) for family in CONFIGS for precision in ("fp32", "bf16-mixed")],
     ("llama", {"precision": "fp16-mixed"}),
-    ("gpt2", {"precision": "fp16-mixed"}),
     ("llama", {"precision": "bf16"}),
-    ("mixtral", {"precision": "bf16"}),
-    ("llama", {"precision": "bf16-mixed", "activation_checkpointing": "full"}),
     ("gpt2", {"precision": "fp32", "activation_checkpointing": "full"}),
-    ("llama", {"precision": "fp32", "gradient_accumulation": 2}),
     ("llama", {"precision": "fp32", "optimizer_in_backward": True}),
-    ("qwen3", {"precision": "bf16", "optimizer_in_backward": True}),
+]
+CASES = [
+    *[pytest.param(*case, id=case_name(*case)) for case in QUICK_CASES],
+    *[
+        pytest.param(*case, id=case_name(*case), marks=pytest.mark.slow)
+        for case in SLOW_CASES
+        if case not in QUICK_CASES
+    ],
 ]
 
 
-@pytest.mark.parametrize(("family", "training"), CASES, ids=[f"{f}-{'-'.join(map(str, t.values()))}" for f, t in CASES])
+@pytest.mark.parametrize(("family", "training"), CASES)
 def test_equal_to_real_steps_within_one_per_cent(trace: Trace, family: str, training: dict[str, Any]) -> None:
     task = HEADS.get(family, "causal-lm")
     answer = trace(CONFIGS[family], training, task=task, cpu_kernels=True)
@@ -458,8 +464,8 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
         ({"task": "feature-extraction"}, "no loss"),
     ],
 )
-def test_what_cannot_be_traced_is_said(worker: Worker, tables: dict[str, Any], words: str) -> None:
-    answer = worker.request({"op": "trace", "config": LLAMA, **tables}, 60)
+def test_what_cannot_be_traced_is_said(ask_worker: AskWorker, tables: dict[str, Any], words: str) -> None:
+    answer = ask_worker({"op": "trace", "config": LLAMA, **tables})
     assert words in answer["unsupported"]
     assert "phases" not in answer
 

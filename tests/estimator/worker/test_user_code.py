@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.estimator.job.job_file import load_job, with_changes
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.exact_inventory import exact_inventory
-from vramtop.estimator.trace.worker_process import Worker
+from vramtop.estimator.trace.worker_pool import POOL
 
 MODELS = """
 import torch
@@ -78,13 +79,19 @@ TINY = 1000 * 64 + 64 * 64 + 64
 PYTHON = sys.executable
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the user's modules; one for all tests, since a worker imports a module once."""
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "own_models.py").write_text(MODELS)
+    (folder / "print_something.py").write_text("print('a line that is no answer')\n")
+    (folder / "syntax.py").write_text("def model(:\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "own_models.py").write_text(MODELS)
-    (tmp_path / "print_something.py").write_text("print('a line that is no answer')\n")
-    (tmp_path / "syntax.py").write_text("def model(:\n")
-    return tmp_path
 
 
 def job_of(name: str, folder: Path, **changes: Any) -> Job:
@@ -105,7 +112,7 @@ def test_a_plain_module_is_traced(folder: Path) -> None:
     assert "own_models" not in sys.modules
 
 
-def test_a_model_with_a_config_is_told_by_the_formula_once_it_is_built(folder: Path) -> None:
+def test_a_model_with_a_config_is_told_by_the_formula_once_it_is_built(folder: Path, share_user_code: None) -> None:
     exact = budget_of("own_models:llama", folder, "exact", training__precision="bf16")
     traced = budget_of("own_models:llama", folder, "traced", training__precision="bf16")
 
@@ -116,7 +123,7 @@ def test_a_model_with_a_config_is_told_by_the_formula_once_it_is_built(folder: P
     assert adapted.model.trainable_parameters == 2 * 16 * (64 + 64)
 
 
-def test_what_each_method_cannot_do_is_said(folder: Path) -> None:
+def test_what_each_method_cannot_do_is_said(folder: Path, share_user_code: None) -> None:
     with pytest.raises(CannotTellError, match=r"Tiny is Python code.*use --method traced or --method exact"):
         budget_of("own_models:Tiny", folder, "formula")
     with pytest.raises(CannotTellError, match="68,160 parameters were counted, but it has no Hugging Face config"):
@@ -131,7 +138,9 @@ def line_of(text: str) -> int:
     return MODELS.split(text, maxsplit=1)[0].count("\n") + 1
 
 
-def test_errors_of_the_users_code_are_one_sentence(folder: Path) -> None:
+def test_errors_of_the_users_code_are_one_sentence(
+    folder: Path, ask_worker: Callable[[dict[str, Any]], dict[str, Any]], share_user_code: None
+) -> None:
     errors = {
         "own_models:divide": f"ZeroDivisionError: division by zero (own_models.py, line {line_of('return 1 / 0')})",
         "own_models:Faulty": f"(own_models.py, line {line_of('return self.hidden(input_ids)')})",
@@ -144,19 +153,18 @@ def test_errors_of_the_users_code_are_one_sentence(folder: Path) -> None:
         "syntax:model": "(syntax.py, line 1)",
         "worker:model": "a module called worker cannot be imported here",
     }
-    with Worker(Path(PYTHON)) as worker:
-        for name, words in errors.items():
-            request = {"op": "trace", "code": {"folder": str(folder), "model": name}, "training": {"micro_batch": 1}}
-            try:
-                said = worker.request(request, 120)["unsupported"]
-            except CannotTellError as error:
-                said = error.message
-            assert words in said
-            assert "Traceback" not in said
-            assert "\n" not in said
+    for name, words in errors.items():
+        request = {"op": "trace", "code": {"folder": str(folder), "model": name}, "training": {"micro_batch": 1}}
+        try:
+            said = ask_worker(request)["unsupported"]
+        except CannotTellError as error:
+            said = error.message
+        assert words in said
+        assert "Traceback" not in said
+        assert "\n" not in said
 
 
-def test_a_job_files_code_lies_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_files_code_lies_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch, share_user_code: None) -> None:
     (folder / "job.toml").write_text('[model]\nid = "own_models:Tiny"\n[training]\nsequence_length = 64\n')
     monkeypatch.chdir("/")
 
@@ -165,15 +173,29 @@ def test_a_job_files_code_lies_beside_it(folder: Path, monkeypatch: pytest.Monke
     assert exact_inventory(resolve_model(job.model), "causal-lm", python=PYTHON).parameters == TINY
 
 
-def test_changed_code_is_counted_anew(folder: Path) -> None:
-    spec = job_of("own_models:Tiny", folder).model
+def test_answers_about_user_code_are_not_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, share_user_code: None
+) -> None:
+    model = resolve_model(job_of("own_models:Tiny", folder).model)
+    before = exact_inventory(model, "causal-lm", python=PYTHON)
+    monkeypatch.setattr(POOL, "request", lambda *_, **__: {"groups": "of another answer"})
+
+    assert before.tied == (("embedding.weight", "head.weight"),)
+    assert [(b.name, b.total_bytes, b.persistent) for b in before.buffers] == [("positions", 4096, False)]
+    with pytest.raises(CannotTellError, match="not understood"):
+        exact_inventory(model, "causal-lm", python=PYTHON)
+
+
+@pytest.mark.slow
+def test_changed_code_is_counted_again(tmp_path: Path) -> None:
+    (tmp_path / "own_models.py").write_text(MODELS)
+    (tmp_path / "print_something.py").touch()
+    spec = job_of("own_models:Tiny", tmp_path).model
     before = exact_inventory(resolve_model(spec), "causal-lm", python=PYTHON)
-    (folder / "own_models.py").write_text(MODELS.replace("1000, 64", "2000, 64"))
+    (tmp_path / "own_models.py").write_text(MODELS.replace("1000, 64", "2000, 64"))
 
     after = exact_inventory(resolve_model(spec), "causal-lm", python=PYTHON)
     assert after.parameters - before.parameters == 1000 * 64
-    assert before.tied == (("embedding.weight", "head.weight"),)
-    assert [(b.name, b.total_bytes, b.persistent) for b in before.buffers] == [("positions", 4096, False)]
 
 
 CONFIGURATION = """
@@ -224,7 +246,6 @@ class OwnModel(PreTrainedModel):
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model's folder with its code, which leaves a mark when it runs."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     place = tmp_path / "someones"
     place.mkdir()
@@ -243,6 +264,11 @@ def test_a_models_own_code_runs_when_it_is_trusted(remote: Path) -> None:
     assert (budget.method, budget.model.parameters) == ("traced", 2 * 64 * 1000)
     assert budget.phases[0].components.weights == 4 * 2 * 64 * 1000  # not in the type of the config
     assert (remote.parent / "ran").exists()
+
+
+@pytest.mark.slow
+def test_errors_of_a_models_own_code_are_one_sentence(remote: Path) -> None:
+    job = Job(model=ModelSpec(id=str(remote), trust_remote_code=True))
     with pytest.raises(CannotTellError, match="its auto_map has no AutoModelForMaskedLM"):
         estimate(with_changes(job, {"model.task": "masked-lm"}), method="exact", python=PYTHON)
     (remote / "modeling_own.py").write_text("raise ValueError('not today')\n")
@@ -257,9 +283,10 @@ def test_a_models_own_code_does_not_run_untrusted(remote: Path, method: MethodCh
     assert not (remote.parent / "ran").exists()
 
 
-def test_a_request_without_leave_runs_nothing(folder: Path) -> None:
-    (folder / "touching.py").write_text(f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\n")
+def test_a_request_without_leave_runs_nothing(
+    tmp_path: Path, ask_worker: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    (tmp_path / "touching.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
     config = {"model_type": "llama", "auto_map": {"AutoModelForCausalLM": "touching.M"}, "hidden_size": 64}
-    with Worker(Path(PYTHON)) as worker:
-        worker.request({"op": "inventory", "config": config, "task": "causal-lm"}, 120)
-    assert not (folder / "ran").exists()
+    ask_worker({"op": "inventory", "config": config, "task": "causal-lm"})
+    assert not (tmp_path / "ran").exists()

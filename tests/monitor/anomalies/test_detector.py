@@ -128,7 +128,7 @@ def test_ranks_on_one_gpu_are_named(machine: Machine) -> None:
         machine.rank(number, pid)
     (found,) = machine.look()
     assert kinds([found]) == [("shared", 1, (201, 202))]
-    assert found.sentence.startswith("ranks 0 and 1 of one job sit on this one GPU (processes 201, 202)")
+    assert found.sentence.startswith("ranks 0 and 1 of one job share this GPU (processes 201, 202)")
     assert "NCCL refuses" in found.advice
 
 
@@ -155,7 +155,7 @@ def test_contexts_that_ranks_leave_on_another_ones_gpu_are_named(machine: Machin
     assert kinds([found]) == [("strays", 0, (301, 302, 303))]
     assert found.about == (300,)
     assert found.sentence == (
-        "ranks 1 to 3 (processes 301, 302, 303), at home on other GPUs, hold a CUDA context each here: "
+        "ranks 1 to 3 (processes 301, 302, 303), which run on other GPUs, hold a CUDA context each here: "
         "2.1 GiB of rank 0's GPU"
     )
     assert "set_device" in found.advice
@@ -239,7 +239,7 @@ def test_memory_of_no_process_is_named_where_it_is_more_than_the_drivers(machine
     machine.changes = {"used_bytes": 16 * 2**30}
     found = machine.look(after=2)
     assert [(oddity.kind, oddity.held_bytes >> 30) for oddity in found] == [("unseen", 4), ("unseen", 16)]
-    assert "4.0 GiB belong to no process" in found[0].sentence
+    assert "4.0 GiB belong to no visible process" in found[0].sentence
     assert "cudaMallocManaged" in found[0].advice
     assert "cudaMallocManaged" not in found[1].advice
     machine.changes = {"used_bytes": 16 * 2**30, "reserved_bytes": None}  # then the driver's part is inside

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from vramtop.monitor.attach.read_run import Attachment, read_run
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.read_run import read_run
 
 SLEEPS = "import time\nprint('ready', flush=True)\ntime.sleep(120)\n"
 LAUNCHES = """\

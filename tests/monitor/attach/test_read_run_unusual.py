@@ -94,7 +94,7 @@ def test_pipes_in_place_of_files_are_not_waited_for(start: Start, script: Script
     assert [warning.partition(":")[0] for warning in reading.warnings] == [
         "The program's configuration is not counted",
         "The script is not counted",
-        "The model's config is not to be had",
+        "The model's config cannot be read",
     ]
     assert reading.value("software.module_loading") == "eager"
 

@@ -9,7 +9,7 @@ import pytest
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.readers.source.evidence import FindingCollector
-from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key, with_saved_answers
 
 DAY = 1_795_000_000.0

@@ -9,11 +9,13 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.estimator.readers.source.evidence import FindingCollector
-from vramtop.monitor.attach.gpu_assignment import GpuAssignment, GpuEnvironment
-from vramtop.monitor.attach.read_run import Attachment, RankProcess
-from vramtop.monitor.attach.starting_jobs import StartingProcess, find_starting_processes, remaining_bytes_by_place
-from vramtop.monitor.board.board import GpuRow, ProcessRow, commitments
-from vramtop.monitor.board.divergence_status import Comparison
+from vramtop.monitor.attach.attachment import Attachment, RankProcess
+from vramtop.monitor.attach.gpu_assignment import GpuAssignment
+from vramtop.monitor.attach.gpu_environment import GpuEnvironment
+from vramtop.monitor.attach.starting_jobs import StartingProcess, find_starting_processes, remaining_bytes_by_device
+from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.gpu_rows import committed_bytes
+from vramtop.monitor.divergence.divergence_status import Comparison
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 
 NOW = 2_000.0
@@ -67,7 +69,7 @@ def test_young_jobs_will_take_what_their_budget_says(machine: Snapshot, make_bud
 
     found = find_starting_processes(machine, lambda _: make_budget(), read_run=attach)
     whole = make_budget().steady_device_bytes
-    assert remaining_bytes_by_place(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
+    assert remaining_bytes_by_device(found) == {0: whole - 10 * GIB, 1: whole - 38 * GIB}
     assert read == [1, 5]  # one reading serves all ranks; the old one and the desktop are not read
     assert found[0].sentence == "GPU 0: process 1 has just started, and is expected to take 30.0 GiB more."
     assert find_starting_processes(machine, lambda _: make_budget(), read_run=attach, only=[1], exclude_pids=[2]) == ()
@@ -92,8 +94,8 @@ def test_each_pipeline_stage_takes_its_own(machine: Snapshot, make_budget: Calla
         machine, lambda _: replace(budget, stages=needs), read_run=lambda pid, **_: attachment(1, 2)
     )
     assert found == (
-        StartingProcess(gpu_index=0, pid=1, remaining_bytes=40 * GIB, place=0),
-        StartingProcess(gpu_index=1, pid=2, remaining_bytes=2 * GIB, place=1),
+        StartingProcess(gpu_index=0, pid=1, remaining_bytes=40 * GIB, device_index=0),
+        StartingProcess(gpu_index=1, pid=2, remaining_bytes=2 * GIB, device_index=1),
     )
 
 
@@ -116,4 +118,4 @@ def test_a_job_that_is_steady_with_less_is_not_waited_for(
         phase=phase,
     )
     row = ProcessRow(gpu=gpu, process=process, elapsed_seconds=1.0, budget=budget, comparison=compared)
-    assert commitments([GpuRow(reading=gpu, rows=(row,))]).get(0, 0) == committed * GIB
+    assert committed_bytes([GpuRow(reading=gpu, rows=(row,))]).get(0, 0) == committed * GIB

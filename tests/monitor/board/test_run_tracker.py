@@ -12,7 +12,8 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
-from vramtop.monitor.board.run_tracker import RunTracker, count_kernel_oom_kills
+from vramtop.monitor.board.process_end import count_kernel_oom_kills
+from vramtop.monitor.board.run_tracker import RunTracker
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.host.process_identity import is_running
 from vramtop.monitor.snapshot.snapshot import (
@@ -120,7 +121,7 @@ def test_a_run_that_has_ended_stays_until_it_is_dismissed(machine: Machine) -> N
     assert row.process.used_bytes == 40 * GIB
     assert row.comparison is not None
     assert row.comparison.observed_bytes is None
-    assert sentence(row) == "has ended; held at most 42.0 GiB; the budget says 37.5 to 42.5"
+    assert sentence(row) == "has ended; held at most 42.0 GiB; the budget predicts 37.5 to 42.5"
     assert ended.ended_processes == (row,)
     assert ended.processes == ()
     for _ in range(200):  # longer than others are remembered
@@ -209,7 +210,7 @@ def test_a_steady_job_on_a_full_card_has_just_ended(machine: Machine) -> None:
 
 def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget: Callable[..., Budget]) -> None:
     kills = iter([4, 4, 5, 5, 5])
-    machine.watchlist._follower = RunTracker(
+    machine.watchlist._tracker = RunTracker(
         machine.watchlist.history, lambda _: bool(machine.alive), lambda: next(kills)
     )
     for _ in range(2):
@@ -218,7 +219,7 @@ def test_a_process_killed_for_want_of_host_memory(machine: Machine, make_budget:
     for _ in range(2):
         row = only(machine.tick(None))[1]
         assert status(row) == "out_of_memory"
-        assert "for want of host memory: probably this one" in sentence(row)
+        assert "because host memory ran out: probably this one" in sentence(row)
 
 
 def test_the_kernels_kills_are_read_where_it_counts_them(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_budgets_of_jobs_long_gone_are_forgotten_and_those_in_use_are_not(
         watchlist.update(replace(machine, time=machine.time + number))
         watchlist.dismiss_runs([(2, 1_000.0)])
     assert (asked.count("sft"), asked.count("other"), asked.count("job 199"), asked.count("job 0")) == (1, 1, 1, 2)
-    assert len(watchlist._budgets) == 64
+    assert len(watchlist._budgets._budgets) == 64
 
 
 def test_jobs_of_a_recording_are_shown_with_ones_own(

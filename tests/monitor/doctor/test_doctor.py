@@ -189,7 +189,7 @@ def test_a_driver_that_does_not_start_is_one_sentence(driver, make_page, code, w
 )
 def test_the_kernel_module_is_told_by_kind_and_version(driver, tmp_path, monkeypatch, line, shown):
     (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc 12.2.0\n")
-    monkeypatch.setattr("vramtop.monitor.doctor.driver_process.KERNEL_VERSION", tmp_path / "version")
+    monkeypatch.setattr("vramtop.monitor.doctor.driver_process.DRIVER_VERSION_FILE", tmp_path / "version")
     assert ask().kernel_module == shown
 
 

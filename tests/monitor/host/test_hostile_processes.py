@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramtop.estimator.readers.program.launchers import parse_launch
 from vramtop.estimator.readers.program.program import Program
 from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.estimator.readers.source.filesystem_view import FilesystemView
 from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
-from vramtop.monitor.attach.read_run import _is_ours
-from vramtop.monitor.probe.probe_reader import OpenProbe, _sample, open_probe
+from vramtop.estimator.readers.tools.registry import parse_launch
+from vramtop.monitor.attach.process_environment import is_own_process
+from vramtop.monitor.probe.probe_reader import OpenProbe, _parse_sample, open_probe
 from vramtop.monitor.storage.reservations import Reservations
 
 NOBODY = 65534
@@ -26,7 +26,7 @@ NOBODY = 65534
 
 def test_a_process_of_ours_is_ours() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert _is_ours(process.pid)
+        assert is_own_process(process.pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes of other users")
@@ -37,7 +37,7 @@ def test_a_setuid_program_is_its_starters(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert Path(f"/proc/{process.pid}").stat().st_uid == 0  # as whom it runs, not who started it
-        assert not _is_ours(process.pid)
+        assert not is_own_process(process.pid)
         process.communicate()
 
 
@@ -51,7 +51,7 @@ def test_a_probe_of_absurd_figures_is_none_or_has_none(number: str) -> None:
     for field in ("pid", "time", "steps", "devices", "ended"):
         facts = {"pid": "1", "time": "1.0", "devices": "[]", field: number}
         text = "{" + ", ".join(f'"{name}": {value}' for name, value in facts.items()) + "}"
-        sample = _sample(text.encode(), b"{}")
+        sample = _parse_sample(text.encode(), b"{}")
         assert sample is None or 0 <= sample.time < 2**40
 
 
@@ -62,7 +62,7 @@ def test_any_probe_is_read(data: bytes, value: object) -> None:
     probe = OpenProbe(handle)
     os.write(handle, data)
     assert probe.read() is None
-    _sample(json.dumps({"pid": 1, "time": 1.0, "devices": value, "steps": value, "model": value}).encode(), data)
+    _parse_sample(json.dumps({"pid": 1, "time": 1.0, "devices": value, "steps": value, "model": value}).encode(), data)
     probe.close()
 
 

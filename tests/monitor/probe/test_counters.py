@@ -107,7 +107,7 @@ def filled(probes, clock, readings, wanted=lambda readings: True):
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
-        done, _ = probes.fill(readings)
+        done, _ = probes.add_counters(readings)
         if any(process.counters for reading in done for process in reading.processes) and wanted(done):
             return done
         time.sleep(0.02)
@@ -154,7 +154,7 @@ def test_without_uuids_only_a_single_gpu_is_sure(start, probes, clock, gpus_with
     """)
     done = filled(probes, clock, gpus_with((process.pid, *on)))
     time.sleep(1.2)  # the first sample may be from before the allocation
-    done, _ = probes.fill(gpus_with((process.pid, *on)))
+    done, _ = probes.add_counters(gpus_with((process.pid, *on)))
     assert [counters.allocated_bytes for each in counters_of(done) for counters in each] == known
 
 
@@ -172,19 +172,19 @@ def test_a_process_without_probe_is_searched_now_and_then(start, probes, clock, 
         sys.stdin.read()
     """)
     readings = gpus_with((process.pid, 0))
-    assert counters_of(probes.fill(readings)[0]) == [[None], []]
+    assert counters_of(probes.add_counters(readings)[0]) == [[None], []]
     process.stdin.write("\n")
     process.stdin.flush()
     process.stdout.readline()
     while find_probe(process.pid) is None:
         time.sleep(0.01)
     clock.pass_(SEARCH_INTERVALS_SECONDS[0] - 1)
-    probes.fill(readings)
+    probes.add_counters(readings)
     assert len(searched) == 1
     clock.pass_(1)
-    probes.fill(readings)
+    probes.add_counters(readings)
     clock.pass_(SEARCH_INTERVALS_SECONDS[1] - 1)
-    probes.fill(readings)
+    probes.add_counters(readings)
     assert len(searched) == 2
     filled(probes, clock, readings)
 
@@ -192,12 +192,12 @@ def test_a_process_without_probe_is_searched_now_and_then(start, probes, clock, 
 def test_a_process_that_cannot_be_seen_is_not_searched(probes, make_gpu, make_process, monkeypatch):
     monkeypatch.setattr("vramtop.monitor.probe.counters.find_probe", pytest.fail)
     readings = [make_gpu(0, [make_process(4711, 10, start_time=None)])]
-    assert probes.fill(readings) == (readings, ())
+    assert probes.add_counters(readings) == (readings, ())
 
 
 def test_a_process_that_hides_its_files_has_no_counters(probes, make_gpu, make_process):
     readings = [make_gpu(0, [make_process(2**22 - 1, 10)])]
-    assert probes.fill(readings) == (readings, ())
+    assert probes.add_counters(readings) == (readings, ())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -209,7 +209,7 @@ def test_another_users_process_has_none(start, clock, gpus_with):
         child = os.fork()
     if child == 0:
         os.setuid(65534)
-        os._exit(0 if ProbeDirectory(clock=clock, now=time.time).fill(readings) == (readings, ()) else 1)
+        os._exit(0 if ProbeDirectory(clock=clock, now=time.time).add_counters(readings) == (readings, ()) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -245,13 +245,13 @@ def test_last_words_tell_of_a_failed_allocation_and_come_once(start, probes, clo
     process.stdin.close()
     process.wait()
     before = time.time()
-    done, (words,) = probes.fill([replace(reading, processes=()) for reading in readings])
+    done, (words,) = probes.add_counters([replace(reading, processes=()) for reading in readings])
     assert (words.gpu, words.pid, words.start_time) == (0, process.pid, readings[0].processes[0].start_time)
     counters = words.counters
     assert (counters.allocated_bytes, counters.out_of_memory, counters.error) == (70 * GIB, 1, "OutOfMemoryError")
     assert counters.ended == pytest.approx(counters.out_of_memory_time, abs=5)
     assert counters.ended < before
-    assert probes.fill(done) == (done, ())
+    assert probes.add_counters(done) == (done, ())
 
 
 def test_a_killed_process_has_last_words_but_no_end(start, probes, clock, gpus_with):
@@ -260,7 +260,7 @@ def test_a_killed_process_has_last_words_but_no_end(start, probes, clock, gpus_w
     filled(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
     process.kill()
     process.wait()
-    _, (words,) = probes.fill([replace(reading, processes=()) for reading in readings])
+    _, (words,) = probes.add_counters([replace(reading, processes=()) for reading in readings])
     assert (words.gpu, words.counters.allocated_bytes) == (1, 5 * MIB)
     assert words.counters.ended is words.counters.error is None
 
@@ -270,8 +270,8 @@ def test_a_list_that_could_not_be_read_ends_nobody(start, probes, clock, gpus_wi
     readings = gpus_with((process.pid, 0))
     filled(probes, clock, readings)
     unread = [replace(readings[0], processes=None), readings[1]]
-    assert probes.fill(unread) == (unread, ())
-    assert counters_of(probes.fill(readings)[0])[0][0] is not None
+    assert probes.add_counters(unread) == (unread, ())
+    assert counters_of(probes.add_counters(readings)[0])[0][0] is not None
 
 
 def test_a_stopped_process_keeps_its_old_time(start, probes, clock, gpus_with):
@@ -280,9 +280,9 @@ def test_a_stopped_process_keeps_its_old_time(start, probes, clock, gpus_with):
     filled(probes, clock, readings)
     psutil.Process(process.pid).suspend()
     time.sleep(0.1)
-    first = counters_of(probes.fill(readings)[0])[0][0]
+    first = counters_of(probes.add_counters(readings)[0])[0][0]
     time.sleep(1.5)
-    assert counters_of(probes.fill(readings)[0])[0][0].time == first.time
+    assert counters_of(probes.add_counters(readings)[0])[0][0].time == first.time
 
 
 def test_a_process_that_became_another_program_is_searched_again(start, clock, gpus_with):
@@ -328,7 +328,7 @@ def test_a_child_does_not_speak_with_its_parents_probe(start, probes, clock, gpu
     both = gpus_with((process.pid, 0), (child, 1))
     for _ in range(3):
         clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
-        done, _ = probes.fill(both)
+        done, _ = probes.add_counters(both)
     assert counters_of(done)[0][0] is not None
     assert counters_of(done)[1] == [None]
     psutil.Process(child).kill()
@@ -381,4 +381,4 @@ def test_a_hostile_probe_is_no_probe(start, probes, gpus_with, payload):
     """)
     readings = gpus_with((process.pid, 0))
     assert find_probe(process.pid) is not None
-    assert probes.fill(readings) == (readings, ())
+    assert probes.add_counters(readings) == (readings, ())

@@ -16,8 +16,8 @@ def power(tmp_path, monkeypatch):
     (tmp_path / "gpus" / "000a:01:00.0").mkdir(parents=True)
     folder = tmp_path / "devices" / "000a:01:00.0" / "power"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(gpu_sleep, "DRIVER", tmp_path / "gpus")
-    monkeypatch.setattr(gpu_sleep, "PCI", tmp_path / "devices")
+    monkeypatch.setattr(gpu_sleep, "DRIVER_FOLDER", tmp_path / "gpus")
+    monkeypatch.setattr(gpu_sleep, "PCI_FOLDER", tmp_path / "devices")
 
     def write(control, status):
         (folder / "control").write_text(control + "\n")
@@ -74,7 +74,7 @@ def test_a_gpu_that_falls_asleep_is_left_alone(driver, source, power):
 def test_where_the_drivers_list_is_hidden_a_gpu_is_known_once_it_was_opened(
     driver, source, power, clock, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(gpu_sleep, "DRIVER", tmp_path / "absent")
+    monkeypatch.setattr(gpu_sleep, "DRIVER_FOLDER", tmp_path / "absent")
     power("auto", "active")
     source.open()
     assert source.read().gpus[0].faults == ()

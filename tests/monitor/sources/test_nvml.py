@@ -195,7 +195,7 @@ def test_a_process_larger_than_the_card_is_unknown(driver, source, fake_gpu, fak
     driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**63)])]
     (process,) = read_one(source).processes
     assert process.used_bytes is None
-    assert process.note == "reported memory exceeds the card"
+    assert process.note == "reported memory exceeds the GPU's"
 
 
 def test_a_process_larger_than_any_card_is_unknown_where_the_cards_size_is(driver, source, fake_gpu, fake_process):
@@ -360,7 +360,7 @@ def test_a_version_mismatch_names_both_versions_and_the_way_out(driver, source, 
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build  (dvs-builder@U22)\n"
         "GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)\n"
     )
-    monkeypatch.setattr(nvml_errors, "KERNEL_VERSION", loaded)
+    monkeypatch.setattr(nvml_errors, "DRIVER_VERSION_FILE", loaded)
     driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):
         source.open()
@@ -375,7 +375,7 @@ def mismatch(driver, monkeypatch, tmp_path):
 
     def make(kernel):
         (tmp_path / "version").write_text(KERNEL.format(kernel))
-        monkeypatch.setattr(nvml_errors, "KERNEL_VERSION", tmp_path / "version")
+        monkeypatch.setattr(nvml_errors, "DRIVER_VERSION_FILE", tmp_path / "version")
         driver.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
     return make
@@ -406,7 +406,7 @@ def test_a_library_without_a_version_is_known_by_its_file(mismatch, driver, sour
     (tmp_path / "maps").write_text(
         "7f2c r-xp 08:01 42  /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.65.06 (deleted)\n"
     )
-    monkeypatch.setattr(nvml_errors, "OWN_MAPS", tmp_path / "maps")
+    monkeypatch.setattr(nvml_errors, "OWN_MAPS_FILE", tmp_path / "maps")
     mismatch("575.57.08")
     driver.fail("nvmlSystemGetNVMLVersion", pynvml.NVML_ERROR_UNINITIALIZED)
     with pytest.raises(NoDriverError, match=r"library 580\.65\.06, kernel module 575\.57\.08\); reboot"):

@@ -218,7 +218,7 @@ def test_no_process_holds_more_than_its_instance(driver, source, fake_gpu, fake_
     driver.gpus = [fake_gpu(mig=slots, processes=[fake_process(ME, 30 * GIB, gpu_instance=3)])]
     source.open()
     (row,) = read(source).processes
-    assert (row.used_bytes, row.note) == (None, "reported memory exceeds the card")
+    assert (row.used_bytes, row.note) == (None, "reported memory exceeds the GPU's")
 
 
 def test_a_process_in_an_instance_that_is_not_listed_makes_the_layout_be_read_again(

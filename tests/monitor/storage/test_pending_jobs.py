@@ -28,16 +28,16 @@ def kept(tmp_path: Path) -> PendingJobs:
 
 def written() -> None:
     for thread in threading.enumerate():
-        if thread.name == "keep pending jobs":
+        if thread.name == "save pending jobs":
             thread.join(10)
 
 
 def test_jobs_that_wait_are_there_the_next_time_in_their_order(kept: PendingJobs) -> None:
     for job in (*JOBS, JOBS[0]):
-        kept.keep(job)
+        kept.add(job)
         written()
     assert PendingJobs(kept.path).load() == JOBS
-    kept.drop(JOBS[1])
+    kept.remove(JOBS[1])
     written()
     assert PendingJobs(kept.path).load() == (JOBS[0], JOBS[2])
     assert kept.path is not None
@@ -46,21 +46,21 @@ def test_jobs_that_wait_are_there_the_next_time_in_their_order(kept: PendingJobs
 
 def test_what_cannot_be_read_is_said_and_not_lost(kept: PendingJobs) -> None:
     said: list[str] = []
-    kept.say = said.append
+    kept.notify = said.append
     assert kept.path is not None
-    kept.keep(JOBS[0])
+    kept.add(JOBS[0])
     written()
     text = kept.path.read_text().replace('"content": [', '"content": [{"training": {"macro_batch": 3}}, ')
     kept.path.write_text(text)
     assert kept.load() == (JOBS[0],)
     assert "macro_batch" in said[0]
-    kept.drop(JOBS[0])
+    kept.remove(JOBS[0])
     written()
     assert "macro_batch" in kept.path.read_text()
     kept.path.write_text("{")
     assert kept.load() == ()
     assert "is damaged" in said[-1]
-    kept.keep(JOBS[2])
+    kept.add(JOBS[2])
     written()
     assert "It was kept as pending.json.damaged-" in said[-1]
     assert kept.load() == (JOBS[2],)

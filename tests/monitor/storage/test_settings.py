@@ -7,14 +7,14 @@ from vramtop.monitor.storage.settings import Settings
 
 def written() -> None:
     for thread in threading.enumerate():
-        if thread.name == "keep settings":
+        if thread.name == "save settings":
             thread.join(10)
 
 
 def test_a_theme_is_there_the_next_time_and_private(tmp_path: Path) -> None:
     path = tmp_path / "vramtop" / "settings.json"
     assert Settings(path).theme() is None
-    Settings(path).keep_theme("nord")
+    Settings(path).save_theme("nord")
     written()
     assert Settings(path).theme() == "nord"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -23,13 +23,13 @@ def test_a_theme_is_there_the_next_time_and_private(tmp_path: Path) -> None:
 def test_what_a_later_vramtop_has_put_there_stays(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"version": 1, "content": {"theme": "nord", "other": "kept"}}')
-    Settings(path).keep_theme("gruvbox")
+    Settings(path).save_theme("gruvbox")
     written()
     assert '"other": "kept"' in path.read_text()
     path.write_text('{"version": 2, "content": {}}')
     said: list[str] = []
     assert Settings(path, said.append).theme() is None
-    Settings(path, said.append).keep_theme("nord")
+    Settings(path, said.append).save_theme("nord")
     written()
     assert path.read_text() == '{"version": 2, "content": {}}'
     assert all("another version of vramtop" in sentence for sentence in said)
@@ -41,7 +41,7 @@ def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path) -> None:
     path.write_text('{"version": 1, "content": {"theme": 7}}')
     said: list[str] = []
     assert Settings(path, said.append).theme() is None
-    Settings(path, said.append).keep_theme("nord")
+    Settings(path, said.append).save_theme("nord")
     written()
     assert Settings(path).theme() == "nord"
     assert "is damaged" in said[0]

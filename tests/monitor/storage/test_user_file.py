@@ -27,9 +27,9 @@ JOB = Job(name="a", model=ModelSpec(id="gpt2"))
 def keep(path: Path, job: Job = JOB) -> list[str]:
     """Keep a job as the dashboard does; what it says."""
     said: list[str] = []
-    PendingJobs(path, said.append).keep(job)
+    PendingJobs(path, said.append).add(job)
     for thread in threading.enumerate():
-        if thread.name == "keep pending jobs":
+        if thread.name == "save pending jobs":
             thread.join()
     return said
 
@@ -84,7 +84,7 @@ def test_where_no_home_is_known_nothing_is_written_anywhere(tmp_path: Path, monk
     with pytest.raises(CannotTellError, match="set HOME or XDG_DATA_HOME"):
         data_file("pending.json")
     said: list[str] = []
-    assert PendingJobs(say=said.append).load() == ()
+    assert PendingJobs(notify=said.append).load() == ()
     assert said
     assert not list(tmp_path.iterdir())
 

@@ -74,7 +74,7 @@ def test_a_job_of_the_command_line_waits_while_the_dashboard_is_open(
     file.write_text('name = "once"\n[model]\nid = "gpt2"\n')
     assert main(["--job", str(file)]) == 0
     for thread in threading.enumerate():
-        if thread.name == "keep pending jobs":
+        if thread.name == "save pending jobs":
             thread.join(10)
     assert main([]) == 0
     assert [[job.label for job in jobs] for jobs in waiting] == [["once"], []]

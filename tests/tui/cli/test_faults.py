@@ -118,7 +118,7 @@ def test_fit_says_why_a_gpus_room_is_not_known_and_takes_another(
     assert code == 3
     report = json.loads(out)
     assert report["verdict"] == "unknown"
-    assert report["sentence"].endswith(f"how much GPU 0 can give is not known: {HANGS}")
+    assert report["sentence"].endswith(f"the memory available on GPU 0 is unknown: {HANGS}")
 
 
 def test_once_shows_what_is_known_beside_what_is_not(

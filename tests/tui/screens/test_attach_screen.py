@@ -16,7 +16,8 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
-from vramtop.monitor.attach.read_run import Attachment, read_run
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
@@ -379,7 +380,7 @@ async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimat
     def attach(pid: int, **_: object) -> Attachment:
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
-    screen = AttachScreen(watchlist, attach=read_run, estimate=estimate_forty, pid=1)
+    screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
     async with Host(screen).run_test() as pilot:
         await until(pilot, lambda: "hidden from this user" in text_of(screen, "#say"))
 

@@ -52,7 +52,7 @@ def test_a_run_without_a_name_is_known_by_its_program_and_model(make_budget, mak
 
 
 def test_an_explanation_is_said_once():
-    found = Explanation(changes={}, words="checkpointing is off", device_bytes=GIB, predicted_bytes=GIB, off_bytes=0)
+    found = Explanation(changes={}, description="checkpointing is off", device_bytes=GIB, predicted_bytes=GIB)
     line = "1.0 GiB if checkpointing is off"
     whole = Divergence(sentence=f"observed 1.1 GiB, expected 0.5; {line}", parts=(), explanations=(found,))
     assert divergence_content(whole).plain.splitlines() == ["Why? observed 1.1 GiB, expected 0.5", f"  · {line}"]

@@ -17,11 +17,12 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import job_to_mapping, parse_assignment
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.monitor.anomalies.detector import AnomalyDetector
-from vramtop.monitor.attach.read_run import Attachment, read_run, require_running
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.read_run import read_run, require_running
 from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
-from vramtop.monitor.board.diagnose import diagnose
-from vramtop.monitor.board.divergence_status import Comparison, compare
-from vramtop.monitor.board.run_phases import PhaseTracker
+from vramtop.monitor.divergence.diagnose import diagnose
+from vramtop.monitor.divergence.divergence_status import Comparison, compare_with_budget
+from vramtop.monitor.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.mig_devices import device_of
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -135,7 +136,7 @@ def _compare(attachment: Attachment, budget: Budget, held: tuple[GpuReading, Gpu
     process = held[1] if held else None
     reading = (time.time(), process.used_bytes if process else None)
     tracker.add(*reading, process.counters if process else None)
-    return compare(tracker, [reading], process=process)
+    return compare_with_budget(tracker, [reading], process=process)
 
 
 def complete_job(
@@ -197,7 +198,7 @@ def _to_json(run: _Run, observed: int | None) -> dict[str, Any]:
         "status": run.comparison.status if run.comparison else "unknown",
         "divergence": run.divergence.sentence if run.divergence else None,
         "explanation": [
-            {"changes": each.changes, "words": each.words, "device_bytes": each.device_bytes}
+            {"changes": each.changes, "words": each.description, "device_bytes": each.device_bytes}
             for each in (run.divergence.explanations if run.divergence else ())
         ],
     }

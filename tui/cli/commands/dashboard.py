@@ -53,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
 
     def deep(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
         from vramtop.estimator.estimation import estimate
+        from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
+        keep_idle_workers()
         return estimate(job, method="auto", gpu=card(job), python=options.python or python, environ=environ)
 
     def card(job: Job) -> Gpu | None:
@@ -63,15 +65,15 @@ def run(options: argparse.Namespace) -> int:
     kept = PendingJobs()
     settings = Settings()
     complaints: list[str] = []
-    kept.say = settings.say = complaints.append
+    kept.notify = settings.notify = complaints.append
     theme = None if os.environ.get("TEXTUAL_THEME") else settings.theme()
     kept_jobs = kept.load() if banner is None else ()  # what waits for this machine does not wait for a recorded one
     for job in (*kept_jobs, *jobs):
         watchlist.add_pending(job)
     if banner is None:  # from here on: a job of the command line waits as long as the dashboard is open
-        watchlist.on_pending_added, watchlist.on_pending_removed = kept.keep, kept.drop
+        watchlist.on_pending_added, watchlist.on_pending_removed = kept.add, kept.remove
 
-    threading.excepthook = lambda failed: kept.say(crash_sentence(failed.exc_value or failed.exc_type()))
+    threading.excepthook = lambda failed: kept.notify(crash_sentence(failed.exc_value or failed.exc_type()))
     head_start = EarlySampler(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
     from ...app.app import VramtopApp
 
@@ -91,9 +93,9 @@ def run(options: argparse.Namespace) -> int:
         python=options.python,
         read_only=options.read_only,
         theme=theme,
-        keep_theme=settings.keep_theme,
+        keep_theme=settings.save_theme,
     )
-    kept.say = settings.say = app.say
+    kept.notify = settings.notify = app.say
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash

@@ -11,17 +11,13 @@ from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.gpu_catalogue import Gpu
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.gpu_assignment import GpuEnvironment, nvml_mig_parent, visible_gpus, visible_mig_devices
-from vramtop.monitor.attach.read_run import Attachment
-from vramtop.monitor.attach.starting_jobs import find_starting_processes, remaining_bytes_by_place
-from vramtop.monitor.board.fit_check import (
-    DeviceCapacity,
-    FitResult,
-    Verdict,
-    check_fit,
-    device_capacities,
-    with_host_memory,
-)
+from vramtop.monitor.attach.attachment import Attachment
+from vramtop.monitor.attach.gpu_assignment import visible_gpus, visible_mig_devices
+from vramtop.monitor.attach.gpu_environment import GpuEnvironment, nvml_mig_parent
+from vramtop.monitor.attach.starting_jobs import find_starting_processes, remaining_bytes_by_device
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.fit.fit_check import check_fit, with_host_memory
+from vramtop.monitor.fit.fit_result import FitResult, Verdict
 from vramtop.monitor.host.host_memory import HostRam, available_host_memory
 from vramtop.monitor.snapshot.snapshot import DeviceIndex, Snapshot
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
@@ -218,7 +214,7 @@ def _committed_bytes(snapshot: Snapshot, selection: DeviceSelection) -> tuple[di
     reserved_pids = reservations.reserved_pids(snapshot)
     gpus = {room.index for room in device_capacities(snapshot, {}, selection)}
     growing = find_starting_processes(snapshot, _estimate_attached, only=gpus, exclude_pids=reserved_pids)
-    for place, size in remaining_bytes_by_place(growing).items():
+    for place, size in remaining_bytes_by_device(growing).items():
         committed[place] = committed.get(place, 0) + size
     return committed, tuple(each.sentence for each in growing)
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
-from vramtop.monitor.board.fit_check import DeviceCapacity, FitResult, check_fit
-from vramtop.monitor.board.run_tracker import start_time_of
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.fit.fit_check import check_fit
+from vramtop.monitor.fit.fit_result import FitResult
+from vramtop.monitor.host.process_identity import start_time_of
 from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 

@@ -14,10 +14,10 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.causes.divergence import Divergence
-from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.board import Board, ProcessRow, RunRow
-from vramtop.monitor.board.diagnose import diagnose
-from vramtop.monitor.board.divergence_status import Status
+from vramtop.monitor.divergence.diagnose import diagnose
+from vramtop.monitor.divergence.divergence_status import Status
 from vramtop.monitor.snapshot.history import History
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey
 

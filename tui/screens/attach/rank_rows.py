@@ -6,7 +6,7 @@ from typing import Literal
 
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.monitor.board.board import ProcessRow
-from vramtop.monitor.board.divergence_status import PeakUsage
+from vramtop.monitor.divergence.peak_usage import PeakUsage
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
 from ...draw.cell_text import CellText, status_tone

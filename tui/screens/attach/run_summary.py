@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from vramtop.monitor.attach.read_run import Attachment
+from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.board.board import ProcessRow, RunRow
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 

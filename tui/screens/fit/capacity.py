@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from vramtop.estimator.advice.suggestions import Suggestion
 from vramtop.estimator.budget.budget import Budget
-from vramtop.monitor.board.fit_check import DeviceCapacity, FitResult, Verdict, check_fit, with_host_memory
+from vramtop.monitor.fit.device_capacity import DeviceCapacity
+from vramtop.monitor.fit.fit_check import check_fit, with_host_memory
+from vramtop.monitor.fit.fit_result import FitResult, Verdict
 from vramtop.monitor.host.host_memory import HostRam
 
 from .sweep import GpuLimits

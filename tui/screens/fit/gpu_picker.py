@@ -13,7 +13,7 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.gpu_catalogue import catalogue, find_gpu
 from vramtop.estimator.job.job import Job, Target
 from vramtop.monitor.board.board import Board
-from vramtop.monitor.board.fit_check import DeviceCapacity, device_capacities
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
 from vramtop.monitor.snapshot.snapshot import DeviceIndex
 
 _HERE = ""
@@ -132,5 +132,5 @@ def _committed(board: Board, pinned: Job | None) -> dict[DeviceIndex, int]:
             break
         if row.fit is not None and row.fit.verdict in ("fits", "tight"):
             for room, size in row.fit.bytes_by_device:
-                committed[room.place] = committed.get(room.place, 0) + size
+                committed[room.device_index] = committed.get(room.device_index, 0) + size
     return committed

@@ -12,7 +12,7 @@ from vramtop.estimator.common.errors import VramtopError
 from vramtop.estimator.common.sizes import format_gib
 from vramtop.estimator.job.job import Job
 from vramtop.estimator.job.job_file import with_changes
-from vramtop.monitor.board.fit_check import Verdict
+from vramtop.monitor.fit.fit_result import Verdict
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import EIGHTHS, level_of

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.monitor.board.fit_check import FitResult
+from vramtop.monitor.fit.fit_result import FitResult
 
 from ...draw.labels import MUTED
 from ...widgets.budget_view import (

@@ -1,5 +1,5 @@
-"""Helpers that several tool readers share: merged settings, known model names, key translation.
+"""Building blocks that several tools use.
 
-Lives here: no tool's own keys.
+Lives here: the ``Tool`` record, reading a file with its overrides, rules from settings to job keys, known models.
 Callers: the modules of ``tools``.
 """

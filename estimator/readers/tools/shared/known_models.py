@@ -1,4 +1,4 @@
-"""Hub ids of models that tools call by names of their own: torchtune's builders, torchtitan's flavors."""
+"""Hugging Face ids of models that tools name in their own way: torchtune's builders, torchtitan's flavors."""
 
 import os
 import re
@@ -37,7 +37,8 @@ TORCHTUNE = {
     "phi3_mini": "microsoft/Phi-3-mini-4k-instruct",
     "phi4_14b": "microsoft/phi-4",
 }
-"""torchtune 0.6's builders (``torchtune/models``), without ``lora_`` or ``qlora_`` before and ``_instruct`` behind."""
+"""torchtune 0.6's builders (``torchtune/models``) without the prefixes and suffixes of variants."""
+_VARIANT = re.compile(r"^q?lora_|_(instruct|base|v\d|reward|classifier)$")
 
 TORCHTITAN = {
     ("llama3", "8b"): "meta-llama/Llama-3.1-8B",
@@ -58,17 +59,16 @@ TORCHTITAN = {
 
 
 def torchtune_id(component: str) -> str | None:
-    """Of ``torchtune.models.llama3_1.qlora_llama3_1_8b``; None where the builder is not known."""
-    name = component.rpartition(".")[2]
-    return TORCHTUNE.get(re.sub(r"^q?lora_|_(instruct|base|v\d|reward|classifier)$", "", name))
+    """Return the id of a builder, such as ``torchtune.models.llama3_1.qlora_llama3_1_8b``; None if it is unknown."""
+    return TORCHTUNE.get(_VARIANT.sub("", component.rpartition(".")[2]))
 
 
 def torchtitan_id(model: str, flavor: str) -> str | None:
-    """Of a model and its flavor; None where it is not known."""
+    """Return the id of a model and its flavor; None if it is unknown."""
     return TORCHTITAN.get((model.lower(), flavor.lower()))
 
 
 def folder_id(filesystem: FilesystemView, text: str) -> str | None:
-    """A checkpoint folder's full path, where it holds a config.json."""
+    """Return a checkpoint folder's full path, if it holds a config.json."""
     folder = filesystem.resolve(text)
     return str(folder) if os.access(folder / "config.json", os.F_OK) else None

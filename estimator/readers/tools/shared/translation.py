@@ -1,4 +1,4 @@
-"""A tool's settings turned into those of transformers and accelerate; each keeps the place it was read from."""
+"""Translation of a tool's settings to those of transformers and accelerate; each keeps its origin."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,37 +7,45 @@ from ...source.settings import LayeredSettings, Setting, SettingsLayer
 
 
 class Translation:
-    """One layer under way: what is not touched keeps its name, as most tools pass transformers' arguments through."""
+    """One layer being translated. What is not touched keeps its name: most tools pass transformers' arguments through.
+
+    Args:
+        layer: the tool's settings.
+    """
 
     def __init__(self, layer: SettingsLayer) -> None:
-        self.layer: dict[str, Setting] = dict(layer)
-        """By transformers' names."""
-        self.other: dict[str, Setting] = {}
-        """By accelerate's names."""
+        self.trainer: dict[str, Setting] = dict(layer)
+        """Settings by transformers' names."""
+        self.accelerate: dict[str, Setting] = {}
+        """Settings by the names of accelerate's flags."""
 
-    def take(self, *names: str) -> Setting | None:
-        """The first of these that is there and says something; all of them are taken out."""
-        found = [setting for name in names if (setting := self.layer.pop(name, None)) is not None]
+    def pop(self, *names: str) -> Setting | None:
+        """Remove settings from the layer, and return the first of them that is there."""
+        found = [setting for name in names if (setting := self.trainer.pop(name, None)) is not None]
         return found[0] if found else None
 
-    def put(self, name: str, value: Any, source: Setting, *, other: bool = False) -> None:
-        """Say a value under another name, unless it is said already."""
-        into = self.other if other else self.layer
-        into.setdefault(name, Setting(value=value, origin=source.origin, written=source.written))
+    def put(self, name: str, value: Any, source: Setting) -> None:
+        """Add a value under transformers' name with the origin of another setting, unless the name is set already."""
+        self.trainer.setdefault(name, source.with_value(value))
 
-    def rename(self, names: Mapping[str, str], *, other: bool = False) -> None:
-        """Old name to new name, where the old one is there."""
+    def put_accelerate(self, name: str, value: Any, source: Setting) -> None:
+        """Add a value under accelerate's name with the origin of another setting, unless the name is set already."""
+        self.accelerate.setdefault(name, source.with_value(value))
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Rename settings: the tool's name to transformers' name."""
         for old, new in names.items():
-            setting = self.take(old)
-            if setting is not None:
-                self.put(new, setting.value, setting, other=other)
+            if (setting := self.pop(old)) is not None:
+                self.put(new, setting.value, setting)
 
-    def drop(self, *names: str) -> None:
-        """Take out what says nothing about memory."""
-        self.take(*names)
+    def move_to_accelerate(self, names: Mapping[str, str]) -> None:
+        """Move settings to accelerate's: the tool's name to the name of accelerate's flag."""
+        for old, new in names.items():
+            if (setting := self.pop(old)) is not None:
+                self.put_accelerate(new, setting.value, setting)
 
 
 def uses_deepspeed(settings: LayeredSettings) -> dict[str, Setting]:
-    """For accelerate's settings: DeepSpeed is on where the trainer's ``deepspeed`` names a configuration."""
+    """Return accelerate's settings with DeepSpeed on, where the trainer's ``deepspeed`` names a configuration."""
     named = settings.find("deepspeed")
     return {} if named is None else {"use_deepspeed": Setting(value=True, origin=named.origin)}

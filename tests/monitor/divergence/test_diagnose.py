@@ -7,9 +7,9 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping, with_changes
-from vramtop.monitor.board.diagnose import diagnose
-from vramtop.monitor.board.divergence_status import Comparison, compare
-from vramtop.monitor.board.run_phases import PhaseTracker
+from vramtop.monitor.divergence.diagnose import diagnose
+from vramtop.monitor.divergence.divergence_status import Comparison, compare_with_budget
+from vramtop.monitor.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 TABLES = {
@@ -34,7 +34,7 @@ def seen(budget: Budget, process: GpuProcess) -> Comparison:
     readings = [(float(second), process.used_bytes) for second in range(400)]
     for time, size in readings:
         tracker.add(time, size)
-    return compare(tracker, readings, process=process)
+    return compare_with_budget(tracker, readings, process=process)
 
 
 def process(budget: Budget) -> GpuProcess:

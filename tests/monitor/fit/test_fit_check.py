@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from vramtop.estimator.budget.budget import Budget, RankPeak
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.board.fit_check import DeviceCapacity, check_fit, device_capacities
+from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.fit.fit_check import check_fit
 from vramtop.monitor.snapshot.snapshot import (
     NO_ANSWER,
     ComputeMode,
@@ -161,7 +162,7 @@ def test_of_a_gpu_on_which_the_driver_hangs_nobody_knows_what_is_free(
     assert other.free_bytes is not None
     found = check_fit(make_budget(), (hanging,))
     assert found.verdict == "unknown"
-    assert found.sentence == "needs 40.0 GiB; how much GPU 0 can give is not known: the driver hangs on this GPU"
+    assert found.sentence == "needs 40.0 GiB; the memory available on GPU 0 is unknown: the driver hangs on this GPU"
     assert [gpu["unread"] for gpu in found.to_json()["gpus"]] == ["the driver hangs on this GPU"]
     assert other.unread_reason is None
     assert check_fit(make_budget(), (hanging, other)).placement == (1,)

@@ -1,37 +1,37 @@
-"""Where a program that trains with transformers writes and reports, to the job's ``[run]`` keys."""
+"""Output folders and reporting in transformers' arguments to ``run.*``."""
 
 import json
 from typing import Any
 
 from ..source.evidence import FindingCollector
 from ..source.settings import Setting, as_int
-from .transformers_args import Arguments
+from .trainer_inputs import TrainerInputs
 
 _NO_TARGETS = ("none", "all")
-"""``all``: whatever is installed, so nothing that has to be."""
+"""Values of ``report_to`` that name no library; ``all`` means whatever is installed."""
 
 
-def read_run(arguments: Arguments, findings: FindingCollector) -> None:
+def read_run(inputs: TrainerInputs, findings: FindingCollector) -> None:
     """Put ``run.output_dir``, ``run.save_total_limit``, ``run.logging_dir``, ``run.report_to``.
 
-    Paths become full, where it is known from which folder the program is started.
+    Paths become absolute, unless it is unknown from which folder the program is started.
     """
-    find, filesystem = arguments.settings.find, arguments.filesystem
+    find, filesystem = inputs.settings.find, inputs.filesystem
     for name in ("output_dir", "logging_dir"):
         folder = find(name)
         if folder is not None and isinstance(folder.value, str):
             path = folder.value if filesystem.fallback_folders else str(filesystem.resolve(folder.value))
-            findings.put(f"run.{name}", path, folder.origin, written=folder.written)
+            findings.put_from(folder, f"run.{name}", path)
     limit = find("save_total_limit")
     if limit is not None and (number := as_int(limit)) is not None:
-        findings.put("run.save_total_limit", number, limit.origin, written=limit.written)
+        findings.put_from(limit, "run.save_total_limit", number)
     targets = find("report_to")
     if targets is not None and (names := _names(targets)):
-        findings.put("run.report_to", names, targets.origin, written=targets.written)
+        findings.put_from(targets, "run.report_to", names)
 
 
 def _names(setting: Setting) -> list[str]:
-    """One name, several with commas or spaces, or a list, perhaps as JSON text."""
+    """Return names that were written as one, several with commas or spaces, or a list, perhaps as JSON text."""
     value: Any = setting.value
     if isinstance(value, str) and value.startswith("["):
         try:

@@ -5,8 +5,8 @@ import pytest
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
-from vramtop.monitor.board.divergence_status import Comparison, Status, compare
-from vramtop.monitor.board.run_phases import PhaseTracker
+from vramtop.monitor.divergence.divergence_status import Comparison, Status, compare_with_budget
+from vramtop.monitor.divergence.run_phases import PhaseTracker
 from vramtop.monitor.snapshot.snapshot import GpuProcess, ProcessCounters
 
 
@@ -32,7 +32,7 @@ def judge(
         counters = None if steps is None else ProcessCounters(time=time, steps=steps)
         process = GpuProcess(pid=1, start_time=start, used_bytes=size, kinds=("compute",), counters=counters)
         tracker.add(time, size, counters)
-    return compare(
+    return compare_with_budget(
         tracker, held[-recent:] if recent else held, process=process, left_bytes=left_bytes, previous=previous
     )
 
@@ -156,17 +156,17 @@ def test_the_high_water_mark_says_who_knows_it(make_budget: Callable[..., Budget
     for time, size in held:
         tracker.add(time, size)
     process = GpuProcess(pid=1, start_time=None, used_bytes=25 * GIB, kinds=("compute",))
-    seen = compare(tracker, held, process=process).peak_usage
+    seen = compare_with_budget(tracker, held, process=process).peak_usage
     assert seen is not None
     assert (seen.size_bytes, seen.source, seen.interval_seconds) == (30 * GIB, "seen", 2.0)
-    accounted = compare(tracker, held, process=replace(process, peak_bytes=33 * GIB)).peak_usage
+    accounted = compare_with_budget(tracker, held, process=replace(process, peak_bytes=33 * GIB)).peak_usage
     assert accounted is not None
     assert (accounted.size_bytes, accounted.source) == (33 * GIB, "accounting")
     counters = ProcessCounters(time=1_004, reserved_bytes=24 * GIB, reserved_peak_bytes=34 * GIB)
-    told = compare(tracker, held, process=replace(process, counters=counters)).peak_usage
+    told = compare_with_budget(tracker, held, process=replace(process, counters=counters)).peak_usage
     assert told is not None
     assert (told.size_bytes, told.source) == (35 * GIB, "probe")  # 1 GiB of context and libraries beside the allocator
     unsure = ProcessCounters(time=1_004, reserved_bytes=24 * GIB)
-    still = compare(tracker, held, process=replace(process, counters=unsure)).peak_usage
+    still = compare_with_budget(tracker, held, process=replace(process, counters=unsure)).peak_usage
     assert still is not None
     assert still.source == "seen"

@@ -8,9 +8,11 @@ import pytest
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
-from vramtop.monitor.board.board import GpuRow, ProcessRow, commitments
-from vramtop.monitor.board.fit_check import check_fit, device_capacities
+from vramtop.monitor.board.board import GpuRow, ProcessRow
+from vramtop.monitor.board.gpu_rows import committed_bytes
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.fit.device_capacity import device_capacities
+from vramtop.monitor.fit.fit_check import check_fit
 from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
 
 TWO = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=2))
@@ -126,7 +128,7 @@ def test_a_running_job_is_committed_in_its_instance_where_that_is_known(
         for process in gpu.processes or ()
     )
     rest = make_budget().steady_device_bytes - 10 * GIB
-    assert commitments([GpuRow(reading=gpu, rows=rows)]) == {0: rest - 26 * GIB, (0, 9): rest}
+    assert committed_bytes([GpuRow(reading=gpu, rows=rows)]) == {0: rest - 26 * GIB, (0, 9): rest}
 
 
 def test_a_job_that_waits_takes_the_memory_of_both_compute_instances(

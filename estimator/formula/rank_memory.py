@@ -1,0 +1,139 @@
+"""Bytes that one rank holds, by purpose, before they are put together into the moments of a step."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from ..job.resolved_job import ResolvedJob
+from ..model.rank_share import Stage
+from .activations.kv_cache import key_value_cache_bytes
+from .activations.litgpt import head_passes
+from .activations.logits_and_loss import LossBytes, loss_bytes
+from .activations.saved_activations import SavedActivations, saved_activations
+from .cuda_overhead import communication_buffers, context_bytes, nccl_bytes, workspace_bytes
+from .fsdp_buffers import Buffers
+from .model_states import ModelStates, model_states
+from .plan import Plan
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)  # not slotted: it has cached properties
+class RankMemory:
+    """Bytes of one rank by purpose."""
+
+    job: ResolvedJob
+    stage: Stage
+    states: ModelStates
+    saved: SavedActivations
+    loss: LossBytes
+    buffers: Buffers
+    nccl: int
+    """NCCL's own buffers, outside of torch's allocator."""
+    kv_cache: int
+    """Key-value cache of inference."""
+    context: int
+    bare_context: int
+    """CUDA context before a step has loaded its kernels."""
+    workspace: int
+    tied: bool
+    """Head and embedding are one parameter."""
+    casts: int
+    """Autocast's copies of the weights of the blocks' linear layers, all of them."""
+    head_casts: int
+    """Autocast's copies of weights outside of the blocks."""
+
+    @property
+    def outside(self) -> int:
+        """Bytes that never pass through torch's allocator."""
+        return self.context + self.nccl
+
+    @property
+    def second_gradient(self) -> int:
+        """Second gradient of a tied embedding: the head's and the embedding's exist side by side before they are added.
+
+        The head's is the transpose of its kernel's output, to which autograd adds nothing in place, so that the sum
+        needs memory too; autocast's cast of it to fp32 is a tensor of its own (seen with torch 2.13's profiler).
+        """
+        tokens, widths = self.stage.token_embedding, self.job.widths
+        if tokens is None or not (self.tied and self.stage.last and tokens.trainable) or self.buffers.unreduced:
+            return 0
+        return tokens.elements * widths.gradient * (1 if widths.mixed else 2)
+
+    @property
+    def unsplit_gradient(self) -> int:
+        """Part of an embedding's gradient that tensor parallelism leaves unsplit until the step (DTensor)."""
+        tokens, job = self.stage.token_embedding, self.job
+        if tokens is None or self.tied or not tokens.trainable or job.strategy.fsdp2:
+            return 0
+        if not job.framework.tensor_parallel_plan or tokens.elements == tokens.group.elements:
+            return 0
+        return tokens.elements * (job.parallel.tensor - 1) * job.widths.gradient
+
+    @cached_property
+    def accumulated_gradients(self) -> int:
+        """Gradients that are kept from one micro-batch to the next."""
+        job, states = self.job, self.states
+        if job.framework.gradient_buffer:
+            return states.gradients  # allocated once and zeroed (DistributedDataParallel's grad buffer)
+        if job.training.optimizer_in_backward:
+            return 0
+        if job.training.gradient_accumulation == 1:
+            return states.gradients if job.versions.zeroes_gradients else 0
+        return states.unsharded_gradients if job.accumulates_unsharded else states.gradients
+
+    @cached_property
+    def gradient_shares(self) -> tuple[float, float]:
+        """Shares of all gradients: those outside of the blocks without the embedding's, and those of one block."""
+        stage = self.stage
+        trainable = max(1, stage.elements(trainable=True))
+        embedding = stage.elements(trainable=True, role="embedding")
+        blocks = stage.elements(trainable=True, layered=True)
+        around = trainable - embedding - blocks
+        if self.tied and embedding and not self.buffers.unreduced:
+            around += embedding  # the head's gradient is the embedding's
+        return around / trainable, blocks / max(1, stage.layers) / trainable
+
+
+def rank_memory(plan: Plan, stage: Stage) -> RankMemory:
+    """Return what one rank of a pipeline stage holds."""
+    job, arch, tied = plan.job, plan.arch, plan.inventory.tied_head
+    return RankMemory(
+        job=job,
+        stage=stage,
+        states=model_states(job, stage),
+        saved=saved_activations(job, arch, stage),
+        loss=loss_bytes(job, arch, stage),
+        buffers=communication_buffers(job, stage, tied=tied),
+        nccl=nccl_bytes(job.parallel),
+        kv_cache=key_value_cache_bytes(job, arch, stage),
+        context=context_bytes(job.versions, plan.generation),
+        bare_context=context_bytes(job.versions, plan.generation, kernels=False),
+        workspace=workspace_bytes(
+            plan.generation,
+            setting=job.software.cublas_workspace,
+            transformer_engine=job.framework.transformer_engine,
+            experts=any(held.group.role == "expert" for held in stage.parameters),
+        ),
+        tied=tied,
+        casts=_cast_bytes(job, stage, layered=True, tied=tied),
+        head_casts=_cast_bytes(job, stage, layered=False, tied=tied),
+    )
+
+
+def _cast_bytes(job: ResolvedJob, stage: Stage, *, layered: bool, tied: bool) -> int:
+    """Return the bytes of autocast's weight copies in the blocks, or outside of them."""
+    if not job.widths.autocast:
+        return 0
+    passes = 1 if layered else head_passes(job)  # a frozen weight is cast again for every use
+    elements = _cast_elements(stage, layered, job.framework.autocasts_fused_experts, tied)
+    return elements * passes * job.widths.compute
+
+
+@lru_cache(maxsize=256)
+def _cast_elements(stage: Stage, layered: bool, fused_experts: bool, tied: bool) -> int:
+    head = stage.token_embedding if tied and stage.last else None
+    return sum(
+        held.elements
+        for held in stage.parameters
+        if held.group.layered == layered
+        and not held.quantized
+        and (held.group.linear or (fused_experts and held.group.role == "expert") or held is head)
+    )

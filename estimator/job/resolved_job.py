@@ -1,0 +1,152 @@
+"""A job resolved once: the rules of its framework, strategy, optimizer and versions, and the quantities they imply.
+
+Formulas take the resolved job, or parts of it, and never compare the job's strings again.
+"""
+
+from msgspec import Struct
+
+from .dtype_widths import Widths, dtype_widths, uses_deepspeed, uses_megatron_precision
+from .frameworks import FRAMEWORKS, Framework
+from .job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
+from .optimizers import OPTIMIZERS, Optimizer
+from .quantization import BYTES_PER_ELEMENT, quantization
+from .strategies import PRECISIONS, STRATEGIES, Precision, Shards, Strategy, ZeroStage
+from .version_rules import VersionRules, version_rules
+
+
+class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
+    """What an estimate needs to know of a job, without the model's shape."""
+
+    job: Job
+    model: ModelSpec
+    training: Training
+    lora: Lora | None
+    inference: Inference | None
+    parallel: Parallel
+    software: Software
+    framework: Framework
+    strategy: Strategy
+    optimizer: Optimizer
+    precision: Precision
+    versions: VersionRules
+    widths: Widths
+    zero_stage: ZeroStage
+    """What is sharded."""
+    shards: Shards
+    """Over how many ranks it is sharded."""
+
+    trains: bool
+    """It trains; otherwise it runs inference."""
+    served_by_vllm: bool
+    quantization: str | None
+    """How frozen linear weights are stored; None: not quantized."""
+    deepspeed: bool
+    """DeepSpeed's engine runs the job."""
+    megatron_precision: bool
+    """Mixed precision is Megatron's."""
+    partitions_weights: bool
+    """DeepSpeed's ZeRO 3 is asked for: each rank creates its partition of the weights only."""
+    offloads_optimizer: bool
+    """Optimizer states live in host memory."""
+    offloads_weights: bool
+    """Weights and gradients live in host memory too."""
+    recomputes: bool
+    """Activation checkpointing is full or selective."""
+    recomputes_selectively: bool
+    local_length: int
+    """Tokens of one sequence on one rank: context parallelism splits the sequence."""
+    local_tokens: int
+    """Tokens of one micro-batch on one rank."""
+
+    units_around_blocks: bool
+    """FSDP2 gathers embedding and head as units of their own, as it gathers blocks."""
+    keeps_gathered: bool
+    """FSDP keeps blocks gathered from the forward to the backward pass."""
+    accumulates_unsharded: bool
+    """Gradients are accumulated before they are reduced, and so unsharded."""
+    compiles_loss: bool
+    """Cast, softmax and loss are one compiled kernel, which writes no fp32 copy of the logits.
+
+    ``compile`` covers blocks and loss in torchtitan (since 0.1: components/loss.py, pull request 1033) and torchtune
+    (training/_compile.py); the logits themselves are saved then, and backward writes their gradient.
+    """
+
+
+def resolve_job(job: Job) -> ResolvedJob:
+    """Resolve a job: look up its rows in the tables, and derive the quantities that depend on the job alone."""
+    training, parallel = job.training, job.parallel
+    framework, strategy = FRAMEWORKS[training.framework], STRATEGIES[parallel.strategy]
+    precision, versions = PRECISIONS[training.precision], version_rules(job)
+    stage = strategy.stage(parallel.sharding)
+    # context-parallel ranks share the shards, as accelerate and torchtitan build their meshes
+    shards = Shards.of_stage(stage, ranks=parallel.data_shard * parallel.context)
+    length = -(-training.sequence_length // parallel.context)
+    kind = quantization(job.lora)
+    return ResolvedJob(
+        job=job,
+        model=job.model,
+        training=training,
+        lora=job.lora,
+        inference=job.inference,
+        parallel=parallel,
+        software=job.software,
+        framework=framework,
+        strategy=strategy,
+        optimizer=OPTIMIZERS[training.optimizer],
+        precision=precision,
+        versions=versions,
+        widths=dtype_widths(
+            precision,
+            framework,
+            strategy,
+            fp32_reduction=parallel.reduce_dtype == "fp32",
+            quantized=BYTES_PER_ELEMENT[kind] if kind else None,
+        ),
+        zero_stage=stage,
+        shards=shards,
+        trains=training.mode == "train",
+        served_by_vllm=job.served_by_vllm,
+        quantization=kind,
+        deepspeed=uses_deepspeed(framework, strategy),
+        megatron_precision=uses_megatron_precision(framework, strategy),
+        partitions_weights=strategy.deepspeed and strategy.zero_stage == 3,
+        offloads_optimizer=parallel.cpu_offload != "none",
+        offloads_weights=parallel.cpu_offload == "all",
+        recomputes=training.activation_checkpointing != "none",
+        recomputes_selectively=training.activation_checkpointing == "selective",
+        local_length=length,
+        local_tokens=training.micro_batch * length,
+        units_around_blocks=_units_around_blocks(framework, strategy, versions),
+        keeps_gathered=_keeps_gathered(framework, parallel),
+        accumulates_unsharded=_accumulates_unsharded(job, framework, strategy, shards),
+        compiles_loss=training.compile and framework.compiles_loss and not versions.leaves_loss_to_eager,
+    )
+
+
+def _units_around_blocks(framework: Framework, strategy: Strategy, versions: VersionRules) -> bool:
+    """Return True if embedding and head are FSDP units of their own: FSDP2 under accelerate, and under torchtitan."""
+    return (
+        strategy.fsdp2
+        and framework.units_around_blocks
+        and not ("torchtitan" in framework.libraries and versions.gathers_with_root)
+    )
+
+
+def _keeps_gathered(framework: Framework, parallel: Parallel) -> bool:
+    """Return True if blocks stay gathered between the passes.
+
+    The job asks for it, or there are pipeline stages, where that is torchtitan's default (its distributed/fsdp.py).
+    """
+    pipelined = framework.pipeline_keeps_gathered and parallel.pipeline > 1
+    return not parallel.reshard_after_forward or parallel.sharding == "grad_op" or pipelined
+
+
+def _accumulates_unsharded(job: Job, framework: Framework, strategy: Strategy, shards: Shards) -> bool:
+    """Return True if gradients are accumulated before they are reduced.
+
+    ``no_sync`` does so under FSDP, and so do torchtitan's pipeline stages, which reduce in a stage's last backward
+    pass only (torch.distributed.pipelining.stage, ``backward_maybe_with_nosync``).
+    """
+    pipelined = framework.pipeline_keeps_gathered and job.parallel.pipeline > 1
+    accumulates = job.training.gradient_accumulation > 1 and (framework.accumulates_unsharded or pipelined)
+    return accumulates and strategy.fsdp and shards.weights > 1

@@ -1,0 +1,71 @@
+"""LoRA adapters and the quantization of frozen weights in peft's, TRL's and bitsandbytes' arguments to ``lora.*``."""
+
+from typing import Any
+
+from ..source.evidence import FindingCollector
+from ..source.settings import LayeredSettings, Setting, as_bool, as_int, default_setting
+from .trainer_inputs import TrainerInputs
+
+_TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
+_DOUBLE_QUANTIZATION_NAMES = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quant")
+_PATTERN_CHARACTERS = frozenset("*|()[]\\$^")
+
+
+def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: FindingCollector) -> bool:
+    """Put ``lora.*`` where adapters are trained. Return True if they are.
+
+    Args:
+        inputs: everything known about the program.
+        default_targets: the layers that peft adapts where the program names none; None: it has to name them.
+        findings: collects what is read.
+    """
+    find = inputs.settings.find
+    enabled = find("use_peft", "use_lora", "lora", "peft")
+    rank = find("lora_r", "lora_rank")
+    wanted = as_bool(enabled) if enabled is not None else (rank is not None and inputs.method is None)
+    quantization = _quantization(inputs.settings)
+    if not wanted:
+        if rank is not None and rank.written:
+            findings.warn(f"{rank.origin} has no effect without use_peft.")
+            find(*_TARGET_NAMES)  # which have no effect either, and need no warning of their own
+        if quantization is not None:
+            findings.warn(f"{quantization.origin}: quantized weights without LoRA adapters are counted unquantized.")
+            findings.add_uncertainty("less", "weights")
+        return False
+    rank = rank or default_setting(16 if inputs.method else 8, "the default rank, written nowhere")
+    if (number := as_int(rank)) is not None:
+        findings.put_from(rank, "lora.rank", number)
+    _read_targets(find(*_TARGET_NAMES), default_targets, findings)
+    if quantization is not None:
+        findings.put_from(quantization, "lora.quantization", quantization.value)
+    return True
+
+
+def _quantization(settings: LayeredSettings) -> Setting | None:
+    """Return how bitsandbytes stores frozen weights; None: it does not quantize them."""
+    four, eight = settings.find_true("load_in_4bit"), settings.find_true("load_in_8bit")
+    double = settings.find(*_DOUBLE_QUANTIZATION_NAMES)
+    if four is not None and double is not None and as_bool(double):
+        origin = "; ".join(dict.fromkeys((four.origin, double.origin)))
+        return Setting(value="nf4-double", origin=origin, written=four.written)
+    if four is not None:
+        return four.with_value("nf4")
+    return eight.with_value("int8") if eight is not None else None
+
+
+def _read_targets(setting: Setting | None, default: Setting | None, findings: FindingCollector) -> None:
+    names: Any = setting.value if setting is not None else None
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",") if name.strip()]
+    if setting is not None and names in (["all-linear"], ["all"]):
+        findings.put_from(setting, "lora.targets", "all-linear")
+    elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
+        if any(not _PATTERN_CHARACTERS.isdisjoint(name) for name in names):
+            findings.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
+            findings.require("lora.targets")
+        else:
+            findings.put_from(setting, "lora.targets", names)
+    elif default is not None:
+        findings.put("lora.targets", default.value, default.origin, written=False)
+    else:
+        findings.require("lora.targets")

@@ -1,0 +1,78 @@
+"""The model in transformers' and TRL's arguments to ``name`` and ``model.*``."""
+
+import os
+
+from ...common.errors import InputError
+from ..source.data_files import layer_from_table, table_of_setting
+from ..source.evidence import FindingCollector
+from ..source.filesystem_view import FilesystemView
+from ..source.settings import LayeredSettings, Setting, as_word
+from .trainer_inputs import TrainerInputs
+
+_MODEL_NAMES = ("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
+_ATTENTION = {
+    **{name: name for name in ("sdpa", "eager", "flash_attention_2", "flash_attention_3")},
+    "kernels-community/flash-attn": "flash_attention_2",
+    "kernels-community/flash-attn2": "flash_attention_2",
+    "kernels-community/flash-attn3": "flash_attention_3",
+    "kernels-community/vllm-flash-attn3": "flash_attention_3",
+}
+_TASK_BY_PEFT_TYPE = {
+    "seq_cls": "sequence-classification",
+    "token_cls": "token-classification",
+    "seq_2_seq_lm": "seq2seq-lm",
+    "question_ans": "question-answering",
+}
+_TASKS = (*_TASK_BY_PEFT_TYPE.values(), "causal-lm", "masked-lm", "feature-extraction")
+
+
+def model_init_layer(
+    settings: LayeredSettings, filesystem: FilesystemView, findings: FindingCollector
+) -> dict[str, Setting]:
+    """Return the settings in TRL's ``model_init_kwargs`` (dtype, attention)."""
+    given = settings.find("model_init_kwargs")
+    if given is None:
+        return {}
+    try:
+        table, source = table_of_setting(given.value, filesystem)
+    except InputError as error:
+        findings.mark_uncertain("training.precision", f"model_init_kwargs is not counted: {error.message}")
+        return {}
+    return layer_from_table(table, source=source or given.origin)
+
+
+def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    """Put ``name`` and ``model.*``. A folder becomes its full path."""
+    find = inputs.settings.find
+    if (name := find("run_name")) is not None:
+        findings.put("name", str(name.value), name.origin)
+    model = find(*_MODEL_NAMES)
+    if model is not None and isinstance(model.value, str):
+        folder = inputs.filesystem.resolve(model.value)
+        is_folder = os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
+        findings.put_from(model, "model.id", str(folder) if is_folder else model.value)
+    _read_task(inputs, findings)
+    _read_attention(find("attn_implementation", "attention_implementation"), findings)
+
+
+def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
+    task = inputs.settings.find("task")
+    peft_task = inputs.settings.find("lora_task_type", "task_type")
+    if task is not None and task.value in _TASKS:
+        findings.put_from(task, "model.task", task.value)
+    elif peft_task is not None and as_word(peft_task) in _TASK_BY_PEFT_TYPE:
+        findings.put_from(peft_task, "model.task", _TASK_BY_PEFT_TYPE[as_word(peft_task) or ""])
+    elif inputs.method == "reward":
+        origin = "TRL's reward trainer scores sequences"
+        findings.put("model.task", "sequence-classification", origin, written=False)
+
+
+def _read_attention(setting: Setting | None, findings: FindingCollector) -> None:
+    name = str(setting.value).partition("@")[0] if setting is not None else ""
+    if setting is not None and name in _ATTENTION:
+        findings.put_from(setting, "model.attention", _ATTENTION[name])
+        return
+    if setting is not None:
+        sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
+        findings.mark_uncertain("model.attention", sentence)
+    findings.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)

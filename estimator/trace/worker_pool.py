@@ -1,0 +1,115 @@
+"""Idle workers kept between requests: the next request need not start a process and import torch (3 to 5 s).
+
+Off by default: a command-line command ends its worker with the answer. A long-lived session switches it on. An idle
+worker holds some 300 MB of host memory, so only one is kept, for at most a minute. A request that runs the user's code
+has a worker of its own.
+"""
+
+import os
+import threading
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from ..common.cancellation import current_token
+from ..common.errors import CannotTellError
+from .interpreters import Interpreter
+from .worker_process import Worker
+
+MAX_IDLE_SECONDS = 60
+
+
+class WorkerPool:
+    """Answers requests by a worker that an earlier request left, or by a new one. Safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self.max_idle_seconds = 0.0
+        """Time after which an idle worker is ended; 0: at once."""
+        self._lock = threading.Lock()
+        self._idle: tuple[Hashable, Worker, threading.Timer] | None = None
+
+    def request(
+        self,
+        interpreter: Interpreter,
+        message: Mapping[str, Any],
+        timeout: float,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the answer to one request.
+
+        Args:
+            interpreter: runs the worker.
+            message: the request, without its ``id``.
+            timeout: seconds, including the start of a new worker.
+            environ: the worker's environment; this process's by default.
+
+        Raises:
+            CannotTellError: the worker cannot be started, took too long, died, or answered that it cannot.
+            CancelledError: the request was cancelled.
+        """
+        environ = None if environ is os.environ else environ
+        shared = self._is_shared(message)
+        key = (interpreter, None if environ is None else frozenset(environ.items()))
+        worker = (self._take(key) if shared else None) or Worker(interpreter.path, environ=environ)
+        answered = False
+        try:
+            answer = worker.request(message, timeout)
+            answered = True
+        except CannotTellError:
+            answered = worker.running  # it refused the request; a worker that failed has ended
+            raise
+        finally:
+            if answered and shared and not current_token().cancelled:  # cancelling kills it, even after its answer
+                self._keep(key, worker)
+            else:
+                worker.end()
+        return answer
+
+    def close(self) -> None:
+        """End the idle worker."""
+        with self._lock:
+            idle, self._idle = self._idle, None
+        if idle is not None:
+            idle[2].cancel()
+            idle[1].end()
+
+    def _is_shared(self, message: Mapping[str, Any]) -> bool:
+        return self.max_idle_seconds > 0 and not message.get("code")
+
+    def _take(self, key: Hashable) -> Worker | None:
+        with self._lock:
+            if self._idle is None or self._idle[0] != key:
+                return None
+            _, worker, timer = self._idle
+            self._idle = None
+        timer.cancel()
+        if worker.running:
+            return worker
+        worker.end()
+        return None
+
+    def _keep(self, key: Hashable, worker: Worker) -> None:
+        timer = threading.Timer(self.max_idle_seconds, self._end_if_idle, (worker,))
+        timer.daemon = True
+        with self._lock:
+            displaced, self._idle = self._idle, (key, worker, timer)
+        timer.start()
+        if displaced is not None:
+            displaced[2].cancel()
+            displaced[1].end()
+
+    def _end_if_idle(self, worker: Worker) -> None:
+        with self._lock:
+            if self._idle is None or self._idle[1] is not worker:
+                return
+            self._idle = None
+        worker.end()
+
+
+POOL = WorkerPool()
+"""The workers of this process."""
+
+
+def keep_idle_workers(max_seconds: float = MAX_IDLE_SECONDS) -> None:
+    """Keep a worker for the next request from now on: for sessions that make many estimates."""
+    POOL.max_idle_seconds = max_seconds

@@ -1,0 +1,53 @@
+"""Builds the rows of the board for GPUs, MIG devices and processes, and adds up what running jobs will yet allocate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..snapshot.mig_devices import mig_devices, processes_by_device
+from .board import GpuRow, ProcessRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..snapshot.mig_devices import MigDevice
+    from ..snapshot.snapshot import DeviceIndex, GpuProcess, GpuReading, Snapshot
+
+
+def gpu_rows(snapshot: Snapshot, with_job: Callable[[ProcessRow], ProcessRow]) -> tuple[GpuRow, ...]:
+    """Return one row per GPU of a snapshot.
+
+    Args:
+        snapshot: the machine now.
+        with_job: adds the job of a process to its row, if it is known.
+    """
+    return tuple(_gpu_row(snapshot.time, gpu, with_job) for gpu in snapshot.gpus)
+
+
+def committed_bytes(gpus: Iterable[GpuRow]) -> dict[DeviceIndex, int]:
+    """Return the bytes by device that running jobs will yet allocate: budget less memory, for jobs not yet steady."""
+    committed: dict[DeviceIndex, int] = {}
+    for gpu in gpus:
+        for row in gpu.rows_with_budget:
+            steady = row.comparison is not None and row.comparison.phase == "steady"
+            if row.budget and row.process.used_bytes is not None and not steady:
+                remaining = row.budget.steady_device_bytes - row.process.used_bytes
+                device = row.process.device_index_on(gpu.reading.index)
+                committed[device] = committed.get(device, 0) + max(0, remaining)
+    return committed
+
+
+def _gpu_row(now: float, gpu: GpuReading, with_job: Callable[[ProcessRow], ProcessRow]) -> GpuRow:
+    devices = mig_devices(gpu)
+    rows = tuple(with_job(_process_row(now, device, process)) for device, process in processes_by_device(gpu, devices))
+    return GpuRow(reading=gpu, rows=rows, devices=tuple(_mig_row(device, rows) for device in devices))
+
+
+def _process_row(now: float, gpu: GpuReading, process: GpuProcess) -> ProcessRow:
+    elapsed = None if process.start_time is None else max(0.0, now - process.start_time)
+    return ProcessRow(gpu=gpu, process=process, elapsed_seconds=elapsed)
+
+
+def _mig_row(device: MigDevice, rows: Sequence[ProcessRow]) -> GpuRow:
+    inside = {id(process) for process in device.processes or ()}
+    return GpuRow(reading=device, rows=tuple(row for row in rows if id(row.process) in inside))

@@ -1,0 +1,107 @@
+"""Rows of the pending jobs: whether each would fit now, placed one after the other, without the flicker of readings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vramtop.estimator.common.sizes import format_gib
+
+from .board import PendingRow
+from .budget_cache import job_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vramtop.estimator.budget.budget import Budget
+    from vramtop.estimator.job.job import Job
+
+    from ..fit.device_capacity import DeviceCapacity
+    from ..fit.fit_result import FitResult
+    from ..host.host_memory import HostRam
+    from ..snapshot.snapshot import DeviceIndex, Snapshot
+
+_MIN_CONTRARY_READINGS = 3
+"""Consecutive readings that change whether a pending job fits: processes come and go."""
+
+
+class PendingFits:
+    """Checks the pending jobs at each snapshot and remembers which of them fit. Not safe for concurrent use."""
+
+    def __init__(self) -> None:
+        self._fits: dict[bytes, _DebouncedFit] = {}
+
+    def rows(
+        self,
+        snapshot: Snapshot,
+        committed: Mapping[DeviceIndex, int],
+        jobs: Sequence[tuple[Job, Budget | str]],
+        host: HostRam | None,
+    ) -> tuple[PendingRow, ...]:
+        """Return the row of each pending job; a job that fits takes its memory from those behind it.
+
+        Args:
+            snapshot: the machine now.
+            committed: bytes by device that running jobs will yet allocate or that are reserved.
+            jobs: pending jobs in order, each with its budget or the reason that there is none.
+            host: RAM of the machine; None: unknown.
+        """
+        before, self._fits = self._fits, {}
+        if not jobs:
+            return ()
+        from ..fit.device_capacity import commit, device_capacities  # not before there is a pending job
+
+        devices = device_capacities(snapshot, committed)
+        rows = []
+        for job, budget in jobs:
+            problem = _problem(budget, devices)
+            if isinstance(budget, str) or problem:
+                rows.append(PendingRow(job=job, budget=None if isinstance(budget, str) else budget, problem=problem))
+                continue
+            result = _check(job, budget, devices, host)
+            fit = self._fits[job_key(job)] = before.get(job_key(job)) or _DebouncedFit()
+            fit.add(result.verdict == "fits", snapshot.time)
+            changed_at = fit.changed_at
+            rows.append(
+                PendingRow(job=job, budget=budget, fit=result, fits=fit.fits is True, fits_changed_at=changed_at)
+            )
+            if result.verdict in ("fits", "tight"):
+                devices = commit(devices, result.bytes_by_device)
+        return tuple(rows)
+
+
+@dataclass(slots=True)
+class _DebouncedFit:
+    """Whether a pending job fits; changes only after several readings in a row."""
+
+    fits: bool | None = None
+    changed_at: float | None = None
+    """Unix seconds."""
+    _contrary_readings: int = 0
+    _last_time: float | None = None
+
+    def add(self, fits: bool, time: float) -> None:
+        if time == self._last_time:  # the same reading again
+            return
+        self._last_time = time
+        if self.fits is None:
+            self.fits = fits
+        self._contrary_readings = self._contrary_readings + 1 if fits != self.fits else 0
+        if self._contrary_readings >= _MIN_CONTRARY_READINGS:
+            self.fits, self.changed_at, self._contrary_readings = fits, time, 0
+
+
+def _problem(budget: Budget | str, devices: Sequence[DeviceCapacity]) -> str | None:
+    """Return why the fit of a job cannot be checked; None: it can."""
+    if isinstance(budget, str):
+        return budget
+    if devices:
+        return None
+    return f"needs {format_gib(max(rank.device_bytes for rank in budget.ranks))} GiB, and no GPU is seen here"
+
+
+def _check(job: Job, budget: Budget, devices: Sequence[DeviceCapacity], host: HostRam | None) -> FitResult:
+    from ..fit.fit_check import check_fit, with_host_memory
+
+    result = check_fit(budget, devices)
+    return result if host is None else with_host_memory(result, budget, host, ranks=job.parallel.world_size)

@@ -1,0 +1,52 @@
+"""Find the likely causes of a divergence: the observations of a process, passed to the estimator's cause search."""
+
+from collections.abc import Callable, Collection
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.causes.divergence import Counters, Divergence, Observation, explain_divergence
+from vramtop.estimator.job.job import Job
+
+from ..snapshot.snapshot import GpuProcess
+from .divergence_status import Comparison
+
+
+def diagnose(
+    budget: Budget,
+    comparison: Comparison,
+    process: GpuProcess | None,
+    estimate: Callable[[Job], Budget],
+    *,
+    assumed: Collection[str] = (),
+) -> Divergence:
+    """Return where the difference lies and the settings that would explain it; takes 10 ms, at most 150.
+
+    Args:
+        budget: budget of the job that the process runs.
+        comparison: comparison of the process with that budget.
+        process: latest reading of the process, with torch's counters if it runs with the probe.
+        estimate: a quick estimate of a changed job; may raise VramtopError.
+        assumed: dotted keys of the job that are defaults or inferences (``Finding.written`` is false).
+    """
+    peak, now = comparison.peak_usage, comparison.observed_bytes
+    observation = Observation(
+        device_bytes=now if peak is None or comparison.phase == "loading" else peak.size_bytes,
+        now_bytes=now,
+        loading=comparison.phase == "loading" and comparison.status != "out_of_memory",
+        at_least=comparison.status == "out_of_memory",
+        counters=_counters(process),
+        assumed=assumed,
+    )
+    return explain_divergence(budget, observation, estimate)
+
+
+def _counters(process: GpuProcess | None) -> Counters | None:
+    counters = process.counters if process else None
+    if counters is None:
+        return None
+    return Counters(
+        allocated_peak_bytes=counters.allocated_peak_bytes,
+        reserved_bytes=counters.reserved_bytes,
+        reserved_peak_bytes=counters.reserved_peak_bytes,
+        retries=counters.retries,
+        out_of_memory=counters.out_of_memory,
+    )

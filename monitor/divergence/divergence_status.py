@@ -1,0 +1,161 @@
+"""Status of a running job: its memory compared with its budget (on budget, OVER, under, growing, loading, ...)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vramtop.estimator.budget.budget import Budget
+from vramtop.estimator.common.sizes import MIB, format_gib
+
+from ..snapshot.history import MemorySample
+from ..snapshot.snapshot import GpuProcess
+from .memory_growth import MIN_DEVIATIONS, GrowthTrend, find_growth
+from .peak_usage import PeakUsage, peak_usage
+from .run_phases import MIN_CHANGE_FRACTION, STEADY_STEPS, PhaseTracker, RunPhase
+
+Status = Literal["loading", "warming_up", "on_budget", "over", "under", "growing", "ended", "out_of_memory", "unknown"]
+
+_HYSTERESIS_FRACTION = 0.01
+"""A job over its budget stays so until its memory is below the upper bound by this fraction of it."""
+_MIN_DEVIATIONS_STILL_GROWING = 2.3
+"""Threshold for a job that was growing at the reading before, so that the status does not flicker: one in a hundred."""
+_MIN_GROWTH_BYTES = 64 * MIB
+_MAX_SHOWN_MINUTES = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One process compared with the budget of its job."""
+
+    status: Status
+    observed_bytes: int | None
+    """Memory of the process now, as NVML counts it."""
+    peak_usage: PeakUsage | None
+    """The most that it has held; None: it was never seen to hold any."""
+    expected_bytes: int
+    """Memory in the steady state, as the budget predicts it."""
+    sentence: str
+    """The status in words."""
+    phase: RunPhase | None = None
+    """Phase of the run; None: unknown."""
+    trend: GrowthTrend | None = None
+    """Trend of a job that grows although it should be steady."""
+
+    @property
+    def difference_bytes(self) -> int | None:
+        """Observed less expected; None if nothing was observed."""
+        return None if self.observed_bytes is None else self.observed_bytes - self.expected_bytes
+
+    @property
+    def diverges(self) -> bool:
+        """True if the status needs attention."""
+        return self.status in ("over", "under", "growing", "out_of_memory")
+
+
+def compare_with_budget(
+    tracker: PhaseTracker,
+    history: Sequence[MemorySample],
+    *,
+    process: GpuProcess | None = None,
+    left_bytes: int | None = None,
+    previous: Status | None = None,
+) -> Comparison:
+    """Compare the memory of a process with the budget of its job.
+
+    A job that has once reached its budget stays on budget while it holds less between two phases.
+
+    Args:
+        tracker: phases of the process; it has seen all these readings.
+        history: (Unix seconds, bytes or None) of the last minutes, the latest last.
+        process: latest reading of the process, with torch's counters if it runs with the probe.
+        left_bytes: free memory of the GPU, to predict when growth fills it.
+        previous: status at the reading before, which a small change does not alter.
+    """
+    observed = history[-1][1] if history else None
+    status = _status(tracker, observed, previous)
+    sentence = _sentence(status, observed, tracker)
+    trend = None
+    if status in ("on_budget", "over"):
+        trend = _trend(tracker.budget, history, process, was_growing=previous == "growing")
+    if trend is not None:
+        status, sentence = "growing", _growth_sentence(trend, observed, left_bytes)
+    return Comparison(
+        status=status,
+        observed_bytes=observed,
+        peak_usage=peak_usage(tracker.peak_bytes, history, process),
+        expected_bytes=tracker.budget.steady_device_bytes,
+        sentence=sentence,
+        phase=tracker.phase if observed is not None else None,
+        trend=trend,
+    )
+
+
+def _status(tracker: PhaseTracker, observed: int | None, previous: Status | None) -> Status:
+    """Return the status before growth is considered."""
+    peak, low, high = tracker.peak_bytes, tracker.budget.peak.low_bytes, tracker.budget.peak.high_bytes
+    if observed is None:
+        return "unknown"
+    if observed > high:
+        return "over"
+    if observed >= low or (peak is not None and peak >= low):
+        barely_below = previous == "over" and observed > high * (1 - _HYSTERESIS_FRACTION)
+        return "over" if barely_below else "on_budget"
+    if tracker.phase == "steady":
+        return "under"
+    return "warming_up" if tracker.phase == "warming_up" else "loading"
+
+
+def _trend(
+    budget: Budget, history: Sequence[MemorySample], process: GpuProcess | None, *, was_growing: bool
+) -> GrowthTrend | None:
+    """Return the trend of the readings since the job first reached its budget; None before its second step."""
+    counters = process.counters if process else None
+    if counters and counters.steps is not None and counters.steps < STEADY_STEPS:
+        return None
+    known = [(time, size) for time, size in history if size is not None]
+    start = next((at for at, (_, size) in enumerate(known) if size >= budget.peak.low_bytes), len(known))
+    return find_growth(
+        known[start:],
+        min_bytes=max(_MIN_GROWTH_BYTES, round(MIN_CHANGE_FRACTION * budget.steady_device_bytes)),
+        min_deviations=_MIN_DEVIATIONS_STILL_GROWING if was_growing else MIN_DEVIATIONS,
+    )
+
+
+def _sentence(status: Status, observed: int | None, tracker: PhaseTracker) -> str:
+    low, high = tracker.budget.peak.low_bytes, tracker.budget.peak.high_bytes
+    span = f"{format_gib(low)} to {format_gib(high)} GiB"
+    match status:
+        case "over":
+            excess = format_gib((observed or 0) - high)
+            return f"holds {excess} GiB more than the budget's upper bound ({span})"
+        case "under":
+            lack = format_gib(low - (observed or 0))
+            return f"holds {lack} GiB less than the budget's lower bound ({span}) and does not grow"
+        case "loading":
+            return "has not yet loaded all of its weights"
+        case "warming_up":
+            return "has loaded its weights and not yet reached its first full step"
+        case "on_budget" if observed is not None and observed < low:
+            peak = tracker.peak_bytes or 0
+            held = f"{format_gib(peak)} GiB" if peak > high else "what the budget predicts"
+            return f"has held {held} ({span}), and holds less at the moment"
+        case "on_budget":
+            return f"holds what the budget predicts ({span})"
+        case "growing":
+            return "grows although it should be steady"
+        case "ended":
+            return "has ended"
+        case "out_of_memory":
+            return "has run out of memory"
+        case "unknown":
+            return "its memory cannot be read"
+
+
+def _growth_sentence(trend: GrowthTrend, observed: int | None, left_bytes: int | None) -> str:
+    per_minute = format_gib(round(trend.bytes_per_second * 60))
+    growth = f"holds {format_gib(observed)} GiB and grows by {per_minute} GiB a minute although it should be steady"
+    if left_bytes is None:
+        return f"{growth} ({trend.confidence})"
+    minutes = trend.seconds_until(left_bytes) / 60
+    when = f"{minutes:.0f} minutes" if minutes < _MAX_SHOWN_MINUTES else f"{minutes / 60:.0f} hours"
+    return f"{growth}; the GPU is full in about {when} ({trend.confidence})"

@@ -1,0 +1,84 @@
+"""Detection of growth in memory that should be steady: a significant trend, and when it would reach a limit."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BUCKET_COUNT = 12
+"""Number of equal time spans whose maxima are compared, because memory goes up and down within each step."""
+MIN_DEVIATIONS = 3.3
+"""Standard deviations of a significant trend: one series in two thousand gets there by chance."""
+_MIN_SECONDS = 120.0
+_ALMOST_CERTAIN_DEVIATIONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthTrend:
+    """A significant growth of memory."""
+
+    bytes_per_second: float
+    deviations: float
+    """Mann-Kendall statistic z: how far the readings are from an order without a trend, in standard deviations."""
+
+    def seconds_until(self, left_bytes: int) -> float:
+        """Return the seconds in which this many more bytes will be allocated if the growth continues."""
+        return max(0, left_bytes) / self.bytes_per_second
+
+    @property
+    def confidence(self) -> str:
+        """Confidence in words: ``almost certain`` or ``likely``."""
+        return "almost certain" if self.deviations >= _ALMOST_CERTAIN_DEVIATIONS else "likely"
+
+
+def find_growth(
+    readings: Sequence[tuple[float, int]], *, min_bytes: int, min_deviations: float = MIN_DEVIATIONS
+) -> GrowthTrend | None:
+    """Return the trend of readings (Unix seconds, bytes), oldest first; None if they do not grow significantly.
+
+    Memory may grow until the allocator settles: growth counts only if it continues in the last third of the readings.
+
+    Args:
+        readings: readings of the steady phase alone.
+        min_bytes: smallest growth over all readings that is reported.
+        min_deviations: standard deviations of a significant trend.
+    """
+    if len(readings) < BUCKET_COUNT or readings[-1][0] - readings[0][0] < _MIN_SECONDS:
+        return None
+    maxima = _bucket_maxima(readings)
+    if len(maxima) < BUCKET_COUNT * 2 // 3:
+        return None
+    sizes = [size for _, size in maxima]
+    last_third = sizes[-(len(sizes) // 3) - 1 :]
+    if sizes[-1] - sizes[0] < min_bytes or last_third[-1] <= last_third[0]:
+        return None
+    deviations = _mann_kendall(sizes)
+    if deviations < min_deviations:
+        return None
+    return GrowthTrend(bytes_per_second=_median_slope(maxima), deviations=deviations)
+
+
+def _bucket_maxima(readings: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Return the highest reading of each bucket, at the time of its middle; buckets without a reading are left out."""
+    start, end = readings[0][0], readings[-1][0]
+    span = (end - start) / BUCKET_COUNT
+    maxima: dict[int, tuple[float, int]] = {}
+    for time, size in readings:
+        bucket = min(BUCKET_COUNT - 1, int((time - start) / span))
+        if bucket not in maxima or size > maxima[bucket][1]:
+            maxima[bucket] = (start + (bucket + 0.5) * span, size)
+    return [maxima[bucket] for bucket in sorted(maxima)]
+
+
+def _mann_kendall(sizes: Sequence[int]) -> float:
+    """Return the Mann-Kendall test statistic z, corrected for ties (Kendall 1975); 0 for a falling series."""
+    count = len(sizes)
+    score = sum((b > a) - (b < a) for at, a in enumerate(sizes) for b in sizes[at + 1 :])
+    ties = [sizes.count(size) for size in set(sizes)]
+    variance = (count * (count - 1) * (2 * count + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
+    return 0.0 if variance <= 0 or score <= 0 else (score - 1) / math.sqrt(variance)
+
+
+def _median_slope(points: Sequence[tuple[float, int]]) -> float:
+    """Return the Theil-Sen estimate of the slope: the median of the slopes of all pairs."""
+    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for at, a in enumerate(points) for b in points[at + 1 :])
+    return slopes[len(slopes) // 2]

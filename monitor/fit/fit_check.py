@@ -1,0 +1,49 @@
+"""Check whether a job fits: its budget compared with the memory available on the GPUs and on the host."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vramtop.estimator.budget.budget import Budget
+
+from ..host.host_memory import HostRam, host_verdict
+from .device_capacity import DeviceCapacity
+from .fit_result import MIG_NEEDS_ONE_RANK, FitResult
+from .serving_fit import check_serving_fit
+from .training_fit import check_training_fit
+
+
+def check_fit(budget: Budget, devices: Sequence[DeviceCapacity]) -> FitResult:
+    """Place every rank of the budget's job on a device of its own and judge whether it fits there.
+
+    Several ranks are placed on whole GPUs only.
+    """
+    ranks = len(budget.ranks)
+    if ranks > 1:
+        devices = [_without_mig(device) for device in devices]
+    if budget.serving is not None:
+        return check_serving_fit(budget.serving, ranks, devices)
+    return check_training_fit(budget.ranks, devices)
+
+
+def with_host_memory(result: FitResult, budget: Budget, host: HostRam, *, ranks: int) -> FitResult:
+    """Return the result with the host's RAM included: a job that exceeds the RAM does not fit.
+
+    Args:
+        result: whether the job fits the GPUs.
+        budget: budget of the job; the result is unchanged if it predicts no host memory.
+        host: RAM of the machine.
+        ranks: ranks of the job on this machine.
+    """
+    if budget.host is None:
+        return result
+    verdict = host_verdict(budget.host, host, ranks=ranks)
+    if verdict.verdict == "does_not_fit" or (verdict.verdict == "tight" and result.verdict == "fits"):
+        sentence = f"{result.sentence}; {verdict.sentence}"
+        return replace(result, host=verdict, verdict=verdict.verdict, sentence=sentence)
+    return replace(result, host=verdict)
+
+
+def _without_mig(device: DeviceCapacity) -> DeviceCapacity:
+    if device.mig is None:
+        return device
+    return replace(device, unusable_reason=device.unusable_reason or MIG_NEEDS_ONE_RANK)

@@ -1,0 +1,160 @@
+"""Result of a fit check: the verdict for each device and for the whole job."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramtop.estimator.budget.serving_need import ServingNeed
+
+    from ..host.host_memory import HostVerdict
+    from ..snapshot.snapshot import MigReading
+    from .device_capacity import DeviceCapacity
+
+Verdict = Literal["fits", "tight", "does_not_fit", "unknown"]
+VERDICTS_BEST_FIRST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
+MIG_NEEDS_ONE_RANK = "is for jobs of one rank: a program sees one MIG device and no GPU beside it"
+"""CUDA enumerates a single compute instance, and no whole GPU along with one (NVIDIA MIG User Guide, CUDA Device
+Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experiment (NVIDIA/nccl issue 1716)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceVerdict:
+    """Whether one rank of the job fits on one device."""
+
+    device: DeviceCapacity
+    verdict: Verdict
+    need_bytes: int
+    """Expected peak of the rank."""
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """Available bytes less the expected peak; negative if it does not fit; None if unknown."""
+        available = self.device.available_bytes
+        return None if available is None else available - self.need_bytes
+
+    @property
+    def shortfall_bytes(self) -> int:
+        """Bytes by which the expected peak exceeds the available ones; 0 if it fits or they are unknown."""
+        return max(0, -(self.margin_bytes or 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFit:
+    """Memory that a vLLM engine allocates on one device."""
+
+    need: ServingNeed
+    asked_bytes: int
+    """``gpu_memory_utilization`` x the total memory of the GPU."""
+    cache_bytes: int
+    cache_tokens: int
+    concurrency: float
+    """Sequences of full length that run at once."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value of ``serving`` in ``vramtop fit --json``."""
+        return {
+            **asdict(self.need),
+            "least_bytes": self.need.least_bytes,
+            "wanted_bytes": self.need.wanted_bytes,
+            "asked_bytes": self.asked_bytes,
+            "cache_bytes": self.cache_bytes,
+            "cache_tokens": self.cache_tokens,
+            "concurrency": round(self.concurrency, 2),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """Whether the whole job fits, and on which devices."""
+
+    verdict: Verdict
+    gpus: tuple[DeviceVerdict, ...]
+    """Every device that was considered, in the order given."""
+    rank_devices: tuple[DeviceCapacity, ...]
+    """Devices of the ranks, in the order of the ranks; the best placement if the job does not fit."""
+    margin_bytes: int | None
+    """Smallest margin over the chosen devices; negative if the job does not fit.
+
+    None if the available memory of one of them is unknown, or there are no devices."""
+    sentence: str
+    """The verdict in words."""
+    host: HostVerdict | None = None
+    """Whether the RAM of the host is enough; None: not checked."""
+    serving: ServingFit | None = None
+    """Memory of the vLLM engine on the chosen device with the worst verdict; None: vLLM does not run the job, or there
+    is no such device."""
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """NVML index of each rank's GPU; for a MIG device, of the GPU that it is a part of."""
+        return tuple(device.index for device in self.rank_devices)
+
+    @property
+    def cuda_devices(self) -> tuple[str, ...]:
+        """Entries of CUDA_VISIBLE_DEVICES for the ranks."""
+        return tuple(device.cuda_device for device in self.rank_devices)
+
+    @property
+    def bytes_by_device(self) -> tuple[tuple[DeviceCapacity, int], ...]:
+        """Bytes that the job would allocate on each chosen device."""
+        return tuple((gpu.device, gpu.need_bytes) for gpu in self.gpus if gpu.device in self.rank_devices)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of ``vramtop fit --json`` that concern the GPUs and the host."""
+        return {
+            "verdict": self.verdict,
+            "gpus": [_device_json(gpu) for gpu in self.gpus],
+            "placement": list(self.placement),
+            "placement_uuids": [device.uuid for device in self.rank_devices],
+            "margin_bytes": self.margin_bytes,
+            **({"host": self.host.to_json()} if self.host else {}),
+            **({"serving": self.serving.to_json()} if self.serving else {}),
+        }
+
+
+def smallest_margin(verdicts: Sequence[DeviceVerdict]) -> int | None:
+    """Return the smallest margin; None if one of them is unknown, or there are none."""
+    margins = [verdict.margin_bytes for verdict in verdicts]
+    known = [margin for margin in margins if margin is not None]
+    return min(known) if known and len(known) == len(margins) else None
+
+
+def combinable_devices(devices: Sequence[DeviceCapacity], ranks: int) -> list[DeviceCapacity]:
+    """Return the devices that this many ranks can be placed on together."""
+    return [device for device in devices if device.mig is None or ranks == 1]
+
+
+def too_few_devices(count: int, devices: Sequence[DeviceCapacity]) -> str:
+    """Return the reason that a job of several ranks cannot be placed: only ``count`` devices can be combined."""
+    there_are = {0: "there are none", 1: "there is 1"}.get(count, f"there are {count}")
+    mig_note = f"; a MIG device {MIG_NEEDS_ONE_RANK}" if any(device.mig for device in devices) else ""
+    return f"{there_are} here{mig_note}"
+
+
+def _device_json(gpu: DeviceVerdict) -> dict[str, Any]:
+    device = gpu.device
+    return {
+        "index": device.index,
+        "uuid": device.uuid,
+        "name": device.name,
+        "free_bytes": device.free_bytes,
+        "committed_bytes": device.committed_bytes,
+        "available_bytes": device.available_bytes,
+        "verdict": gpu.verdict,
+        "closed": device.unusable_reason,
+        "unread": device.unread_reason,
+        **({"mig": _mig_json(device.mig)} if device.mig else {}),
+    }
+
+
+def _mig_json(device: MigReading) -> dict[str, Any]:
+    return {
+        "profile": device.profile,
+        "gpu_instance": device.gpu_instance,
+        "compute_instance": device.compute_instance,
+        "total_bytes": device.total_bytes,
+    }

@@ -1,0 +1,102 @@
+"""Fit of a model served by vLLM, which allocates a share of each GPU and refuses to start unless that share is free."""
+
+from collections.abc import Sequence
+
+from vramtop.estimator.budget.serving_need import ServingNeed
+from vramtop.estimator.common.sizes import format_gib
+
+from .device_capacity import DeviceCapacity
+from .fit_result import (
+    VERDICTS_BEST_FIRST,
+    DeviceVerdict,
+    FitResult,
+    ServingFit,
+    Verdict,
+    combinable_devices,
+    smallest_margin,
+    too_few_devices,
+)
+
+
+def check_serving_fit(need: ServingNeed, ranks: int, devices: Sequence[DeviceCapacity]) -> FitResult:
+    """Place the ranks of an engine on the devices with the most available memory.
+
+    Args:
+        need: memory that each rank needs.
+        ranks: number of ranks.
+        devices: all devices that are considered.
+    """
+    servings = {id(device): _serving_on(need, device) for device in devices}
+    verdicts = {id(device): _judge(servings[id(device)], device) for device in devices}
+    most_available_first = sorted(
+        combinable_devices(devices, ranks),
+        key=lambda device: (device.available_bytes is None, -(device.available_bytes or 0)),
+    )
+    chosen = most_available_first[:ranks]
+    verdict: Verdict = "does_not_fit"
+    serving = None
+    if len(chosen) < ranks:
+        sentence = f"needs {ranks} GPUs, and {too_few_devices(len(chosen), devices)}"
+    else:
+        worst = max(chosen, key=lambda device: VERDICTS_BEST_FIRST.index(verdicts[id(device)].verdict))
+        verdict, serving = verdicts[id(worst)].verdict, servings[id(worst)]
+        sentence = _sentence(verdict, serving, worst)
+    return FitResult(
+        verdict=verdict,
+        gpus=tuple(verdicts[id(device)] for device in devices),
+        rank_devices=tuple(chosen),
+        margin_bytes=smallest_margin([verdicts[id(device)] for device in chosen]),
+        sentence=sentence,
+        serving=serving,
+    )
+
+
+def _serving_on(need: ServingNeed, device: DeviceCapacity) -> ServingFit | None:
+    """Return the memory of the engine on one device; None if the device's total is unknown.
+
+    CUDA's total leaves out the bytes that the driver reserves.
+    """
+    if device.total_bytes is None:
+        return None
+    total = device.total_bytes - device.reserved_bytes
+    return ServingFit(
+        need=need,
+        asked_bytes=need.asked_bytes(total),
+        cache_bytes=need.cache_bytes(total),
+        cache_tokens=need.cache_tokens(total),
+        concurrency=need.concurrency(total),
+    )
+
+
+def _judge(serving: ServingFit | None, device: DeviceCapacity) -> DeviceVerdict:
+    verdict: Verdict
+    if serving is None or device.available_bytes is None:
+        verdict = "unknown"
+    elif serving.asked_bytes > device.available_bytes or serving.need.least_bytes > serving.asked_bytes:
+        verdict = "does_not_fit"
+    else:
+        verdict = "fits" if serving.need.high_bytes <= serving.asked_bytes else "tight"
+    return DeviceVerdict(device=device, verdict=verdict, need_bytes=serving.asked_bytes if serving else 0)
+
+
+def _sentence(verdict: Verdict, serving: ServingFit | None, device: DeviceCapacity) -> str:
+    """Return the verdict in words, for the device with the worst one."""
+    if serving is None:
+        return f"the total memory of {device.label} is unknown"
+    need = serving.need
+    share = f"vLLM takes {need.utilization:g} of each GPU, {format_gib(serving.asked_bytes)} GiB"
+    least = (
+        f"{format_gib(need.least_bytes)} GiB for weights, its largest step and one sequence of {need.length:,} tokens"
+    )
+    if verdict == "unknown":
+        return f"{share}, and needs {least}; the memory available on {device.label} is unknown"
+    if device.available_bytes is not None and serving.asked_bytes > device.available_bytes:
+        have = f"{device.label} has {format_gib(device.available_bytes)}"
+        return f"{share} at its start, and {have}: it would refuse to start; it needs {least}"
+    if verdict == "does_not_fit":
+        raised = need.least_bytes <= serving.asked_bytes / need.utilization
+        advice = "raise --gpu-memory-utilization" if raised else "spread it over more GPUs"
+        return f"{share}, and needs {least}: {advice}, or lower --max-model-len"
+    at_once = f"{serving.concurrency:.1f} sequences of {need.length:,} at once, of {need.sequences} that it may run"
+    cache = f"{format_gib(serving.cache_bytes)} GiB of it are cache: {serving.cache_tokens:,} tokens, {at_once}"
+    return f"{share}; {cache}" + ("; it may need more at its start" if verdict == "tight" else "")
