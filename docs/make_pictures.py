@@ -17,7 +17,8 @@ from vramtop.monitor.snapshot.snapshot import Snapshot
 from vramtop.monitor.sources.demo import demo_path
 from vramtop.monitor.sources.recording import read_recording
 from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.screens.attach.screen import Estimate
+from vramtop.tui.app.options import AppOptions
+from vramtop.tui.background.job_estimates import EstimateFunction
 from vramtop.tui.screens.step.screen import StepScreen
 
 FOLDER = Path(__file__).parent
@@ -46,14 +47,14 @@ async def draw(
     name: str,
     size: tuple[int, int],
     act: Callable[[Pilot[None]], Coroutine[Any, Any, None]],
-    refine: Estimate | None = None,
+    refine: EstimateFunction | None = None,
 ) -> None:
     """Open the program, do what a user would do, and keep what is on the screen."""
     story = list(read_recording(demo_path()))[: SECOND + 1]
     watchlist = Watchlist(estimate)
     for snapshot in story:
         watchlist.update(snapshot)
-    app = VramtopApp(Still(story[-1]), watchlist, interval=1.0, refine=refine)
+    app = VramtopApp(Still(story[-1]), watchlist, AppOptions(interval=1.0, refine=refine))
     async with app.run_test(size=size) as pilot:
         while app.board is None:
             await pilot.pause(0.05)

@@ -1,4 +1,4 @@
-"""What a training job will take of GPU memory: jobs in, budgets out.
+"""Estimates the GPU memory of a training job: a job in, a budget out.
 
 Describe a job and estimate it; without torch this takes milliseconds:
 
@@ -10,7 +10,7 @@ Describe a job and estimate it; without torch this takes milliseconds:
 >>> budget = estimate(job)
 >>> budget.method, budget.model.parameters
 ('formula', 8030261248)
->>> budget.peak.low_bytes <= budget.peak.device_bytes <= budget.peak.high_bytes  # what NVML will count
+>>> budget.peak.low_bytes <= budget.peak.device_bytes <= budget.peak.high_bytes  # as NVML counts
 True
 >>> budget.peak.phase
 'backward'
@@ -24,8 +24,8 @@ True
 
 ``estimate(job, method="traced")`` runs two training steps of the real model on fake tensors, in a process of a Python
 that has torch and transformers (``python=``); its budget also has ``largest``, the largest tensors at the peak by
-module, and ``timeline``, memory by component over the step. ``load_job`` reads a job file. What is wrong with a job is
-an ``InputError``, what cannot be known here a ``CannotTellError``; both are ``VramtopError``.
+module, and ``timeline``, memory by component over the step. ``load_job`` reads a job file. An invalid job raises
+``InputError``, an answer that is unavailable here ``CannotTellError``; both are a ``VramtopError``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .job.job import Job, Lora, ModelSpec, Parallel, Target, Training
     from .job.job_file import load_job
 
-_HOMES = {
+_MODULES = {
     "Budget": "budget.budget",
     "CannotTellError": "common.errors",
     "InputError": "common.errors",
@@ -68,14 +68,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when they are asked for: importing the package itself costs nothing."""
-    if name not in _HOMES:
+    """Import a public name on first access: importing the package itself costs nothing."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    """The public names, for ``help`` and completion."""
+    """Return the public names, for ``help`` and completion."""
     return sorted(__all__)

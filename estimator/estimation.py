@@ -1,4 +1,4 @@
-"""One job in, one Budget out, by the method asked for."""
+"""Makes an estimate: a job in, a Budget out, by the requested method."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from .budget.uncertainty import widen_for_uncertainty
 from .common.errors import CannotTellError, InputError
 from .formula.closed_form import closed_form
 from .formula.host_memory import host_need
+from .job.frameworks import FRAMEWORKS
 from .job.gpu_catalogue import Gpu, find_gpu
 from .job.job import Job
 from .model.architecture import Architecture
@@ -21,7 +22,7 @@ from .trace.allocator_report import allocator_settings
 from .trace.exact_inventory import exact_inventory
 from .trace.traced_budget import traced_budget
 
-_TRACE_IT = "--method traced runs the model itself"
+_TRACE_HINT = "--method traced runs the model itself"
 MethodChoice = Literal["auto", "formula", "exact", "traced"]
 
 
@@ -38,28 +39,27 @@ def estimate(
     """Predict the memory of a job.
 
     Args:
-        job: what is to be trained.
-        method: ``formula``: from the config alone, in milliseconds; ``exact``: on parameters counted on the built
-            model, in a worker process; ``traced``: from two steps of the real model on fake tensors, likewise;
-            ``auto``: the deepest that can be had.
-        gpu: the card; the job's target when left out, else a Hopper card.
-        memory_bytes: the card's size, where it is no known card: a traced step is replayed in that much room.
-        python: the interpreter for the worker process; searched for when left out.
-        environ: whose Hugging Face cache to look into, and whose allocator settings count; this process's own when
-            left out.
-        progress: told in a few words what is going on, for what takes longer.
+        job: the job.
+        method: ``formula``: from the config alone, in milliseconds; ``exact``: the formula on parameters counted on the
+            built model, in a worker process; ``traced``: from two steps of the real model on fake tensors, in a worker
+            process; ``auto``: the deepest of these that is available.
+        gpu: the GPU; None: the job's target, else a Hopper GPU.
+        memory_bytes: total memory of a GPU that is not in the catalogue, for replaying a traced step.
+        python: interpreter of the worker process; None: searched for.
+        environ: environment with the Hugging Face cache and the allocator's settings; None: this process's.
+        progress: called with a few words before each step that takes longer.
 
     Raises:
-        InputError: the job, its model or its sharding makes no sense.
-        CannotTellError: the method is out of reach here.
+        InputError: the job, its model or its sharding is invalid.
+        CannotTellError: the method is unavailable here.
     """
     if gpu is None and job.target.gpu:
         gpu = find_gpu(job.target.gpu)
     model = resolve_model(job.model, environ=environ)
-    arch = _shape(job, model)
-    remarks: list[str] = []
+    arch = _architecture(job, model)
     if job.served_by_vllm and method == "traced":
         raise CannotTellError("vLLM's own model code is not traced; method formula has rules for it")
+    remarks: list[str] = []
     if method in ("auto", "traced") and not job.served_by_vllm:
         if progress:
             progress(f"tracing two training steps of {model.label}")
@@ -68,7 +68,7 @@ def estimate(
             traced = traced_budget(
                 job, model, shape, gpu=gpu, memory_bytes=memory_bytes, python=python, environ=environ
             )
-            return widen_for_uncertainty(_with_host(traced, arch))
+            return widen_for_uncertainty(_with_host_need(traced, arch))
         except CannotTellError as error:
             if method == "traced":
                 raise
@@ -77,63 +77,64 @@ def estimate(
             remarks.append(f"The step was not traced: {error.message}.")
     settings = allocator_settings(os.environ if environ is None else environ)
     if settings and settings[1].strip():
-        remarks.append(f"The allocator has its usual settings: {settings[0]} is followed by traced steps only.")
-    budget = widen_for_uncertainty(_closed(job, model, arch, method=method, gpu=gpu, python=python, progress=progress))
-    return replace(budget, assumptions=(*budget.assumptions, *remarks)) if remarks else budget
+        remarks.append(f"The allocator has its default settings: only traced steps apply {settings[0]}.")
+    budget = _closed_form(job, model, arch, method=method, gpu=gpu, python=python, progress=progress)
+    return widen_for_uncertainty(replace(budget, assumptions=(*budget.assumptions, *remarks)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickEstimator:
-    """A quick estimate of changed jobs of one model: the figures, without assumptions and warnings."""
+    """Quick estimates of changed jobs of one model: figures without assumptions and warnings."""
 
     arch: Architecture
     inventory: Inventory
     gpu: Gpu | None
 
     def __call__(self, changed: Job) -> Budget:
-        """The budget of a job of the same model; its attention may differ.
+        """Return the budget of a job of the same model; its attention may differ.
 
         Raises:
-            InputError: as ``estimate`` does.
+            InputError: the job or its sharding is invalid.
         """
         return widen_for_uncertainty(closed_form(changed, self.arch, self.inventory, gpu=self.gpu, words=False))
 
     @property
     def max_positions(self) -> int | None:
-        """The longest sequence the model was made for; None where its config does not say."""
+        """Maximum sequence length of the model; None: unknown."""
         return self.arch.max_positions
 
 
 def quick_estimator(job: Job, *, gpu: Gpu | None = None, environ: Mapping[str, str] | None = None) -> QuickEstimator:
-    """A quick estimate of changed jobs, for searches: the model's shape is read once, and the rest is arithmetic.
+    """Return an estimator of changed jobs, for searches: the model's shape is read once, the rest is arithmetic.
 
     Args:
-        job: what is changed.
-        gpu: the card; the job's target when left out, else a Hopper card.
-        environ: whose Hugging Face cache to look into; this process's own when left out.
+        job: the job that is changed.
+        gpu: the GPU; None: the job's target, else a Hopper GPU.
+        environ: environment with the Hugging Face cache; None: this process's.
 
     Raises:
         InputError: there is no such model.
-        CannotTellError: the formula cannot have its shape.
+        CannotTellError: the formula cannot read the model's shape.
     """
-    card = gpu or (find_gpu(job.target.gpu) if job.target.gpu else None)
-    arch = _shape(job, resolve_model(job.model, environ=environ))
+    if gpu is None and job.target.gpu:
+        gpu = find_gpu(job.target.gpu)
+    arch = _architecture(job, resolve_model(job.model, environ=environ))
     if isinstance(arch, CannotTellError):
         raise arch
-    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=card)
+    return QuickEstimator(arch=arch, inventory=count_parameters(arch), gpu=gpu)
 
 
-def _with_host(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
-    """With what it takes of the host, where the shape says that."""
+def _with_host_need(budget: Budget, arch: Architecture | CannotTellError) -> Budget:
+    """Return a traced budget with the host memory that the model's shape implies, if that is known."""
     if isinstance(arch, CannotTellError):
         return budget
     try:
         return replace(budget, host=host_need(budget.job, arch, count_parameters(arch)))
-    except InputError:  # the built model has what the shape does not show
+    except InputError:  # the built model has parts that the shape does not show
         return budget
 
 
-def _closed(
+def _closed_form(
     job: Job,
     model: ResolvedModel,
     arch: Architecture | CannotTellError,
@@ -143,14 +144,15 @@ def _closed(
     python: str | None,
     progress: Callable[[str], None] | None,
 ) -> Budget:
-    """The closed form, on parameters counted on the built model where that is wanted and can be had."""
+    """Return the closed form, on parameters counted on the built model if the method asks for it."""
     if method != "formula":
         if progress:
             progress(f"counting the parameters of {model.label} on the built model")
         try:
-            lora = None if job.training.framework == "litgpt" else job.lora  # its adapters are not peft's
+            lora = None if FRAMEWORKS[job.training.framework].own_adapters else job.lora  # the worker's are peft's
             counted = exact_inventory(model, job.model.task, lora=lora, python=python)
-            return closed_form(job, _shape_of_built(job, model, arch, counted), counted, method="exact", gpu=gpu)
+            shape = _architecture_of_built(job, model, arch, counted)
+            return closed_form(job, shape, counted, method="exact", gpu=gpu)
         except CannotTellError:
             if method == "exact" or model.source == "code":
                 raise
@@ -159,8 +161,8 @@ def _closed(
     return closed_form(job, arch, count_parameters(arch), gpu=gpu)
 
 
-def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
-    """The model's shape, or why the formula cannot have one."""
+def _architecture(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
+    """Return the model's shape, or the error with the reason why the formula cannot read it."""
     if model.source == "code":
         return CannotTellError(
             f"{model.label} is Python code, which the formula cannot read; use --method traced or --method exact"
@@ -169,16 +171,16 @@ def _shape(job: Job, model: ResolvedModel) -> Architecture | CannotTellError:
         return read_architecture(model.config, job.model.task, where=model.where)
     except CannotTellError as error:
         trusted = job.model.trust_remote_code or not model.config.get("auto_map")
-        return CannotTellError(f"{error.message}; {'' if trusted else '--trust-remote-code and '}{_TRACE_IT}")
+        return CannotTellError(f"{error.message}; {'' if trusted else '--trust-remote-code and '}{_TRACE_HINT}")
 
 
-def _shape_of_built(
+def _architecture_of_built(
     job: Job, model: ResolvedModel, arch: Architecture | CannotTellError, counted: Inventory
 ) -> Architecture:
-    """The shape that activations are told from, of a model whose parameters were counted.
+    """Return the shape, for activations, of a model whose parameters were counted.
 
     Raises:
-        CannotTellError: there is none; the count is said.
+        CannotTellError: there is none; the message states the count.
     """
     if isinstance(arch, Architecture):
         return arch
@@ -188,7 +190,7 @@ def _shape_of_built(
             try:
                 return read_architecture(counted.config, job.model.task, where=model.where)
             except CannotTellError as error:
-                reason = f"{error.message}; {_TRACE_IT}"
+                reason = f"{error.message}; {_TRACE_HINT}"
         else:
-            reason = f"it has no Hugging Face config to tell its activations from; {_TRACE_IT}"
+            reason = f"it has no Hugging Face config from which to compute its activations; {_TRACE_HINT}"
     raise CannotTellError(f"{model.label}: {counted.parameters:,} parameters were counted, but {reason}")

@@ -1,7 +1,7 @@
 """Factories that many tests share: budgets, snapshots and sources made by hand, with figures that are easy to check."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from vramtop.estimator.budget.budget import Budget, Components, ModelFacts, Peak, Phase
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
+from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
 from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading, Snapshot, Source
 
 
@@ -16,6 +17,15 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, MigReading
 def own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test has vramtop remember is not the user's."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_worker() -> Iterator[None]:
+    """Let all estimates of the run use one worker process: each start costs some three seconds."""
+    keep_idle_workers(600)
+    yield
+    keep_idle_workers(0)
+    POOL.close()
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ class Change:
     changes: dict[str, Any]
     """Dotted job keys and their new values."""
     why: str
-    """What it costs, in a few words."""
+    """Description of the cost, in a few words."""
     slowdown: float
     """Share by which a step takes longer; negative if it gets faster."""
     quality: float
     """Loss of quality on the scale of ``slowdown``; 0: the same result."""
     source: str
-    """Where the costs come from."""
+    """Source of the costs."""
 
     @property
     def cost(self) -> float:
@@ -46,7 +46,8 @@ class ChangeRule:
     changes: Mapping[str, Any] | Callable[[ResolvedJob], dict[str, Any]]
     """Dotted job keys and their new values, or a function of the job that returns them."""
     why: str
-    slowdown: float = 0.0
+    slowdown: float | Callable[[ResolvedJob], float] = 0.0
+    """Share by which a step takes longer, or a function of the job that returns it."""
     quality: float = 0.0
     source: str
 
@@ -57,7 +58,7 @@ class ChangeRule:
                 kind=self.kind,
                 changes=self.changes(job) if callable(self.changes) else dict(self.changes),
                 why=self.why,
-                slowdown=self.slowdown,
+                slowdown=self.slowdown(job) if callable(self.slowdown) else self.slowdown,
                 quality=self.quality,
                 source=self.source,
             )

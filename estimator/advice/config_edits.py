@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..job.job import Job
 from ..job.job_file import job_to_mapping
-from ..readers.tools.registry import keys_of_tool
 from ..readers.tools.shared.tool import ToolKey
+from ..readers.tools.tool_registry import keys_of_tool
 
 if TYPE_CHECKING:
     from ..readers.source.evidence import Finding, JobReading
@@ -74,7 +74,7 @@ def tool_edits(
         reading: the settings that were read, each with its evidence.
         job: the job before the change.
         changes: dotted job keys and their new values.
-        tool: name of the tool in ``readers.tools.registry``; None: a script of the user's own.
+        tool: name of the tool in ``readers.tools.tool_registry``; None: a script of the user's own.
         place: where new settings belong if the evidence does not show it: ``command line``, or a file's name.
     """
     findings = {finding.key: finding for finding in reading.findings}
@@ -99,19 +99,10 @@ def _edits_of(
         yield _described_edit(key, value, f"{key} becomes {_value(value)} by itself: {follows} stays")
         return
     known = names.settings.get(key)
-    written = _written_at(now)
-    if (
-        written is not None
-        and now is not None
-        and (key in _SAME_IN_EVERY_TOOL or (known and known.name == written[1].strip("-=")))
-    ):
-        twice = _PAIRED.match(now.origin) is not None
-        new = value // 2 if twice and value % 2 == 0 else value if not twice else None
-        tools_new = _tool_value(known, new) if known and key not in _SAME_IN_EVERY_TOOL else new
-        if tools_new is not None:
-            old = now.value // 2 if twice else _old_tool_value(known, now.value)
-            yield _edit(key, written[0], written[1], old, tools_new)
-            return
+    in_place = _edit_in_place(key, value, now, known) if now is not None else None
+    if in_place is not None:
+        yield in_place
+        return
     if known is not None and (new := _tool_value(known, value)) is not None:
         for name, other in known.also.items():
             yield _edit(key, place, _flag_or_key(name, place, tool), None, other)
@@ -122,12 +113,32 @@ def _edits_of(
     yield _described_edit(key, value, f"{key}: {old or 'not set'} -> {_value(value)}")
 
 
-def _written_at(finding: "Finding | None") -> tuple[str, str] | None:
-    """Return (place, setting) where the user wrote the value, if it is written there by itself."""
-    if finding is None or not finding.written:
+def _edit_in_place(key: str, value: Any, now: "Finding", known: ToolKey | None) -> Edit | None:
+    """Return the change of the setting that the user wrote; None if its value has no equivalent there."""
+    written = _written_at(now)
+    if written is None:
         return None
-    twice = _PAIRED.match(finding.origin)
-    origin = (twice["origin"] if twice else finding.origin).removesuffix(", the longest a batch can be")
+    place, setting = written
+    same = key in _SAME_IN_EVERY_TOOL
+    if not same and not (known and known.name == setting.strip("-=")):
+        return None
+    paired = _PAIRED.match(now.origin) is not None
+    if paired and value % 2:
+        return None
+    new = value // 2 if paired else value
+    new = _tool_value(known, new) if known and not same else new
+    if new is None:
+        return None
+    old = now.value // 2 if paired else _old_tool_value(known, now.value)
+    return _edit(key, place, setting, old, new)
+
+
+def _written_at(finding: "Finding") -> tuple[str, str] | None:
+    """Return (place, setting) where the user wrote the value, if it is written there by itself."""
+    if not finding.written:
+        return None
+    paired = _PAIRED.match(finding.origin)
+    origin = (paired["origin"] if paired else finding.origin).removesuffix(", the longest a batch can be")
     if match := _ON_COMMAND_LINE.match(origin):
         return "command line", match["setting"]
     if match := _IN_FILE.match(origin):
@@ -137,7 +148,7 @@ def _written_at(finding: "Finding | None") -> tuple[str, str] | None:
 
 def _usual_place(reading: "JobReading") -> str | None:
     """Return the place where most of the settings are written."""
-    places = [where[0] for finding in reading.findings if (where := _written_at(finding))]
+    places = [written[0] for finding in reading.findings if (written := _written_at(finding))]
     return max(places, key=places.count) if places else None
 
 

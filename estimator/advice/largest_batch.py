@@ -25,7 +25,7 @@ class LargestFitting:
     """The model supports no longer sequence, though memory would allow it."""
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``largest``."""
+        """Return the JSON object ``largest``."""
         return {
             "micro_batch": self.micro_batch,
             "sequence_length": self.sequence_length,

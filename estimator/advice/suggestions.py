@@ -45,7 +45,7 @@ class Suggestion:
 
     @property
     def why(self) -> str:
-        """What it costs, in a few words."""
+        """Description of the cost, in a few words."""
         return "; ".join(dict.fromkeys(part.why for part in self.parts))
 
     @property
@@ -77,24 +77,8 @@ def suggest(
     singles = list(_smallest_per_kind(search.estimates((change,) for change in changes)))
     if judge(shifted(current, -current.peak.high_bytes)) == "fits":  # host memory is no limit
         changes = tuple(change for change in changes if change.kind != HOST_LOADING)
-    enough = [s for s in singles if s.verdict == "fits"]
-    limit = _MAX_PAIR_COST_SHARE * min((s.cost for s in enough), default=float("inf"))
-    alone = {part.kind for s in enough for part in s.parts if s.cost <= limit}
-    pairs = sorted((pair for pair in combinations(changes, 2) if _compatible(pair)), key=_cost)
-    worth = (pair for pair in pairs if _cost(pair) <= limit and not any(part.kind in alone for part in pair))
-    tried = list(_smallest_per_kind(search.estimates(worth, until=most)))
-    cheapest = min((s.cost for s in (*enough, *tried) if s.verdict == "fits"), default=float("inf"))
-    if cheapest > _MIN_COST_FOR_TRIPLES:
-        thirds = _triples(tried, changes, _MAX_PAIR_COST_SHARE * cheapest)
-        tried += _smallest_per_kind(search.estimates(thirds, until=most))
-    found = sorted(
-        _without_redundant([*singles, *tried]), key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes)
-    )
-    fitting = [s for s in found if s.verdict == "fits"]
-    tight = [s for s in found if s.verdict == "tight"]
-    if fitting or tight:
-        return tuple([*fitting, *tight][:most])
-    return tuple(sorted(found, key=lambda s: s.budget.peak.device_bytes)[:most])
+    combined = _search_combinations(search, changes, singles, most)
+    return tuple(_ranked(_without_redundant([*singles, *combined]))[:most])
 
 
 def confirm(
@@ -147,6 +131,31 @@ def calibrated(job: Job, current: Budget, estimate: Estimate) -> Estimate:
     except VramtopError:
         by = 0
     return estimate if not by else lambda changed: shifted(estimate(changed), by)
+
+
+def _search_combinations(
+    search: "_Search", changes: Sequence[Change], singles: Sequence[Suggestion], most: int
+) -> list[Suggestion]:
+    """Return pairs that cost much less than the sufficient single changes, and triples if all of them are costly."""
+    enough = [s for s in singles if s.verdict == "fits"]
+    limit = _MAX_PAIR_COST_SHARE * _lowest_cost(enough)
+    alone = {part.kind for s in enough for part in s.parts if s.cost <= limit}
+    pairs = sorted((pair for pair in combinations(changes, 2) if _compatible(pair)), key=_cost)
+    worth = (pair for pair in pairs if _cost(pair) <= limit and not any(part.kind in alone for part in pair))
+    found = list(_smallest_per_kind(search.estimates(worth, until=most)))
+    cheapest = _lowest_cost([s for s in (*enough, *found) if s.verdict == "fits"])
+    if cheapest > _MIN_COST_FOR_TRIPLES:
+        triples = _triples(found, changes, _MAX_PAIR_COST_SHARE * cheapest)
+        found += _smallest_per_kind(search.estimates(triples, until=most))
+    return found
+
+
+def _ranked(found: Sequence[Suggestion]) -> list[Suggestion]:
+    """Return those that fit, then the tight ones, the cheapest first; if there are none, those with least memory."""
+    by_cost = sorted(found, key=lambda s: (s.cost, len(s.parts), s.budget.peak.device_bytes))
+    fitting = [s for s in by_cost if s.verdict == "fits"]
+    tight = [s for s in by_cost if s.verdict == "tight"]
+    return [*fitting, *tight] or sorted(by_cost, key=lambda s: s.budget.peak.device_bytes)
 
 
 class _Search:
@@ -239,6 +248,10 @@ def _triples(pairs: Sequence[Suggestion], changes: Sequence[Change], limit: floa
 def _compatible(pair: tuple[Change, ...]) -> bool:
     first, second = pair
     return first.kind != second.kind and not first.changes.keys() & second.changes.keys()
+
+
+def _lowest_cost(suggestions: Sequence[Suggestion]) -> float:
+    return min((s.cost for s in suggestions), default=float("inf"))
 
 
 def _cost(parts: tuple[Change, ...]) -> float:

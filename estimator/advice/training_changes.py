@@ -49,7 +49,7 @@ def _smaller_batches(job: ResolvedJob, _gpus: int) -> Iterator[Change]:
 def _more_gpus(job: ResolvedJob, gpus: int) -> Iterator[Change]:
     """Yield sharding over two, four, ... times as many GPUs, with the same global batch if possible."""
     parallel, training = job.parallel, job.training
-    if parallel.strategy == "ddp" and parallel.data_replicate > 1:
+    if job.strategy.buckets and parallel.data_replicate > 1:
         return  # these are sharded first
     strategy = parallel.strategy if job.strategy.zero_stage else "fsdp2"
     factor = 2
@@ -135,7 +135,7 @@ _CHECKPOINTING = (
         applies=lambda job: _may_checkpoint_selectively(job) and job.framework.selective_slowdown is not None,
         changes={"training.activation_checkpointing": "selective"},
         why="a few per cent slower, same result",
-        slowdown=0.04,
+        slowdown=lambda job: job.framework.selective_slowdown or 0.0,
         source="attention is recomputed (arXiv:2205.05198)",
     ),
     ChangeRule(
@@ -150,7 +150,7 @@ _CHECKPOINTING = (
 _SHARDING = (
     ChangeRule(
         kind="sharding",
-        applies=lambda job: job.parallel.strategy == "ddp" and job.parallel.data_replicate > 1,
+        applies=lambda job: job.strategy.buckets and job.parallel.data_replicate > 1,
         changes=lambda job: {
             "parallel.strategy": "fsdp2",
             "parallel.data_shard": job.parallel.data_replicate,
@@ -181,25 +181,13 @@ _SHARDING = (
 )
 
 
-def _may_offload_activations(job: ResolvedJob) -> bool:
-    return not job.training.activation_offload and job.framework.offloads_activations
-
-
 _OFFLOADING = (
     ChangeRule(
         kind="activation offload",
-        applies=lambda job: _may_offload_activations(job) and job.training.activation_checkpointing == "full",
+        applies=lambda job: not job.training.activation_offload and job.framework.offloads_activations,
         changes={"training.activation_offload": True},
         why="saved activations wait in host memory: slower",
-        slowdown=0.1,
-        source="they pass PCIe twice; checkpoints are a small part of all (torch's save_on_cpu)",
-    ),
-    ChangeRule(
-        kind="activation offload",
-        applies=lambda job: _may_offload_activations(job) and job.training.activation_checkpointing != "full",
-        changes={"training.activation_offload": True},
-        why="saved activations wait in host memory: slower",
-        slowdown=0.5,
+        slowdown=lambda job: 0.1 if job.training.activation_checkpointing == "full" else 0.5,
         source="they pass PCIe twice; checkpoints are a small part of all (torch's save_on_cpu)",
     ),
     ChangeRule(
@@ -232,7 +220,7 @@ _PRECISION = (
     ),
     ChangeRule(
         kind="precision",
-        applies=lambda job: job.training.precision == "fp32",
+        applies=lambda job: job.precision.width == 4,
         changes={"training.precision": "bf16-mixed"},
         why="faster; activations in 16 bits",
         slowdown=-0.5,
@@ -241,7 +229,7 @@ _PRECISION = (
     ),
     ChangeRule(
         kind="precision",
-        applies=lambda job: job.training.precision in ("bf16-mixed", "fp32") and job.lora is None,
+        applies=lambda job: not job.precision.half_weights and job.precision.dtype != "float16" and job.lora is None,
         changes={"training.precision": "bf16"},
         why="16-bit weights and states: small updates are lost",
         quality=0.4,

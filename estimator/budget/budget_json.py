@@ -1,4 +1,4 @@
-"""A budget as the contract's JSON (schema 1), and back."""
+"""Converts a budget to JSON (schema 1) and back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -30,7 +30,7 @@ SCHEMA = 1
 
 
 def budget_to_json(budget: Budget) -> dict[str, Any]:
-    """Plain dicts and lists; what is not known is left out (``largest``, ``timeline``, ``stages``, ``host``)."""
+    """Return plain dicts and lists; unknown parts are left out (``largest``, ``timeline``, ``stages``, ``host``)."""
     more: dict[str, Any] = {}
     if budget.largest:
         more["largest"] = [asdict(tensor) for tensor in budget.largest]
@@ -67,10 +67,10 @@ def budget_to_json(budget: Budget) -> dict[str, Any]:
 
 
 def budget_from_json(data: Mapping[str, Any]) -> Budget:
-    """What ``budget_to_json`` was given; keys that it does not write are passed over.
+    """Return the budget that ``budget_to_json`` wrote; unknown keys are ignored.
 
     Raises:
-        InputError: it is no such JSON, or one of another schema.
+        InputError: it is no such JSON, or has another schema.
     """
     try:
         read = msgspec.convert(data, _Budget)
@@ -134,7 +134,7 @@ class _Budget(msgspec.Struct, frozen=True):
 
 
 def _timeline_to_json(timeline: Timeline) -> dict[str, Any]:
-    """By columns: components with nothing in them are left out."""
+    """Return the timeline by columns, without components that stay empty."""
     names = [name for name, _ in Components().items()]
     columns = {name: [getattr(level, name) for level in timeline.levels] for name in names}
     return {

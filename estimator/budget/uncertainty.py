@@ -1,4 +1,4 @@
-"""A budget's range made wider for what is not understood of a job (``Job.unsure``)."""
+"""Widens a budget's range for settings without a rule (``Job.unsure``)."""
 
 from dataclasses import replace
 
@@ -7,30 +7,28 @@ import msgspec
 from ..job.job import Uncertainties
 from .budget import Budget
 
-_WORDS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
-
-
-_SURE = Uncertainties()
+_ERRORS = {"less": "missing", "more": "twice as large", "either": "missing or twice as large"}
+_CERTAIN = Uncertainties()
 
 
 def widen_for_uncertainty(budget: Budget) -> Budget:
-    """The budget with a range that allows for the job's doubts, and a warning that says so.
+    """Return the budget with a range that allows for the job's uncertain components, and a warning.
 
-    A component in doubt may be missing at the peak, or there may be two of it: a setting that is not understood can
-    shard, offload or shrink what it is about, or keep a second copy of it.
+    An uncertain component may be missing at the peak, or exist twice: a setting without a rule can shard, offload or
+    shrink its subject, or keep a second copy of it.
     """
-    unsure = budget.job.unsure
-    if unsure == _SURE:
+    if budget.job.unsure == _CERTAIN:
         return budget
-    held: dict[str, int] = dict(budget.peak.components.items())
-    doubts = [(name, doubt) for name, doubt in msgspec.structs.asdict(unsure).items() if doubt != "no"]
-    less = sum(held[name] for name, doubt in doubts if doubt in ("less", "either"))
-    more = sum(held[name] for name, doubt in doubts if doubt in ("more", "either"))
+    sizes: dict[str, int] = dict(budget.peak.components.items())
+    directions = msgspec.structs.asdict(budget.job.unsure).items()
+    uncertain = [(name, direction) for name, direction in directions if direction != "no"]
+    less = sum(sizes[name] for name, direction in uncertain if direction in ("less", "either"))
+    more = sum(sizes[name] for name, direction in uncertain if direction in ("more", "either"))
     peak = replace(
         budget.peak,
         low_bytes=max(0, budget.peak.low_bytes - less),
         high_bytes=budget.peak.high_bytes + more,
     )
-    said = ", ".join(f"{name} {_WORDS[doubt]}" for name, doubt in doubts)
-    warning = f"Not all settings are understood, so the range allows for {said}."
+    errors = ", ".join(f"{name} {_ERRORS[direction]}" for name, direction in uncertain)
+    warning = f"Not all settings are understood, so the range allows for {errors}."
     return replace(budget, peak=peak, warnings=(*budget.warnings, warning))

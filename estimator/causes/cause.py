@@ -27,7 +27,7 @@ class Cause:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Dotted job keys and their values; empty if no setting describes it."""
     fix: str = ""
-    """What to check or to do, as an imperative; empty if the description suffices."""
+    """Advice, as an imperative; empty if the description suffices."""
     allocated_bytes: int = 0
     """Memory from torch's allocator, besides the effect of ``changes``; negative: less memory."""
     outside_bytes: int = 0

@@ -76,7 +76,7 @@ class WeighedCauses:
     causes: tuple[Cause, ...]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CauseSearch:
     """One observation, and the prediction that it is compared with."""
 
@@ -91,34 +91,34 @@ class CauseSearch:
     at_least: bool = False
     """The process ran out of memory and needed more than observed: larger predictions count as exact."""
 
-    def weigh(self, combinations: Sequence[tuple[Cause, ...]]) -> list[WeighedCauses]:
-        """Return each combination of causes with its weight, without those that give no valid job."""
+    def weigh(self, groups: Sequence[tuple[Cause, ...]]) -> list[WeighedCauses]:
+        """Return each group of causes with its weight, without those that give no valid job."""
         found = []
-        for each in combinations:
-            figures = self._predict(each)
+        for causes in groups:
+            figures = self._predict(causes)
             if figures is not None:
-                plausibility = math.prod(cause.plausibility for cause in each) * _PAIR_FACTOR ** (len(each) - 1)
-                found.append(WeighedCauses(plausibility * self._likelihood(figures), figures, each))
+                plausibility = math.prod(cause.plausibility for cause in causes) * _PAIR_FACTOR ** (len(causes) - 1)
+                found.append(WeighedCauses(plausibility * self._likelihood(figures), figures, causes))
         return found
 
-    def near(self, found: Sequence[WeighedCauses], z_score: float) -> list[WeighedCauses]:
+    def accepted(self, found: Sequence[WeighedCauses], z_score: float) -> list[WeighedCauses]:
         """Return those within ``z_score`` that are more likely than an error of the estimate, the likeliest first."""
-        now = self._now()
-        gap = abs(self._off(now))
-        least = _NO_CAUSE_PRIOR * self._likelihood(now)
+        expected = self._expected()
+        gap = abs(self._error(expected))
+        least = _NO_CAUSE_PRIOR * self._likelihood(expected)
         close = [
             each
             for each in found
             if each.weight > least
-            and abs(self._off(each.figures)) <= min(z_score * self._spread(), _MAX_UNEXPLAINED_SHARE * gap)
+            and abs(self._error(each.figures)) <= min(z_score * self._spread(), _MAX_UNEXPLAINED_SHARE * gap)
         ]
         close.sort(key=lambda each: -each.weight)
         return [each for each in close if each.weight >= _MIN_WEIGHT_SHARE * close[0].weight]
 
     def pairs(self, singles: Sequence[WeighedCauses]) -> list[WeighedCauses]:
         """Return the most promising pairs of causes, assuming that their effects add up or multiply."""
-        now = self._now()
-        base = now.of(self.measure)
+        expected = self._expected()
+        base = expected.of(self.measure)
         moving = [each for each in singles if abs(each.figures.of(self.measure) - base) > SAME_BYTES_SHARE * base]
         guesses = []
         for one, other in combinations(moving, 2):
@@ -126,21 +126,21 @@ class CauseSearch:
             if a.keys & b.keys:
                 continue
             first, second = one.figures.of(self.measure), other.figures.of(self.measure)
-            miss = min(abs(self._miss(first + second - base)), abs(self._miss(first * second / base)))
+            difference = min(abs(self._difference(first + second - base)), abs(self._difference(first * second / base)))
             plausibility = a.plausibility * b.plausibility
-            guesses.append((plausibility / (1 + (miss / (3 * self._spread())) ** 2), (a, b)))
+            guesses.append((plausibility / (1 + (difference / (3 * self._spread())) ** 2), (a, b)))
         guesses.sort(key=lambda guess: -guess[0])
         return self.weigh([pair for _, pair in guesses[:_MAX_PAIRS]])
 
-    def shorter(self) -> list[WeighedCauses]:
+    def shorter_sequences(self) -> list[WeighedCauses]:
         """Return the sequence length that predicts the observation, if a shorter one does.
 
         Any length is possible, so its prior is spread over all of them: only the share within the standard deviation
         counts. A cause with a single prediction, if that is right, then counts for more.
         """
-        length, now = self.job.training.sequence_length, self._now().of(self.measure)
+        length, expected = self.job.training.sequence_length, self._expected().of(self.measure)
         min_length = max(64, length // _MAX_SHORTENING)
-        if min_length >= length or self.observed >= now:
+        if min_length >= length or self.observed >= expected:
             return []
         least = self._predict((_length_cause(self.job, min_length),))
         if least is None or least.of(self.measure) > self.observed + MAX_Z_SCORE * self._spread():
@@ -156,7 +156,7 @@ class CauseSearch:
         figures = self._predict((cause,))
         if figures is None:
             return []
-        share = min(1.0, math.sqrt(2 * math.pi) * self._spread() / max(1, now - least.of(self.measure)))
+        share = min(1.0, math.sqrt(2 * math.pi) * self._spread() / max(1, expected - least.of(self.measure)))
         return [WeighedCauses(cause.plausibility * share * self._likelihood(figures), figures, (cause,))]
 
     def _predict(self, causes: tuple[Cause, ...]) -> PredictedBytes | None:
@@ -180,14 +180,14 @@ class CauseSearch:
             loaded=_loaded(budget) + _loaded(self.budget) - _loaded(self.quick) + loading,
         )
 
-    def _now(self) -> PredictedBytes:
+    def _expected(self) -> PredictedBytes:
         budget = self.budget
         return PredictedBytes(budget.peak.device_bytes, budget.peak.allocated_bytes, _outside(budget), _loaded(budget))
 
-    def _off(self, figures: PredictedBytes) -> float:
-        return self._miss(figures.of(self.measure))
+    def _error(self, figures: PredictedBytes) -> float:
+        return self._difference(figures.of(self.measure))
 
-    def _miss(self, predicted: float) -> float:
+    def _difference(self, predicted: float) -> float:
         off = predicted - self.observed
         return min(0.0, off) if self.at_least else off
 
@@ -195,7 +195,7 @@ class CauseSearch:
         return max(_SPREAD[self.measure] * self.observed, _MIN_SPREAD[self.measure])
 
     def _likelihood(self, figures: PredictedBytes) -> float:
-        likely = _student_t(self._off(figures) / self._spread())
+        likely = _student_t(self._error(figures) / self._spread())
         if self.loaded is not None and self.measure != "loaded":
             # memory cached while loading makes this figure uncertain
             spread = 2 * _SPREAD["loaded"] * self.loaded + _MIN_SPREAD["loaded"]

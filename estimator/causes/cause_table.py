@@ -7,15 +7,16 @@ from typing import Literal
 from ..job.job import Job
 from ..job.resolved_job import resolve_job
 from .cause import Cause, CauseSource
-from .setting_causes import ANY_MODE_CAUSES, SOFTWARE_CAUSES, TRAINING_CAUSES
+from .computation_causes import COMPUTATION_CAUSES, SOFTWARE_CAUSES
 from .sharding_causes import SHARDING_CAUSES
+from .training_causes import TRAINING_CAUSES
 
 _ASSUMED_FACTOR = 4.0
 """Factor on the plausibility of a cause that contradicts a default or an inference, not a written setting."""
 
 CAUSES: dict[Literal["training", "any mode"], tuple[CauseSource, ...]] = {
     "training": TRAINING_CAUSES,
-    "any mode": (*ANY_MODE_CAUSES, *SHARDING_CAUSES, *SOFTWARE_CAUSES),
+    "any mode": (*COMPUTATION_CAUSES, *SHARDING_CAUSES, *SOFTWARE_CAUSES),
 }
 """A new cause is one row of its table."""
 

@@ -7,7 +7,7 @@ outside of torch (CUDA context, NCCL, libraries). Causes are searched for the pa
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Literal, Protocol
 
 from ..budget.budget import Budget
 from ..common.errors import VramtopError
@@ -27,18 +27,28 @@ _OUTSIDE_BYTES = 300 * MIB
 """Error of CUDA context and libraries that the closed form's range includes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """torch's own counters of one process on one GPU, as far as they are known."""
+class AllocatorCounters(Protocol):
+    """Counters of torch's caching allocator for one process on one GPU; None: unknown."""
 
-    allocated_peak_bytes: int | None = None
-    reserved_bytes: int | None = None
-    """Reserved now, at the time of ``now_bytes``."""
-    reserved_peak_bytes: int | None = None
-    retries: int | None = None
-    """Number of times that the cache was flushed because an allocation failed."""
-    out_of_memory: int | None = None
-    """Number of allocations that failed even so."""
+    @property
+    def allocated_peak_bytes(self) -> int | None:
+        """Peak of the tensors' memory."""
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """Reserved now, at the time of ``Observation.now_bytes``."""
+
+    @property
+    def reserved_peak_bytes(self) -> int | None:
+        """Peak of the memory that the allocator holds, its cache included."""
+
+    @property
+    def retries(self) -> int | None:
+        """Number of times that the cache was flushed because an allocation failed."""
+
+    @property
+    def out_of_memory(self) -> int | None:
+        """Number of allocations that failed even so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +63,7 @@ class Observation:
     """Its memory at the time of the counters; ``device_bytes`` if None."""
     loaded_bytes: int | None = None
     """Its memory between loading and the first step, if that plateau was observed."""
-    counters: Counters | None = None
+    counters: AllocatorCounters | None = None
     at_least: bool = False
     """It ran out of memory, and needed more than observed."""
     whole_gpu: bool = False
@@ -102,23 +112,22 @@ def explain_divergence(budget: Budget, observation: Observation, estimate: Estim
         observation: the observed memory.
         estimate: returns a quick estimate of a changed job; may raise VramtopError.
     """
-    seen = observation
-    if seen.loading:
+    if observation.loading:
         loading = budget.phase("loading")
         expected = loading.components.total_bytes if loading else None
-        return _explain_figure(budget, seen, estimate, _Figure("loaded", seen.device_bytes, expected))
-    parts = () if seen.at_least else tuple(_parts(budget, seen))
+        return _explain_figure(budget, observation, estimate, _Figure("loaded", observation.device_bytes, expected))
+    parts = () if observation.at_least else tuple(_parts(budget, observation))
     differing = {part.name: part for part in parts if part.differs}
     for name in ("allocated", "outside"):
         if name in differing:
             part = differing[name]
             figure = _Figure(name, part.observed_bytes, part.expected_bytes)
-            return replace(_explain_figure(budget, seen, estimate, figure), parts=parts)
+            return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
     if parts and parts[0].name == "allocated":
         words = differing["cached"].sentence if "cached" in differing else "each part is as predicted"
         return Divergence(sentence=f"tensors take what was predicted: {words}", parts=parts, explanations=())
-    figure = _Figure("device", seen.device_bytes, budget.steady_device_bytes)
-    return replace(_explain_figure(budget, seen, estimate, figure), parts=parts)
+    figure = _Figure("device", observation.device_bytes, budget.steady_device_bytes)
+    return replace(_explain_figure(budget, observation, estimate, figure), parts=parts)
 
 
 _MEASURE_LABELS: dict[Measure, str] = {
@@ -136,7 +145,7 @@ class _Figure:
     expected: int | None
 
 
-def _explain_figure(budget: Budget, seen: Observation, estimate: Estimate, figure: _Figure) -> Divergence:
+def _explain_figure(budget: Budget, observation: Observation, estimate: Estimate, figure: _Figure) -> Divergence:
     """Search for the causes of one figure's difference."""
     measure, observed, expected = figure.measure, figure.observed, figure.expected
     if observed is None or expected is None:
@@ -147,13 +156,13 @@ def _explain_figure(budget: Budget, seen: Observation, estimate: Estimate, figur
         observed,
         estimate,
         measure=measure,
-        loaded_bytes=seen.loaded_bytes,
-        assumed=seen.assumed,
-        whole_gpu=seen.whole_gpu,
-        other_processes_bytes=seen.other_processes_bytes,
-        at_least=seen.at_least,
+        loaded_bytes=observation.loaded_bytes,
+        assumed=observation.assumed,
+        whole_gpu=observation.whole_gpu,
+        other_processes_bytes=observation.other_processes_bytes,
+        at_least=observation.at_least,
     )
-    label = "ran out of memory with" if seen.at_least else _MEASURE_LABELS[measure]
+    label = "ran out of memory with" if observation.at_least else _MEASURE_LABELS[measure]
     figures = f"{label} {format_gib(observed)} GiB, expected {format_gib(expected)}"
     peak = budget.peak
     inside = measure == "device" and peak.low_bytes <= observed <= peak.high_bytes
@@ -180,8 +189,8 @@ def _predictions(found: Collection[Explanation]) -> Iterator[str]:
         yield f"{format_gib(group[0].predicted_bytes)} GiB if {words}{same}{''.join(f'; {fix}' for fix in fixes)}"
 
 
-def _parts(budget: Budget, seen: Observation) -> Iterator[Part]:
-    counters, peak = seen.counters, budget.peak
+def _parts(budget: Budget, observation: Observation) -> Iterator[Part]:
+    counters, peak = observation.counters, budget.peak
     if counters is None:
         return
     allocated = counters.allocated_peak_bytes
@@ -190,7 +199,7 @@ def _parts(budget: Budget, seen: Observation) -> Iterator[Part]:
         if counters.reserved_peak_bytes is not None:
             expected = peak.reserved_bytes - peak.allocated_bytes
             yield _cached(counters, counters.reserved_peak_bytes - allocated, expected, allocated)
-    now = seen.device_bytes if seen.now_bytes is None else seen.now_bytes
+    now = observation.device_bytes if observation.now_bytes is None else observation.now_bytes
     peak_phase = budget.phase(peak.phase)
     if now is None or counters.reserved_bytes is None or peak_phase is None or now < counters.reserved_bytes:
         return
@@ -211,7 +220,7 @@ def _allocated(budget: Budget, observed: int) -> Part:
     )
 
 
-def _cached(counters: Counters, observed: int, expected: int, allocated: int) -> Part:
+def _cached(counters: AllocatorCounters, observed: int, expected: int, allocated: int) -> Part:
     flushed = counters.retries or 0
     times = "once" if flushed == 1 else f"{flushed} times"
     differs = observed - expected > max(_MIN_CACHED_BYTES, _CACHED_SHARE * allocated)

@@ -34,7 +34,7 @@ class Explanation:
     name: str = ""
     """Label in tables."""
     fix: str = ""
-    """What to check or to do; empty if the description suffices."""
+    """Advice; empty if the description suffices."""
     group: int = 0
     """Explanations of one group predict the same bytes, so that memory cannot distinguish them."""
 
@@ -77,15 +77,21 @@ def explain(
     except VramtopError:
         return ()
     search = CauseSearch(
-        job=job, budget=budget, quick=quick, estimate=estimate, measure=measure, observed=observed_bytes
+        job=job,
+        budget=budget,
+        quick=quick,
+        estimate=estimate,
+        measure=measure,
+        observed=observed_bytes,
+        loaded=loaded_bytes,
+        at_least=at_least,
     )
-    search.loaded, search.at_least = loaded_bytes, at_least
     singles = [*setting_causes(job, assumed), *extra_memory_causes(job, quick, estimate)]
     if whole_gpu:
         singles += whole_gpu_causes(quick, other_processes_bytes)
     found = search.weigh([(cause,) for cause in singles])
-    found += search.shorter()
-    near = search.near(found, MAX_Z_SCORE) or search.near([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
+    found += search.shorter_sequences()
+    near = search.accepted(found, MAX_Z_SCORE) or search.accepted([*found, *search.pairs(found)], FALLBACK_MAX_Z_SCORE)
     return tuple(_explanations(near, measure))
 
 

@@ -95,7 +95,7 @@ def whole_gpu_causes(budget: Budget, other_processes_bytes: int | None) -> Itera
 def _bucket_views(training: TrainingBudget) -> Iterator[Cause]:
     nccl = training.step.outside_bytes - training.states.context
     bucket = training.states.communication - nccl
-    if training.job.parallel.strategy == "ddp" and bucket > 0:
+    if training.job.strategy.buckets and bucket > 0:
         yield Cause(
             name="bucket views",
             description="gradients are views of DDP's buckets (gradient_as_bucket_view)",

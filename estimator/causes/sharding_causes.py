@@ -38,7 +38,7 @@ _NOT_SHARDED = (
     CauseRule(
         name="no process group",
         description="each rank trains for itself: no process group, no buckets",
-        applies=lambda job: _could_shard(job) and job.parallel.strategy == "ddp",
+        applies=lambda job: _could_shard(job) and job.strategy.buckets,
         plausibility=RARE,
         changes={"parallel.strategy": "none", "parallel.data_replicate": 1},
         fix="start it through torchrun or accelerate launch",
@@ -75,14 +75,14 @@ _FSDP = (
     CauseRule(
         name="other FSDP",
         description="it is FSDP2, not FSDP1",
-        applies=lambda job: _shards(job) and job.parallel.strategy == "fsdp1",
+        applies=lambda job: _shards(job) and job.strategy.fsdp and not job.strategy.fsdp2,
         plausibility=RARE,
         changes={"parallel.strategy": "fsdp2"},
     ),
     CauseRule(
         name="other FSDP",
         description="it is FSDP1, not FSDP2",
-        applies=lambda job: _shards(job) and job.parallel.strategy == "fsdp2",
+        applies=lambda job: _shards(job) and job.strategy.fsdp2,
         plausibility=RARE,  # accelerate's default was FSDP1, and its files state the version
         changes={"parallel.strategy": "fsdp1"},
     ),

@@ -1,4 +1,4 @@
-"""Giving an estimate up from another thread: its worker is ended, and what waits for it raises ``CancelledError``."""
+"""Cancels an estimate from another thread: its worker process is killed, and its caller gets a ``CancelledError``."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,51 +11,51 @@ _CURRENT: ContextVar["CancelToken | None"] = ContextVar("cancel", default=None)
 
 
 class CancelToken:
-    """Gives up what runs in its scope.
+    """Cancels what runs in its scope.
 
-    >>> cancel = CancelToken()
-    >>> with cancel.scope():
-    ...     budget = estimate(job, method="traced")  # another thread may call cancel.cancel()
+    >>> token = CancelToken()
+    >>> with token.scope():
+    ...     budget = estimate(job, method="traced")  # another thread may call token.cancel()
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._enders: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._cancelled = False
 
     @property
     def cancelled(self) -> bool:
-        """It was given up."""
+        """True once ``cancel`` was called."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """End what runs in the scope now, and what begins there later; may be called from any thread, and twice."""
+        """Cancel what runs in the scope, now and later; any thread may call it, also more than once."""
         with self._lock:
             self._cancelled = True
-            enders, self._enders = self._enders, []
-        for end in enders:
-            end()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What this thread does in here can be given up."""
-        token = _CURRENT.set(self)
+        """Make this the token of what the thread runs in the block."""
+        previous = _CURRENT.set(self)
         try:
             yield
         finally:
-            _CURRENT.reset(token)
+            _CURRENT.reset(previous)
 
     @contextmanager
-    def on_cancel(self, end: Callable[[], None]) -> Iterator[None]:
-        """``end`` is called when it is given up while this thread is in here.
+    def on_cancel(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback`` if the token is cancelled while this thread runs the block.
 
         Raises:
-            CancelledError: it was given up before, or what ran in here failed because it was.
+            CancelledError: it was cancelled before, or the block failed because it was.
         """
         with self._lock:
             if self._cancelled:
                 raise CancelledError("given up before it began")
-            self._enders.append(end)
+            self._callbacks.append(callback)
         try:
             yield
         except VramtopError:
@@ -64,10 +64,10 @@ class CancelToken:
             raise
         finally:
             with self._lock:
-                if end in self._enders:
-                    self._enders.remove(end)
+                if callback in self._callbacks:
+                    self._callbacks.remove(callback)
 
 
 def current_token() -> CancelToken:
-    """That of the scope in which this runs; outside of any, one that nobody cancels."""
+    """Return the token of the scope that this runs in; outside of any scope, one that is never cancelled."""
     return _CURRENT.get() or CancelToken()

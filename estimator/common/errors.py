@@ -1,13 +1,13 @@
-"""The exceptions that vramtop shows to its users as one clear sentence.
+"""The exceptions that vramtop shows to its users, each as one clear sentence.
 
 - ``VramtopError``: what went wrong, where, and what to do; never a traceback
     - ``InputError``, exit code 2: a file, flag or value is wrong
-    - ``CannotTellError``, exit code 3: the input is fine, but the answer cannot be known here
-    - ``CancelledError``, exit code 3: somebody gave the question up before it was answered
+    - ``CannotTellError``, exit code 3: the input is fine, but the answer is unavailable here
+    - ``CancelledError``, exit code 3: the request was cancelled before it was answered
 """
 
-_LONGEST = 1500
-"""Characters: the longest sentences name every known key."""
+_MAX_CHARACTERS = 1500
+"""The longest sentences name every known key."""
 
 
 class VramtopError(Exception):
@@ -22,9 +22,10 @@ class VramtopError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence for the user, without the middle where it quotes what is endless."""
+        """The sentence for the user; a very long one, which quotes some input, without its middle."""
         text = str(self.args[0]) if self.args else self.title
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        half = _MAX_CHARACTERS // 2
+        return text if len(text) <= _MAX_CHARACTERS else f"{text[:half]} ... {text[-half:]}"
 
 
 class InputError(VramtopError):
@@ -35,14 +36,14 @@ class InputError(VramtopError):
 
 
 class CannotTellError(VramtopError):
-    """The question is a good one, but what is needed to answer it is not here."""
+    """The request is valid, but what is needed to answer it is not available."""
 
     exit_code = 3
     title = "Cannot tell"
 
 
 class CancelledError(VramtopError):
-    """The question was given up; nobody waits for the answer."""
+    """The request was cancelled; nothing waits for the answer."""
 
     exit_code = 3
     title = "Cancelled"

@@ -1,4 +1,4 @@
-"""Sizes of memory: what people write (``80GiB``, ``80GB``, ``81559MiB``) to bytes, and back to GiB."""
+"""Memory sizes: text (``80GiB``, ``80GB``, ``81559MiB``) to bytes, and bytes to GiB."""
 
 import re
 
@@ -28,9 +28,9 @@ _SIZE = re.compile(r"\s*(\d+(?:[._]?\d+)*)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size as people write it.
+    """Return the bytes of a size as people write it.
 
-    ``GiB``, ``MiB`` and a bare ``G``, ``M`` are powers of 1024; ``GB`` and ``MB`` are powers of 1000, as SI has it.
+    ``GiB``, ``MiB`` and a bare ``G``, ``M`` are powers of 1024; ``GB`` and ``MB`` are powers of 1000, as in SI.
 
     Raises:
         InputError: the text is not a positive size.
@@ -46,7 +46,7 @@ def parse_size(text: str) -> int:
 
 
 def format_gib(size_bytes: int | None, *, digits: int = 1, signed: bool = False) -> str:
-    """A size for people, in GiB without the unit; ``n/a`` for what is not known."""
+    """Return a size in GiB without the unit, for people; ``n/a`` if it is unknown."""
     if size_bytes is None:
         return "n/a"
     text = f"{size_bytes / GIB:{'+' if signed else ''}.{digits}f}"

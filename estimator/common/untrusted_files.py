@@ -1,7 +1,7 @@
-"""Files that others wrote: only files are opened, up to a size, and what is in them is neither deep nor endless.
+"""Reads files that others wrote: regular files only, up to a maximum size, nesting and number of values.
 
-Pipes and devices may never end, block for ever, or do something when they are opened; what a path leads to is decided
-by whoever wrote it. Every reader of settings, configs, scripts and logs comes by here.
+Reading a pipe or a device may block or never end, and opening one may have effects; the author of a path decides what
+it points to. Every reader of settings, configs, scripts and logs uses this module.
 """
 
 import errno
@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_SETTINGS_BYTES = 2**19
-"""Of a file that people write by hand: more is read for seconds, and is none."""
+"""Maximum of a file that people write by hand: a larger one takes seconds to read, and is no such file."""
 MAX_CONFIG_BYTES = 4 * 2**20
-"""Of a config.json, or an index of shards: one with two tables of 22,000 labels has 1.6 MB."""
+"""Maximum of a config.json, or an index of shards: one with two tables of 22,000 labels has 1.6 MB."""
 _MAX_DEPTH = 64
 _MAX_VALUES = 100_000
-"""Written out, or with aliases followed: beyond it a few lines of YAML would keep us busy for minutes."""
+"""Counted with aliases followed: a few lines of YAML can otherwise expand for minutes."""
 _MAX_DOTS_PER_LINE = 160
-"""In one line: ``a.a.a...`` takes time and memory that grow with its square. Long lists of factors have 128."""
+"""``a.a.a...`` takes time and memory quadratic in its length. Long lists of numbers have 128 dots."""
 
 
 class TooLargeError(OSError):
-    """The file is larger than any of its kind."""
+    """The file exceeds the maximum size of its kind."""
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A file, open for reading; never a pipe, a device or a folder.
+    """Open a regular file for reading; never a pipe, a device or a folder.
 
     Raises:
-        OSError: it is something else, or cannot be opened.
+        OSError: it is no regular file, or cannot be opened.
     """
     _require_regular_file(os.stat(path).st_mode, path)  # noqa: PTH116 - opening a device may already do something
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -42,11 +42,11 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> bytes:
-    """A file's bytes; files of the kernel, which have no size, are empty.
+    """Return a file's bytes; files of the kernel, which have no size, count as empty.
 
     Raises:
         TooLargeError: it has more than ``max_bytes``.
-        OSError: it cannot be read, or is no file.
+        OSError: it cannot be read, or is no regular file.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -59,29 +59,29 @@ def read_file(path: Path, max_bytes: int = MAX_SETTINGS_BYTES) -> bytes:
 
 
 def read_start(path: Path, max_bytes: int) -> bytes:
-    """The first bytes of a file that may be longer.
+    """Return the first bytes of a file that may be longer.
 
     Raises:
-        OSError: it cannot be read, or is no file.
+        OSError: it cannot be read, or is no regular file.
     """
     with open_file(path) as file:
         return file.read(max_bytes) if os.fstat(file.fileno()).st_size else b""
 
 
 def check_nesting(data: Any) -> None:
-    """See that data of lists and tables is not nested too deeply, nor too much of it, nor inside itself.
+    """Check lists and tables for nesting depth, number of values, and cycles.
 
     Raises:
-        ValueError: it is; what, in a few words.
+        ValueError: a limit is exceeded; the message names it.
     """
     _count_values(data, {}, 0)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text.
+    """Return the tables of a TOML text.
 
     Raises:
-        ValueError: it is no TOML, or more than settings are.
+        ValueError: it is not TOML, or exceeds a limit.
     """
     import msgspec  # here: its TOML reader imports tomllib
 
@@ -101,7 +101,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _count_values(data: Any, known: dict[int, int], depth: int) -> int:
-    """How many values there are with aliases followed, counted once for each object."""
+    """Return the number of values with aliases followed; each object is counted once."""
     inner = data.values() if isinstance(data, dict) else data if isinstance(data, list | tuple | set) else ()
     if not inner:
         return 1
@@ -111,7 +111,7 @@ def _count_values(data: Any, known: dict[int, int], depth: int) -> int:
         return known[id(data)]
     if depth >= _MAX_DEPTH:
         raise ValueError(f"nested more than {_MAX_DEPTH} deep")
-    known[id(data)] = 0  # under way
+    known[id(data)] = 0  # being counted
     count = 1
     for value in inner:
         count += _count_values(value, known, depth + 1) if isinstance(value, dict | list | tuple | set) else 1

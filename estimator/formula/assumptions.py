@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 
 from ..job.gpu_catalogue import Gpu
-from ..job.job import Job
-from ..job.resolved_job import ResolvedJob, resolve_job
-from ..job.version_rules import version_assumptions
+from ..job.resolved_job import ResolvedJob
 from ..model.architecture import Architecture
 from ..model.count_parameters import UNKNOWN_FAMILY_ERROR
 from ..model.families.registry import FAMILIES
@@ -17,33 +15,33 @@ _LONG_SEQUENCE = 4096
 """Eager attention deserves a warning from that length on."""
 
 
-def assumptions(job: Job, arch: Architecture | None, gpu: Gpu | None) -> tuple[str, ...]:
+def assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> tuple[str, ...]:
     """Return the assumptions of an estimate, one sentence each.
 
     Args:
         job: the job.
-        arch: the model's shape; None: its config does not tell, and only what holds for all models is stated.
+        arch: the model's shape; None: unknown, so that only what holds for all models is stated.
         gpu: the GPU; None: a Hopper GPU.
     """
-    return tuple(_assumptions(resolve_job(job), arch, gpu))
+    return tuple(_assumptions(job, arch, gpu))
 
 
-def warnings(job: Job, arch: Architecture | None, inventory: Inventory | None) -> tuple[str, ...]:
+def warnings(job: ResolvedJob, arch: Architecture | None, inventory: Inventory | None) -> tuple[str, ...]:
     """Return what may make the figure wrong, or the run fail for another reason, one sentence each.
 
     Args:
         job: the job.
-        arch: the model's shape; None: its config does not tell.
+        arch: the model's shape; None: unknown.
         inventory: the parameters that the figure rests on; None: the step itself was run.
     """
-    return tuple(_warnings(resolve_job(job), arch, inventory))
+    return tuple(_warnings(job, arch, inventory))
 
 
 def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -> Iterator[str]:
     name = gpu.label if gpu else "a GPU of the Hopper generation"
     lazy = "" if job.versions.loads_kernels_eagerly else ", with lazily loaded kernels (torch 1.13 or newer)"
     yield f"CUDA context and cuBLAS workspaces as on {name}{lazy}."
-    yield from version_assumptions(job.job)
+    yield from _version_assumptions(job)
     if job.trains:
         yield "Every sequence has the full length, and no padding mask is passed to attention."
         freed = "zeroed" if job.versions.zeroes_gradients else "set to None"
@@ -60,6 +58,29 @@ def _assumptions(job: ResolvedJob, arch: Architecture | None, gpu: Gpu | None) -
     yield from _framework_assumptions(job)
     if arch and arch.moe_layers:
         yield "Tokens are distributed evenly over the experts."
+
+
+def _version_assumptions(job: ResolvedJob) -> Iterator[str]:
+    """Yield what the stated versions change, one sentence each."""
+    software, rules, libraries = job.software, job.versions, job.framework.libraries
+    if rules.keeps_quantized_inputs:
+        yield f"bitsandbytes {software.bitsandbytes}: every 4-bit linear layer keeps its input for the backward pass."
+    if rules.zeroes_gradients and job.trains:
+        yield f"torch {software.torch}: gradients are zeroed between steps, not freed."
+    if rules.saves_softmax_inputs and job.trains:
+        yield f"torch {software.torch}: softmax saves its input too."
+    if rules.loads_kernels_eagerly:
+        yield "All kernels are loaded into the CUDA context at once (CUDA_MODULE_LOADING, or torch before 1.13)."
+    if software.cublas_workspace:
+        yield f"cuBLAS workspaces have the sizes of CUBLAS_WORKSPACE_CONFIG={software.cublas_workspace}."
+    if rules.copies_shifted_logits and "transformers" in libraries and job.training.loss == "full":
+        yield f"transformers {software.transformers}: the causal loss copies the shifted fp32 logits."
+    if rules.runs_longest_first and "litgpt" in libraries:
+        yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
+    if rules.leaves_loss_to_eager and "torchtitan" in libraries and job.training.compile:
+        yield f"torchtitan {software.torchtitan}: the loss is not compiled."
+    if rules.gathers_with_root and "torchtitan" in libraries and job.strategy.fsdp2:
+        yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
 
 
 def _optimizer_assumptions(job: ResolvedJob) -> Iterator[str]:
@@ -123,7 +144,7 @@ def _shape_warnings(job: ResolvedJob, arch: Architecture, inventory: Inventory |
         yield "Eager attention keeps every attention probability: memory grows with the square of the sequence length."
     if job.quantization and arch.moe_layers:
         yield "Experts fused into one tensor are not quantized by bitsandbytes; they are counted unquantized."
-    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job.job)):
+    if inventory and arch.moe_layers and any(g.role == "expert" for g in adapter_groups(inventory, job)):
         yield (
             "peft adds adapters of fused experts to whole weights, which each forward pass creates again; the formula "
             "does not count those."

@@ -60,8 +60,8 @@ def closed_form(
         phases=phases[highest],
         peak=peak,
         steady_device_bytes=peak.device_bytes,
-        assumptions=assumptions(job, arch, gpu) if words else (),
-        warnings=warnings(job, arch, inventory) if words else (),
+        assumptions=assumptions(plan.job, arch, gpu) if words else (),
+        warnings=warnings(plan.job, arch, inventory) if words else (),
         stages=tuple(_rank_peak(each) for each in peaks) if len(peaks) > 1 else (),
         host=host_need_of_plan(plan),
         matrix_parameters=_matrix_parameters(plan),
@@ -75,7 +75,7 @@ def _rank_peak(peak: Peak) -> RankPeak:
 def _trainable_parameters(plan: Plan) -> int:
     if not plan.job.trains:
         return 0
-    return adapter_elements(plan.inventory, plan.job.job) if plan.job.lora else plan.inventory.parameters
+    return adapter_elements(plan.inventory, plan.job) if plan.job.lora else plan.inventory.parameters
 
 
 def _matrix_parameters(plan: Plan) -> int | None:
@@ -83,5 +83,5 @@ def _matrix_parameters(plan: Plan) -> int | None:
     job, inventory = plan.job, plan.inventory
     if not job.trains or job.optimizer.states_off_matrices is None:
         return None
-    groups = adapter_groups(inventory, job.job) if job.lora else inventory.groups
+    groups = adapter_groups(inventory, job) if job.lora else inventory.groups
     return sum(group.elements for group in groups if group.is_block_matrix)

@@ -21,7 +21,7 @@ class ModelStates:
 
     weights: int
     gradients: int
-    """Of all trainable parameters, at the end of the backward pass."""
+    """Gradients of all trainable parameters at the end of the backward pass."""
     unsharded_gradients: int
     """Gradients before they are reduced, which accumulation without reduction keeps."""
     optimizer: int

@@ -18,11 +18,11 @@ class Plan:
     arch: Architecture
     inventory: Inventory
     stages: tuple[Stage, ...]
-    """What a rank of each pipeline stage holds."""
+    """Parameters of a rank of each pipeline stage."""
     gpu: Gpu | None
     """None: not known, so a Hopper GPU."""
     generation: Generation
-    """Of the GPU."""
+    """CUDA's own memory on the GPU."""
 
 
 def make_plan(job: Job, arch: Architecture, inventory: Inventory, *, gpu: Gpu | None = None) -> Plan:
@@ -31,11 +31,12 @@ def make_plan(job: Job, arch: Architecture, inventory: Inventory, *, gpu: Gpu | 
     Raises:
         InputError: the job is spread over more than the model has, or its LoRA targets match nothing.
     """
+    resolved = resolve_job(job)
     return Plan(
-        job=resolve_job(job),
+        job=resolved,
         arch=arch,
         inventory=inventory,
-        stages=stages(job, inventory),
+        stages=stages(resolved, inventory),
         gpu=gpu,
         generation=generation_of(gpu),
     )

@@ -30,7 +30,7 @@ _LARGE_GPU_BYTES = 70 * GIB
 def serving_budget(plan: Plan, *, method: Method) -> Budget:
     """Return the least memory with which vLLM starts, with the cache of one sequence of full length.
 
-    Its ``serving`` tells how vLLM uses a larger GPU.
+    Its ``serving`` holds the figures for larger GPUs.
     """
     needs = [_need(plan, stage) for stage in plan.stages]
     need = max(needs, key=lambda each: each.least_bytes)

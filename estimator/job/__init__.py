@@ -1,5 +1,5 @@
-"""The training job: its fields, job file, dtypes, target GPU, and rules that depend on library versions.
+"""The training job: its fields, its job file, the tables of rules it selects, and the job resolved with them.
 
-Lives here: ``Job`` and what can be told from a job alone, without the model's shape.
+Lives here: ``Job``, ``ResolvedJob``, and the tables of frameworks, optimizers, strategies, precisions and GPUs.
 Callers: anyone. Imports only ``common``.
 """

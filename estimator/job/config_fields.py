@@ -1,4 +1,4 @@
-"""Reading single fields of a model's config, with errors that name the field, its value and where it stands."""
+"""Reads single fields of a model's config; errors name the field, its value and the config."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,23 +7,23 @@ from ..common.errors import InputError
 
 _MAX_SIZE = 2**31 - 1
 _MAX_LAYERS = 10_000
-"""They are gone through one by one; Transformers were trained with 1,000 (arXiv 2203.00555)."""
+"""Layers are processed one by one; Transformers were trained with 1,000 (arXiv 2203.00555)."""
 _MAX_SHOWN_CHARACTERS = 80
 
 
 class MissingFieldError(InputError):
-    """A field that a rule needs is not there: the config may be of another kind of model."""
+    """A field that a rule needs is missing: the config may be of another kind of model."""
 
 
 class ConfigFields:
-    """A model's config, field by field.
+    """Typed access to the fields of a model's config.
 
-    Every getter takes the names under which families write one and the same thing, and uses the first one present.
+    Every getter takes the names that model families give to one quantity, and uses the first one present.
 
     Args:
         config: the fields of a Hugging Face config.json.
-        where: what to call the config in an error.
-        absent: what fields mean that the config does not mention.
+        where: name of the config in an error.
+        absent: values of fields that the config leaves out.
     """
 
     def __init__(self, config: Mapping[str, Any], where: str, absent: Mapping[str, int] | None = None) -> None:
@@ -32,11 +32,11 @@ class ConfigFields:
         self.absent = absent or {}
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """A whole number of at least 1.
+        """Return a whole number of at least 1.
 
         Raises:
             MissingFieldError: it is missing and has no default.
-            InputError: it is something else.
+            InputError: it is anything else.
         """
         value = self.optional_size(*names)
         if value is None:
@@ -47,7 +47,7 @@ class ConfigFields:
         return value
 
     def optional_size(self, *names: str, minimum: int = 1) -> int | None:
-        """A whole number of at least ``minimum``; None where the config says null, or says nothing that means one."""
+        """Return a whole number of at least ``minimum``; None if it is null, or missing without a default meaning."""
         name = self._present(*names)
         if name is None:
             return self._absent(*names)
@@ -63,14 +63,14 @@ class ConfigFields:
         return value
 
     def layers(self, *names: str, default: int | None = None) -> int:
-        """How many blocks; as ``size`` otherwise."""
+        """Return a number of blocks, with the arguments and errors of ``size``."""
         count = self.size(*names, default=default)
         if count > _MAX_LAYERS:
             raise InputError(f"{self.where}: {self._present(*names)} = {count:,} layers are more than any model has")
         return count
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false; null counts as missing."""
+        """Return true or false; null counts as missing."""
         value = self.config.get(name)
         if value is None:
             return default
@@ -79,7 +79,7 @@ class ConfigFields:
         return value
 
     def number(self, *names: str, default: float | None = None) -> float | None:
-        """A number; null counts as missing."""
+        """Return a number; null counts as missing."""
         name = self._present(*names)
         value = None if name is None else self.config[name]
         if value is None:
@@ -89,7 +89,7 @@ class ConfigFields:
         return float(value)
 
     def text(self, *names: str, default: str | None = None) -> str | None:
-        """A word; null counts as missing."""
+        """Return a string; null counts as missing."""
         name = self._present(*names)
         value = None if name is None else self.config[name]
         if value is None:
@@ -99,7 +99,7 @@ class ConfigFields:
         return value
 
     def items(self, name: str) -> list[Any] | None:
-        """A list; null counts as missing."""
+        """Return a list; null counts as missing."""
         value = self.config.get(name)
         if value is not None and not isinstance(value, list | tuple):
             raise InputError(f"{self.where}: {name} = {format_value(value)} is not a list")
@@ -114,7 +114,7 @@ class ConfigFields:
 
 
 def format_value(value: Any) -> str:
-    """A value in an error: as much of it as fits into a line."""
+    """Return a value for an error message, cut to one line."""
     if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to write very long ones
         return f"a number of about {value.bit_length() * 3 // 10:,} digits"
     text = repr(value)

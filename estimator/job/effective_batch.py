@@ -1,4 +1,4 @@
-"""How many sequences and tokens one optimizer step sees, and what keeps that equal on another number of GPUs."""
+"""The effective batch: sequences and tokens per optimizer step, and settings that keep it on other numbers of GPUs."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from .job import Job
 class EffectiveBatch:
     """Micro-batch x accumulation x data-parallel ranks.
 
-    Tensor, pipeline, context and expert ranks work on the same sequences, so they do not multiply it.
+    Tensor-, pipeline-, context- and expert-parallel ranks work on the same sequences, so they do not multiply it.
     """
 
     micro_batch: int
@@ -20,31 +20,31 @@ class EffectiveBatch:
 
     @property
     def sequences(self) -> int:
-        """Per optimizer step, over all ranks."""
+        """Sequences per optimizer step, over all ranks."""
         return self.micro_batch * self.gradient_accumulation * self.data_ranks
 
     @property
     def tokens(self) -> int:
-        """Per optimizer step, over all ranks; padding counts."""
+        """Tokens per optimizer step, over all ranks; padding counts."""
         return self.sequences * self.sequence_length
 
     @property
     def on_one_gpu(self) -> int:
-        """Sequences per step of the same settings on one data-parallel rank."""
+        """Sequences per optimizer step of the same settings on one data-parallel rank."""
         return self.micro_batch * self.gradient_accumulation
 
     def accumulation_for(self, *, micro_batch: int, data_ranks: int) -> int | None:
-        """The accumulation that keeps ``sequences`` with another micro-batch or number of ranks; None: none does."""
+        """Return the accumulation that keeps ``sequences`` with another micro-batch or rank count; None: none does."""
         steps, rest = divmod(self.sequences, micro_batch * data_ranks)
         return steps if steps and not rest else None
 
     def describe(self) -> str:
-        """The product written out, for people."""
+        """Return the product written out, for people."""
         each = f"{self.micro_batch} × {self.gradient_accumulation} × {_count(self.data_ranks, 'data-parallel rank')}"
         return f"{each} = {_count(self.sequences, 'sequence')}, {self.tokens:,} tokens a step"
 
     def advice(self) -> str | None:
-        """What keeps one GPU's batch on all ranks, in words; None where there is one rank."""
+        """Return in words which settings keep one GPU's batch on all ranks; None if there is only one rank."""
         if self.data_ranks == 1:
             return None
         same = f"the same settings on one GPU: {_count(self.on_one_gpu, 'sequence')} a step"
@@ -61,12 +61,12 @@ class EffectiveBatch:
         return f"{same}; no whole accumulation keeps that on {self.data_ranks}"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, and the products."""
+        """Return the fields, and the products."""
         return {**asdict(self), "sequences": self.sequences, "tokens": self.tokens}
 
 
 def effective_batch(job: Job) -> EffectiveBatch | None:
-    """Of one optimizer step; None for inference, which has none."""
+    """Return the batch of one optimizer step; None for inference, which has none."""
     if job.training.mode == "inference":
         return None
     return EffectiveBatch(

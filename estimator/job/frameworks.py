@@ -28,8 +28,6 @@ class Framework(Struct, frozen=True, kw_only=True, eq=False):
     """It loads Hugging Face weights by itself, not only checkpoints of its own format."""
     checkpoint_file: str | None = None
     """File of its own checkpoint format that it loads in place of Hugging Face weights."""
-    traceable: bool = False
-    """The worker can run its training loop on fake tensors."""
 
     # --- precision
     low_precision_weights: bool = False
@@ -145,7 +143,6 @@ _ROWS = (
         libraries=("torch", "transformers"),
         training_libraries=("accelerate",),
         hub_weights=True,
-        traceable=True,
         fp32_adapters=True,
         autocasts_fused_experts=False,
         norm_backward_tensors=5,

@@ -1,4 +1,4 @@
-"""The GPU catalogue: memory of each GPU model as NVML reports it, and what CUDA takes on each generation."""
+"""The GPU catalogue: memory of each GPU model as NVML reports it, and CUDA's own memory by generation."""
 
 import difflib
 import functools
@@ -21,7 +21,7 @@ _DEFAULT_MAJOR = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What CUDA and its libraries take on GPUs of one major compute capability, in bytes."""
+    """Bytes that CUDA and its libraries take on GPUs of one major compute capability."""
 
     context_bytes: int
     """CUDA context before any kernel is loaded."""
@@ -88,7 +88,7 @@ def match_nvml_name(name: str, total_bytes: int | None = None) -> Gpu | None:
 
 
 def generation_of(gpu: Gpu | None) -> Generation:
-    """Return what CUDA takes on a GPU: on a Hopper GPU where it is None."""
+    """Return the generation of a GPU; None: Hopper."""
     major = gpu.compute_capability[0] if gpu else _DEFAULT_MAJOR
     known = _generations()
     return known.get(major) or known[max((each for each in known if each < major), default=min(known))]

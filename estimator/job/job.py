@@ -1,7 +1,7 @@
-"""A training job: the model, how it is trained, over what it is sharded, and the card it is meant for.
+"""A training job: the model, the training settings, parallelism, and the target GPU.
 
-``Job`` is the one input of every estimate. The fields are those of vramtop's job file (TOML); their meaning and
-their defaults are written beside them. Decoding and its errors are in ``jobfile``.
+``Job`` is the one input of every estimate. Its fields are those of vramtop's job file (TOML), documented with their
+defaults below. ``job_file`` decodes it; ``resolved_job`` looks up the rules that its values select.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -13,7 +13,7 @@ from .optimizers import OPTIMIZERS
 from .strategies import PRECISIONS, STRATEGIES
 
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-"""No count of sequences, tokens or ranks comes near its end, and sums of what is below stay numbers."""
+"""No count of sequences, tokens or ranks reaches the maximum, and sums below it stay exact."""
 Version = Annotated[str, Meta(pattern=r"^v?\d+(\.\d+)*", max_length=64)]
 EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
@@ -85,7 +85,7 @@ Task = Literal[
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which model: by name or folder (``id``), or its Hugging Face ``config`` written out."""
+    """The model: by name or folder (``id``), or by its Hugging Face ``config`` written out."""
 
     id: str | None = None
     """Built-in name, hub id (in the local cache), folder with a config.json, or ``module:callable``: the user's own."""
@@ -96,16 +96,16 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     config: dict[str, Any] | None = None
     """The fields of a Hugging Face config.json, in place of ``id``."""
     trust_remote_code: bool = False
-    """Code that lies in the model's folder may be run, in the worker process."""
+    """Code in the model's folder may be run, in the worker process."""
     code_folder: str | None = None
-    """Where ``module:callable`` is imported from: the job file's folder, else the current one, when left out."""
+    """Folder from which ``module:callable`` is imported; absent: the job file's folder, else the current one."""
 
 
 class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a step is taken."""
+    """Settings of a training step."""
 
     framework: FrameworkName = "transformers"
-    """Whose loss, casts and buffers apply."""
+    """The framework whose loss, casts and buffers apply."""
     micro_batch: Positive = 1
     """Sequences per rank and forward pass."""
     sequence_length: Positive = 2048
@@ -117,7 +117,7 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     optimizer: OptimizerName = "adamw"
     """The optimizer; decides the bytes of state per trainable parameter."""
     activation_checkpointing: Literal["none", "full", "selective"] = "none"
-    """Which activations are recomputed in the backward pass."""
+    """Activations that are recomputed in the backward pass."""
     activation_offload: bool = False
     """Saved activations go to host memory."""
     optimizer_in_backward: bool = False
@@ -125,7 +125,7 @@ class Training(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     compile: bool = False
     """torch.compile is used."""
     loss: Literal["full", "chunked", "fused-linear"] = "full"
-    """How logits become a loss."""
+    """Implementation of the loss on the logits."""
     mode: Literal["train", "inference"] = "train"
     """``inference``: no gradients, no optimizer."""
 
@@ -138,29 +138,29 @@ class Lora(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     targets: list[str] | Literal["all-linear"] = field(default_factory=lambda: ["q_proj", "v_proj"])
     """Names of the adapted linear layers, or ``all-linear``."""
     quantization: Literal["none", "nf4", "nf4-double", "int8"] = "none"
-    """How the frozen linear weights are stored."""
+    """Storage format of the frozen linear weights."""
 
 
 class Inference(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a model is served, where ``training.mode`` is ``inference``.
+    """Settings of a served model, for ``training.mode = "inference"``.
 
-    ``training.micro_batch`` are the sequences at once, ``training.sequence_length`` is the longest of them.
+    ``training.micro_batch`` is the number of concurrent sequences, ``training.sequence_length`` their maximum length.
     """
 
     engine: Literal["transformers", "vllm"] = "transformers"
-    """Whose cache and buffers apply."""
+    """The engine whose cache and buffers apply."""
     weights: Literal["auto", "fp8", "int8", "int4"] = "auto"
-    """How the linear layers' weights are stored (``int4``: AWQ or GPTQ); ``auto``: in the type of computation."""
+    """Storage format of the linear layers' weights (``int4``: AWQ or GPTQ); ``auto``: the compute dtype."""
     cache_dtype: Literal["auto", "fp8"] = "auto"
-    """Keys and values; ``auto``: in the type of computation."""
+    """dtype of keys and values; ``auto``: the compute dtype."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """vLLM: the share of the card's total that it takes; what weights and activations leave of it is cache."""
+    """vLLM: share of the GPU's total that it takes; the part that weights and activations leave is cache."""
     prefill_tokens: Positive | None = None
-    """vLLM: tokens of one step at most (``max_num_batched_tokens``); what the card's default is when left out."""
+    """vLLM: maximum tokens of one step (``max_num_batched_tokens``); absent: the default for the GPU."""
 
 
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Over what the job is spread."""
+    """Parallelism: the ranks over which the job is split, and the way it is split."""
 
     strategy: StrategyName = "none"
     """Data parallelism and its sharding."""
@@ -171,7 +171,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     tensor: Positive = 1
     """Tensor-parallel ranks."""
     sequence_parallel: bool = False
-    """Norms and residuals are split over the tensor-parallel ranks too."""
+    """Norms and the residual stream are split over the tensor-parallel ranks too."""
     tensor_plan: str | None = None
     """``module:attribute``: styles by module, or a function of the model that returns them; absent: the model's own."""
     pipeline: Positive = 1
@@ -179,13 +179,13 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     context: Positive = 1
     """Ranks over which each sequence is split."""
     expert: Positive = 1
-    """Ranks over which the experts are split; taken out of the data-parallel ranks."""
+    """Ranks over which the experts are split; they are data-parallel ranks too."""
     reshard_after_forward: bool = True
     """FSDP: parameters are freed after the forward pass and gathered again for the backward pass."""
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """The type in which gradients are reduced."""
+    """dtype in which gradients are reduced."""
     cpu_offload: Literal["none", "optimizer", "all"] = "none"
-    """What lives in host memory."""
+    """States that are kept in host memory."""
     sharding: Literal["full", "grad_op", "hybrid", "none", "optim", "optim_grads", "optim_grads_params"] = "full"
     """Megatron-FSDP: none, optim, optim_grads, optim_grads_params; FSDP1: full, grad_op, hybrid."""
     double_buffer: bool = False
@@ -195,35 +195,35 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def data_ranks(self) -> int:
-        """Ranks that see different data: data_shard x data_replicate."""
+        """Ranks with different data: data_shard x data_replicate."""
         return self.data_shard * self.data_replicate
 
     @property
     def world_size(self) -> int:
-        """GPUs that the job takes; expert parallelism reuses the data-parallel ones."""
+        """GPUs that the job needs; expert parallelism reuses the data-parallel ones."""
         return self.data_ranks * self.tensor * self.pipeline * self.context
 
 
 class Software(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Versions of libraries on which memory depends; one that is left out is today's. ``software`` has the rules."""
+    """Versions of libraries on which memory depends; absent: the latest. ``version_rules`` has the rules."""
 
     torch: Version | None = None
     cuda: Version | None = None
-    """Of the toolkit that torch was built with."""
+    """Version of the toolkit that torch was built with."""
     transformers: Version | None = None
     bitsandbytes: Version | None = None
     litgpt: Version | None = None
     torchtitan: Version | None = None
     module_loading: Literal["lazy", "eager"] | None = None
-    """``CUDA_MODULE_LOADING``; what the versions do by themselves when left out."""
+    """``CUDA_MODULE_LOADING``; absent: the default of the versions."""
     cublas_workspace: Annotated[str, Meta(pattern=r"^(:[0-9]{1,9}:[0-9]{1,9}){1,9}$")] | None = None
-    """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; the card's default when left out."""
+    """``CUBLAS_WORKSPACE_CONFIG``, such as ``:4096:8``; absent: the GPU's default."""
 
 
 class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a setting may change that is not understood, by the components of a budget.
+    """Direction of the error that settings without a rule may cause, by the components of a budget.
 
-    The range of an estimate allows for none of it (``less``), for twice as much (``more``), or for both.
+    An estimate's range allows for the component to be missing (``less``), to be twice as large (``more``), or both.
     """
 
     weights: UncertaintyDirection = "no"
@@ -234,36 +234,36 @@ class Uncertainties(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The card that the job is meant for."""
+    """The GPU that the job is planned for."""
 
     gpu: str | None = None
-    """A name of the GPU catalogue; absent: this machine's cards."""
+    """Name in the GPU catalogue; absent: this machine's GPUs."""
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a run touches beside the GPUs: no estimate depends on it, but whether the job can start does."""
+    """Requirements of a run beside the GPUs: no estimate depends on them; the preflight checks do."""
 
     output_dir: str | None = None
-    """Where checkpoints go; relative to the folder in which the job is started."""
+    """Folder for checkpoints; relative to the folder in which the job is started."""
     save_total_limit: Positive | None = None
-    """How many checkpoints are kept; absent: all of them."""
+    """Maximum number of checkpoints that are kept; absent: all."""
     logging_dir: str | None = None
-    """Where logs go, if not into ``output_dir``."""
+    """Folder for logs; absent: ``output_dir``."""
     report_to: list[str] = field(default_factory=list)
-    """Where metrics go, by transformers' names: wandb, tensorboard, mlflow, ..."""
+    """Targets for metrics, by transformers' names: wandb, tensorboard, mlflow, ..."""
     inference_endpoint: str | None = None
-    """URL of a service that the run asks for answers, to judge or to generate text."""
+    """URL of an inference service that the run calls, to judge or to generate text."""
     inference_key: EnvironmentName = "NSS_INFERENCE_KEY"
     """The environment variable with the key to that service."""
     required_environment: list[EnvironmentName] = field(default_factory=list)
-    """Other environment variables without which the run cannot do."""
+    """Other environment variables that the run needs."""
 
 
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A training job, complete enough to estimate what it takes."""
+    """A training job, complete enough to estimate its memory."""
 
     name: str | None = None
-    """What people call it."""
+    """Name for people."""
     model: ModelSpec = field(default_factory=ModelSpec)
     training: Training = field(default_factory=Training)
     lora: Lora | None = None
@@ -283,7 +283,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
     @property
     def served_by_vllm(self) -> bool:
-        """VLLM runs the model, with a cache as large as it can have."""
+        """True if vLLM runs the model, with as much cache as the GPU has room for."""
         return self.training.mode == "inference" and self.inference is not None and self.inference.engine == "vllm"
 
     @property

@@ -1,4 +1,4 @@
-"""Job files: TOML to ``Job``, with errors that name the file, the key, the value and the nearest known key."""
+"""Reads job files: TOML to ``Job``, with errors that name the file, the key, the value and the nearest known key."""
 
 import difflib
 import os
@@ -22,7 +22,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
 
 
 def load_job(path: Path) -> Job:
-    """The job in a TOML file. A model id that is a folder beside the file becomes that folder's full path.
+    """Return the job in a TOML file; a model id that is a folder beside the file becomes that folder's full path.
 
     Raises:
         InputError: the file cannot be read, is not TOML, or is not a job.
@@ -41,7 +41,7 @@ def load_job(path: Path) -> Job:
 
 
 def written_keys(path: Path) -> tuple[str, ...]:
-    """The dotted keys that a job file sets itself.
+    """Return the dotted keys that a job file sets.
 
     Raises:
         InputError: it cannot be read, or is not TOML.
@@ -55,21 +55,21 @@ def written_keys(path: Path) -> tuple[str, ...]:
 
 
 def uses_user_code(job: Job) -> bool:
-    """The user names code of his own, a model or a tensor-parallel plan, that a worker is to import."""
+    """Return True if the job names user code that a worker has to import: a model or a tensor-parallel plan."""
     return job.parallel.tensor_plan is not None or names_user_code(job.model.id)
 
 
 def names_user_code(name: str | None) -> bool:
-    """It is written ``module:attribute``, and no file is called so."""
+    """Return True if a name is written ``module:attribute`` and is not that of a file."""
     return bool(name) and _CALLABLE.fullmatch(name or "") is not None and not os.access(name or "", os.F_OK)
 
 
 def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
-    """A job from nested tables as a job file has them.
+    """Return the job of nested tables as a job file has them.
 
     Args:
         data: the tables.
-        where: what to call their source in an error.
+        where: name of their source in an error.
 
     Raises:
         InputError: an unknown key (the nearest known one is named) or a wrong value.
@@ -83,31 +83,31 @@ def job_from_mapping(data: Mapping[str, Any], *, where: str) -> Job:
 
 
 def job_to_mapping(job: Job) -> dict[str, Any]:
-    """The job as nested tables with every field written out, as a job file would have them."""
+    """Return the job as nested tables with every field written out, as a job file would have them."""
     tables: dict[str, Any] = {} if job.name is None else {"name": job.name}
     for table in ("model", "training", "lora", "inference", "parallel", "target", "software", "run", "unsure"):
         value = getattr(job, table)
-        if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely said
+        if value is not None and value not in (Software(), Run(), Uncertainties()):  # rarely set
             fields = msgspec.structs.asdict(value)
             tables[table] = {key: field for key, field in fields.items() if field is not None}
     return tables
 
 
 def job_keys() -> tuple[str, ...]:
-    """Every settable key, dotted: ``training.micro_batch``."""
+    """Return every key that a job file may set, dotted: ``training.micro_batch``."""
     tables = [table.encode_name for table in msgspec.structs.fields(Job)]
     return tuple(f"{table}.{key}".rstrip(".") for table in tables for key in _table_keys(table) or ("",))
 
 
 def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes") -> Job:
-    """The job with dotted keys set, such as ``{"training.micro_batch": 4}``. A table set to None is removed.
+    """Return the job with dotted keys set, such as ``{"training.micro_batch": 4}``; a table set to None is removed.
 
     Raises:
         InputError: an unknown key or a wrong value.
     """
     try:
         return _with_tables(job, changes)
-    except (msgspec.ValidationError, KeyError, UnicodeEncodeError):  # said below by what is wrong, where
+    except (msgspec.ValidationError, KeyError, UnicodeEncodeError):  # explained below, with the key
         tables = job_to_mapping(job)
     for dotted, value in changes.items():
         table, _, key = dotted.partition(".")
@@ -122,7 +122,7 @@ def with_changes(job: Job, changes: Mapping[str, Any], *, where: str = "changes"
 
 
 def job_differences(before: Job, after: Job) -> dict[str, Any]:
-    """What to set in one job to get the other, by dotted keys, as ``with_changes`` takes it.
+    """Return the changes that turn one job into the other, by dotted keys, as ``with_changes`` takes them.
 
     A table that only ``before`` has is None.
     """
@@ -141,7 +141,7 @@ def job_differences(before: Job, after: Job) -> dict[str, Any]:
 
 @lru_cache
 def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
-    """The job's tables by name, each with the types of its keys."""
+    """Return the job's tables by name, each with the types of its keys."""
     kinds = {f.encode_name: _struct_of(f.encode_name) for f in msgspec.structs.fields(Job)}
     return {
         name: (kind, {f.encode_name: f.type for f in msgspec.structs.fields(kind)})
@@ -151,11 +151,11 @@ def _settable() -> dict[str, tuple[type[msgspec.Struct], dict[str, Any]]]:
 
 
 def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
-    """The job with the keys that change made anew, and nothing else: searches ask for thousands of these.
+    """Return the job with keys set by converting only those, since searches make thousands of changed jobs.
 
     Raises:
         msgspec.ValidationError: a wrong value.
-        KeyError: an unknown key, or a table that is to be taken out.
+        KeyError: an unknown key, or a table that is removed.
     """
     settable = _settable()
     tables: dict[str, dict[str, Any]] = {}
@@ -169,7 +169,7 @@ def _with_tables(job: Job, changes: Mapping[str, Any]) -> Job:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string.
+    """Return ``KEY=VALUE`` as a dotted job key and a TOML value; a bare word is a string.
 
     Raises:
         InputError: there is no ``=``.

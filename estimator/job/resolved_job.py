@@ -15,7 +15,7 @@ from .version_rules import VersionRules, version_rules
 
 
 class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
-    """What an estimate needs to know of a job, without the model's shape."""
+    """All of a job that an estimate depends on, except the model's shape."""
 
     job: Job
     model: ModelSpec
@@ -31,15 +31,15 @@ class ResolvedJob(Struct, frozen=True, kw_only=True, eq=False):
     versions: VersionRules
     widths: Widths
     zero_stage: ZeroStage
-    """What is sharded."""
+    """States that are sharded."""
     shards: Shards
-    """Over how many ranks it is sharded."""
+    """Ranks over which they are sharded."""
 
     trains: bool
     """It trains; otherwise it runs inference."""
     served_by_vllm: bool
     quantization: str | None
-    """How frozen linear weights are stored; None: not quantized."""
+    """Storage format of frozen linear weights; None: not quantized."""
     deepspeed: bool
     """DeepSpeed's engine runs the job."""
     megatron_precision: bool

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 ZeroStage = Literal[0, 1, 2, 3]
-"""What is sharded (arXiv:1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too."""
+"""Sharded states (arXiv:1910.02054): 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too."""
 
 
 class Shards(Struct, frozen=True, kw_only=True):
@@ -59,8 +59,6 @@ class Strategy(Struct, frozen=True, kw_only=True, eq=False):
     """Values of ``parallel.cpu_offload`` that it offers."""
     quantized_weights: bool = False
     """It works with 4-bit frozen weights."""
-    traceable: bool = False
-    """The worker can run a step of it on fake tensors."""
 
     @property
     def fsdp2(self) -> bool:
@@ -73,10 +71,10 @@ class Strategy(Struct, frozen=True, kw_only=True, eq=False):
 
 
 _STRATEGIES = (
-    Strategy(name="none", zero_stage=0, replicates=False, quantized_weights=True, traceable=True),
-    Strategy(name="ddp", zero_stage=0, buckets=True, quantized_weights=True, traceable=True),
+    Strategy(name="none", zero_stage=0, replicates=False, quantized_weights=True),
+    Strategy(name="ddp", zero_stage=0, buckets=True, quantized_weights=True),
     Strategy(name="fsdp1", zero_stage=3, fsdp=True, flat_parameters=True, slack=0.12, cpu_offload=("all",)),
-    Strategy(name="fsdp2", zero_stage=3, fsdp=True, cpu_offload=("all",), quantized_weights=True, traceable=True),
+    Strategy(name="fsdp2", zero_stage=3, fsdp=True, cpu_offload=("all",), quantized_weights=True),
     Strategy(name="zero1", zero_stage=1, libraries=("deepspeed",), deepspeed=True, cpu_offload=("optimizer",)),
     Strategy(name="zero2", zero_stage=2, libraries=("deepspeed",), deepspeed=True, cpu_offload=("optimizer",)),
     Strategy(

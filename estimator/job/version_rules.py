@@ -3,13 +3,11 @@
 A version that the job does not state counts as the latest. Each rule names its source.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .frameworks import FRAMEWORKS
 from .job import Job, Software
 
 
@@ -86,30 +84,6 @@ def _rules(software: Software, four_bit: bool) -> VersionRules:
         leaves_loss_to_eager=older(software.torchtitan, 0, 1),
         gathers_with_root=older(software.torchtitan, 0, 2),
     )
-
-
-def version_assumptions(job: Job) -> Iterator[str]:
-    """Yield what the stated versions change, one sentence each."""
-    software, training, rules = job.software, job.training, version_rules(job)
-    libraries, trains = FRAMEWORKS[training.framework].libraries, training.mode == "train"
-    if rules.keeps_quantized_inputs:
-        yield f"bitsandbytes {software.bitsandbytes}: every 4-bit linear layer keeps its input for the backward pass."
-    if rules.zeroes_gradients and trains:
-        yield f"torch {software.torch}: gradients are zeroed between steps, not freed."
-    if rules.saves_softmax_inputs and trains:
-        yield f"torch {software.torch}: softmax saves its input too."
-    if rules.loads_kernels_eagerly:
-        yield "All kernels are loaded into the CUDA context at once (CUDA_MODULE_LOADING, or torch before 1.13)."
-    if software.cublas_workspace:
-        yield f"cuBLAS workspaces have the sizes of CUBLAS_WORKSPACE_CONFIG={software.cublas_workspace}."
-    if rules.copies_shifted_logits and "transformers" in libraries and training.loss == "full":
-        yield f"transformers {software.transformers}: the causal loss copies the shifted fp32 logits."
-    if rules.runs_longest_first and "litgpt" in libraries:
-        yield f"LitGPT {software.litgpt}: the longest sample comes first, so that nothing is left of one before it."
-    if rules.leaves_loss_to_eager and "torchtitan" in libraries and training.compile:
-        yield f"torchtitan {software.torchtitan}: the loss is not compiled."
-    if rules.gathers_with_root and "torchtitan" in libraries and job.parallel.strategy == "fsdp2":
-        yield f"torchtitan {software.torchtitan}: embedding and head stay gathered, as parts of FSDP's root unit."
 
 
 def steps_take_same_memory(job: Job, *, torch: str, transformers: str) -> bool:

@@ -11,7 +11,7 @@ from ..job.job import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRules:
-    """How transformers' code of a family runs a block, as far as the saved memory depends on it."""
+    """Properties of a family's code in transformers on which the memory of a block depends."""
 
     supports_sdpa: bool = True
     """False if the family has no sdpa attention (sinks, capped scores) and runs eager attention instead."""

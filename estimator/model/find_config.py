@@ -20,6 +20,8 @@ from .read_architecture import usual_task
 
 _TUNING_SUFFIXES = re.compile(r"-(instruct|thinking|chat|it|pt|hf|unsloth|bnb|4bit|2507)(?=-|$)")
 """Parts of a name that state how or when a model was fine-tuned, not its architecture."""
+_BASE_SUFFIX_PREFIXES = ("qwen", "deepseek")
+"""Models whose pretrained variant has the suffix ``-base``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +236,7 @@ def _lookup_keys(name: str) -> tuple[str, ...]:
     """Return the keys of a name: its last part in lower case, and that without the words for fine-tuning."""
     last = name.rstrip("/").rpartition("/")[2].casefold().replace(" ", "-").removeprefix("meta-")
     bare = _TUNING_SUFFIXES.sub("", last)
-    return (last, bare.removesuffix("-base") if bare.startswith(("qwen", "deepseek")) else bare)
+    return (last, bare.removesuffix("-base") if bare.startswith(_BASE_SUFFIX_PREFIXES) else bare)
 
 
 def _example_names() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""LoRA's matrices beside adapted layers: those of the model that peft built, or predicted by peft's rules.
+"""LoRA's adapters: those of the model that peft built, or those predicted by peft's rules.
 
 Source: peft 0.21, ``tuners/lora`` and ``utils/transformers_weight_conversion.py``.
 """
@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Literal
 
 from ..common.errors import InputError
-from ..job.frameworks import FRAMEWORKS
-from ..job.job import Job, Lora
+from ..job.job import Lora
+from ..job.resolved_job import ResolvedJob
 from .families.registry import family_of
 from .parameters import Inventory, ParameterGroup
 
@@ -20,7 +20,7 @@ _FUSED_QKV = frozenset({"query_key_value", "qkv_proj", "c_attn"})
 _Targets = tuple[str, ...] | Literal["all-linear"]
 
 
-def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]:
+def adapter_groups(inventory: Inventory, job: ResolvedJob) -> tuple[ParameterGroup, ...]:
     """Return the adapters in the built model, or those that peft or LitGPT would add; none without adapters.
 
     Raises:
@@ -28,10 +28,10 @@ def adapter_groups(inventory: Inventory, job: Job) -> tuple[ParameterGroup, ...]
     """
     if job.lora is None or inventory.adapters is not None:
         return inventory.adapters or ()
-    return _cached_groups(inventory, job.lora.rank, _targets(job.lora), FRAMEWORKS[job.training.framework].fused_qkv)
+    return _cached_groups(inventory, job.lora.rank, _targets(job.lora), job.framework.fused_qkv)
 
 
-def adapter_elements(inventory: Inventory, job: Job) -> int:
+def adapter_elements(inventory: Inventory, job: ResolvedJob) -> int:
     """Return the number of elements in ``adapter_groups``.
 
     Raises:
@@ -39,7 +39,7 @@ def adapter_elements(inventory: Inventory, job: Job) -> int:
     """
     if job.lora is None or inventory.adapters is not None:
         return sum(group.elements for group in inventory.adapters or ())
-    return _cached_elements(inventory, job.lora.rank, _targets(job.lora), FRAMEWORKS[job.training.framework].fused_qkv)
+    return _cached_elements(inventory, job.lora.rank, _targets(job.lora), job.framework.fused_qkv)
 
 
 def adapter_groups_by_rule(inventory: Inventory, lora: Lora, *, fused_qkv: bool = False) -> Iterator[ParameterGroup]:

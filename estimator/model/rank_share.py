@@ -6,9 +6,9 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from ..common.errors import InputError
-from ..job.frameworks import FRAMEWORKS
-from ..job.job import Job, Parallel
-from ..job.quantization import quantization, quantized_bytes
+from ..job.job import Parallel
+from ..job.quantization import quantized_bytes
+from ..job.resolved_job import ResolvedJob
 from .lora import adapter_groups
 from .parameters import Inventory, ParameterGroup, Role
 
@@ -54,23 +54,23 @@ class Stage:
     @cached_property
     def token_embedding(self) -> LocalParameters | None:
         """The token embedding; None if the stage does not hold it."""
-        embeddings = (held for held in self.parameters if held.group.role == "embedding" and not held.group.layered)
-        return max(embeddings, key=lambda held: held.elements, default=None)
+        embeddings = (local for local in self.parameters if local.group.role == "embedding" and not local.group.layered)
+        return max(embeddings, key=lambda local: local.elements, default=None)
 
     @cached_property
     def base_elements(self) -> int:
         """Elements of the model's own parameters, without adapters."""
-        return sum(held.elements for held in self.parameters if not held.adapter)
+        return sum(local.elements for local in self.parameters if not local.adapter)
 
     @cached_property
     def quantized_layers(self) -> tuple[LocalParameters, ...]:
         """The quantized parameters of its blocks."""
-        return tuple(held for held in self.parameters if held.quantized and held.group.layered)
+        return tuple(local for local in self.parameters if local.quantized and local.group.layered)
 
     @cached_property
     def head(self) -> tuple[LocalParameters, ...]:
         """Parameters of the task head, with its adapters."""
-        return tuple(held for held in self.parameters if held.group.role == "head")
+        return tuple(local for local in self.parameters if local.group.role == "head")
 
     @cached_property
     def mlp_share(self) -> float:
@@ -83,11 +83,11 @@ class Stage:
         key = (trainable, layered, role)
         if key not in self._totals:
             self._totals[key] = sum(
-                held.elements
-                for held in self.parameters
-                if (trainable is None or held.trainable == trainable)
-                and (layered is None or held.group.layered == layered)
-                and (role is None or held.group.role == role)
+                local.elements
+                for local in self.parameters
+                if (trainable is None or local.trainable == trainable)
+                and (layered is None or local.group.layered == layered)
+                and (role is None or local.group.role == role)
             )
         return self._totals[key]
 
@@ -96,7 +96,7 @@ class Stage:
         return {}
 
 
-def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
+def stages(job: ResolvedJob, inventory: Inventory) -> tuple[Stage, ...]:
     """Return every pipeline stage, in order.
 
     Raises:
@@ -105,15 +105,14 @@ def stages(job: Job, inventory: Inventory) -> tuple[Stage, ...]:
     count = job.parallel.pipeline
     if count > inventory.layers:
         raise InputError(f"parallel.pipeline = {count}: the model has only {inventory.layers} layers to spread")
-    training, framework = job.training, FRAMEWORKS[job.training.framework]
     partitioning = _Partitioning(
         parallel=job.parallel,
         adapters=adapter_groups(inventory, job) if job.lora else None,
-        quantization=quantization(job.lora),
-        trains=training.mode == "train",
-        quantizes_head=framework.quantizes_head,
-        by_plan=framework.tensor_parallel_plan,
-        accumulation=training.gradient_accumulation if count > 1 else 1,
+        quantization=job.quantization,
+        trains=job.trains,
+        quantizes_head=job.framework.quantizes_head,
+        by_plan=job.framework.tensor_parallel_plan,
+        accumulation=job.training.gradient_accumulation if count > 1 else 1,
     )
     return _stages(inventory, partitioning)
 

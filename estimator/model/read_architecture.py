@@ -34,7 +34,7 @@ _STAND_INS: Mapping[Task, Task | None] = MappingProxyType(
 )
 """Heads that are counted as another one; None: as the family's usual head."""
 _TWO_STACKS = {"decoder_layers", "num_decoder_layers", "d_kv"}
-"""ConfigFields that only models with an encoder and a decoder have."""
+"""Config fields that only models with an encoder and a decoder have."""
 
 
 def read_architecture(
@@ -102,14 +102,15 @@ def _text_part(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recognise(config: Mapping[str, Any]) -> str | None:
+    """Return the ``model_type`` that the class in ``architectures``, or a field of one family only, suggests."""
     classes = config.get("architectures")
     if isinstance(classes, list) and classes:
         stem = str(classes[0]).partition("For")[0].removesuffix("Model").removesuffix("LMHead").lower()
         known = {name.replace("_", ""): name for name in FAMILIES}
         if stem in known:
             return known[stem]
-    marks = {"type_vocab_size": "bert", "n_embd": "gpt2", "d_kv": "t5", "rms_norm_eps": "llama"}
-    return next((family for mark, family in marks.items() if mark in config), None)
+    marked = {family.marker_field: name for name, family in FAMILIES.items() if family.marker_field}
+    return next((marked[mark] for mark in reversed(marked) if mark in config), None)
 
 
 def _task_of_class(config: Mapping[str, Any]) -> Task | None:

@@ -1,4 +1,4 @@
-"""A training tool's configuration file alone, without a launch line, to a job with the origin of every value."""
+"""Reads a configuration file alone, without a launch line, into a job with the origin of every value."""
 
 import os
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from .program.program import Program
 from .source.data_files import layer_from_table, read_table
 from .source.evidence import Finding, FindingCollector, JobReading
 from .source.filesystem_view import FilesystemView
-from .source.settings import Setting
+from .source.layered_settings import Setting
 from .source.versions import transformers_defaults, trl_defaults
-from .tools.registry import find_tool_by_config
 from .tools.shared.tool import ConfigTable, has_any
+from .tools.tool_registry import find_tool_by_config
 from .trainer.trainer_program import read_trainer
 
 _ACCELERATE_KEYS = ("distributed_type", "compute_environment", "fsdp_config", "deepspeed_config")
@@ -81,7 +81,10 @@ def tool_of_file(path: Path) -> str | None:
 
 
 def _filesystem(path: Path, environ: Mapping[str, str]) -> FilesystemView:
-    """Return where the file's paths are resolved: its tool may be started in its folder, one around it, or ours."""
+    """Return the view in which the file's paths are resolved.
+
+    Its tool may be started in the file's folder, in one around it, or in ours.
+    """
     folder = path.absolute().parent
     fallback_folders = (*tuple(folder.parents)[:3], Path.cwd())
     return FilesystemView(cwd=folder, home=environ.get("HOME"), fallback_folders=fallback_folders)
@@ -100,7 +103,7 @@ def _read_library_file(program: Program, table: ConfigTable, path: Path) -> JobR
         method = None if is_plain else "sft"
         defaults = [transformers_defaults(program.versions)]
         if method:
-            program.findings.warn("The file is taken for one of trl sft.")
+            program.findings.warn("The file is read as a configuration of trl sft.")
             defaults.insert(0, trl_defaults(method, program.versions))
         return read_trainer(program, [layer_from_table(table, source=path.name), *defaults], [{}], method=method)
     raise InputError(f"{path}: not known as a configuration of a training tool; {_HINT}")

@@ -1,4 +1,4 @@
-"""A launch line, typed by a person or read from a process, to a job with the origin of every value."""
+"""Reads a launch line, typed by a person or taken from a process, into a job with the origin of every value."""
 
 import os
 import re
@@ -9,15 +9,15 @@ from ..common.errors import InputError
 from ..job.job import Software
 from .program.accelerate_env import accelerate_layers
 from .program.program import Program
-from .program.script_calls import SIZE_ARGUMENTS, UNKNOWN_TABLE
+from .program.script_calls import SIZE_ARGUMENTS
 from .program.script_settings import ScriptSettings, read_script
 from .source.data_files import layer_from_table, read_table
 from .source.evidence import FindingCollector, JobReading
 from .source.filesystem_view import FilesystemView
 from .source.flags import parse_flags
-from .source.settings import Setting, SettingsLayer
+from .source.layered_settings import UNKNOWN_TABLE, Setting, SettingsLayer
 from .source.versions import transformers_defaults, trl_defaults
-from .tools.registry import find_tool_by_launch, parse_launch, split_launch_line
+from .tools.tool_registry import find_tool_by_launch, parse_launch, split_launch_line
 from .trainer.trainer_program import read_trainer
 
 _CUBLAS_WORKSPACE = re.compile(r"(:\d+:\d+)+")
@@ -92,17 +92,17 @@ def tool_of_line(argv: Sequence[str]) -> str | None:
 
 
 def _read_software(program: Program) -> None:
-    """Put the known versions, and settings of CUDA's libraries in the environment."""
+    """Record the known versions, and settings of CUDA's libraries in the environment."""
     for library in Software.__struct_fields__:
         version = program.versions.get(library, "")
         if _VERSION.match(version):
-            program.findings.put(f"software.{library}", version, "installed beside its interpreter", written=False)
+            program.findings.record(f"software.{library}", version, "installed beside its interpreter", written=False)
     loading = program.environ.get("CUDA_MODULE_LOADING", "").lower()
     if loading in ("lazy", "eager"):
-        program.findings.put("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
+        program.findings.record("software.module_loading", loading, "CUDA_MODULE_LOADING in the environment")
     workspace = program.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     if _CUBLAS_WORKSPACE.fullmatch(workspace):
-        program.findings.put("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
+        program.findings.record("software.cublas_workspace", workspace, "CUBLAS_WORKSPACE_CONFIG in the environment")
 
 
 def _read_own_script(program: Program) -> JobReading:

@@ -1,4 +1,4 @@
-"""What torch's caching allocator makes of a traced job: its settings, the card's room, and what to say about them."""
+"""torch's caching allocator in a traced estimate: its settings, its capacity on a GPU, and sentences about both."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from ..common.sizes import format_gib
 from ..job.gpu_catalogue import Gpu
 
 _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""In the order in which torch looks them up (c10/cuda/CUDAAllocatorConfig.h, 2.13); one that is set ends the search."""
+"""In the order in which torch reads them (c10/cuda/CUDAAllocatorConfig.h, 2.13); the first one that is set counts."""
 
 
 class ReservedMemory(msgspec.Struct, frozen=True):
-    """What the allocator's model holds over the traced steps. Bytes."""
+    """Bytes that the allocator's model reserves over the traced steps."""
 
     peak: int
     retries: int
-    """How often it had to give its cache back because the card was full."""
+    """Number of times that it freed its cache because the GPU was full."""
     out_of_memory: str | None
-    """The sentence of its error, where even that did not help."""
+    """Its error message, if memory was too small even so."""
     timeline: tuple[tuple[int, int], ...]
     """(event, bytes), ascending."""
     followed: tuple[str, ...]
-    """Its settings that change something."""
+    """Settings that were applied."""
     notes: tuple[str, ...]
-    """Settings that could not be followed, and why."""
+    """Settings that could not be applied, and why."""
 
     def at(self, events: Sequence[int]) -> tuple[int, ...]:
-        """Bytes after each of these events, ascending; what was held last goes on where the replay had ended."""
+        """Return the bytes after each of these ascending events; after the end of the replay, the last ones."""
         found, last, position = [], 0, 0
         for event in events:
             while position < len(self.timeline) and self.timeline[position][0] <= event:
@@ -41,46 +41,46 @@ class ReservedMemory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorCapacity:
-    """A card for the allocator."""
+    """Memory of a GPU for the allocator."""
 
     label: str
     device_bytes: int
-    """The whole card."""
+    """Total memory of the GPU."""
     capacity_bytes: int
-    """What torch can get of it: less what the driver keeps and what the process takes outside of torch."""
+    """Memory that torch can allocate: without the driver's, and without that of the process outside of torch."""
 
 
 def allocator_settings(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that sets the allocator and its text; None where there is none."""
+    """Return the variable that configures the allocator, and its text; None if none is set."""
     return next(((name, environ[name]) for name in _VARIABLES if name in environ), None)
 
 
 def capacity_on(gpu: Gpu | None, memory_bytes: int | None, taken_bytes: int) -> AllocatorCapacity | None:
-    """The room on a card that nobody else uses; None where its size is not known.
+    """Return the allocator's capacity on a GPU without other processes; None if its size is unknown.
 
     Args:
-        gpu: the card.
-        memory_bytes: its size, where it is not the card's own.
-        taken_bytes: what the process holds besides its traced allocations.
+        gpu: the GPU.
+        memory_bytes: total memory, if it is not that of ``gpu``.
+        taken_bytes: bytes of the process besides its traced allocations.
     """
     total = memory_bytes or (gpu.total_bytes if gpu else None)
     if total is None:
         return None
     kept = (gpu.reserved_bytes or 0) if gpu and total == gpu.total_bytes else 0
-    label = gpu.label if gpu else f"a card of {format_gib(total)} GiB"
+    label = gpu.label if gpu else f"a GPU of {format_gib(total)} GiB"
     return AllocatorCapacity(label=label, device_bytes=total, capacity_bytes=max(0, total - kept - taken_bytes))
 
 
 def replay_allocations(
-    allocations: str, marks: Sequence[int], conf: str | None, room: AllocatorCapacity
+    allocations: str, marks: Sequence[int], conf: str | None, capacity: AllocatorCapacity
 ) -> ReservedMemory:
-    """A trace's allocations under these settings on that card.
+    """Return the memory that the allocator reserves for a trace's allocations.
 
     Args:
         allocations: as the worker packed them.
-        marks: events at which the figure is wanted in any case.
-        conf: the settings.
-        room: the card.
+        marks: events whose figures must be kept.
+        conf: the allocator's settings.
+        capacity: its capacity.
 
     Raises:
         ValueError: the allocations cannot be unpacked.
@@ -89,30 +89,29 @@ def replay_allocations(
 
     options: dict[str, Any] = {
         "conf": conf,
-        "capacity_bytes": room.capacity_bytes,
-        "device_bytes": room.device_bytes,
+        "capacity_bytes": capacity.capacity_bytes,
+        "device_bytes": capacity.device_bytes,
     }
     return msgspec.convert(replay_reserved(unpack_allocations(allocations), marks, options), ReservedMemory)
 
 
 def allocator_assumptions(variable: str | None, held: ReservedMemory) -> Iterator[str]:
-    """What was taken for granted of the allocator."""
+    """Yield assumptions about the allocator."""
     if held.followed:
         yield f"The allocator is set by {variable}: {', '.join(held.followed)}."
 
 
-def allocator_warnings(held: ReservedMemory, unlimited_bytes: int, room: AllocatorCapacity | None) -> Iterator[str]:
-    """Settings that could not be followed, and what becomes of the job on a card that is nearly too small."""
+def allocator_warnings(held: ReservedMemory, unlimited_bytes: int, capacity: AllocatorCapacity | None) -> Iterator[str]:
+    """Yield settings that could not be applied, and how the job runs on a GPU that is nearly too small."""
     for note in held.notes:
         yield f"{note[0].upper()}{note[1:]}."
-    if room is None:
+    if capacity is None:
         return
     if held.out_of_memory:
-        yield f"On {room.label}, torch's allocator runs {held.out_of_memory}."
+        yield f"On {capacity.label}, torch's allocator runs {held.out_of_memory}."
     elif held.retries:
         times = "once" if held.retries == 1 else f"{held.retries} times"
         yield (
-            f"On {room.label}, the allocator would have to free its cache {times} in two steps: they take longer, and "
-            f"little is missing to running out of memory; with more room it would reserve "
-            f"{format_gib(unlimited_bytes)} GiB."
+            f"On {capacity.label}, the allocator would have to free its cache {times} in two steps: this takes "
+            f"time, and memory is nearly exhausted; with more, {format_gib(unlimited_bytes)} GiB would be reserved."
         )

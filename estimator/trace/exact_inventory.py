@@ -1,26 +1,21 @@
-"""A model's parameters counted on the model itself, built without storage in a worker process; kept on disk."""
+"""Counts a model's parameters on the model itself, built without storage in a worker process; cached on disk."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from platformdirs import user_cache_dir
 
-from ..common.errors import CannotTellError
 from ..job.job import Lora, Task
 from ..model.find_config import ResolvedModel
 from ..model.parameter_roles import NamedShape, ParameterKind, assign_roles, with_role
 from ..model.parameters import Buffer, Inventory, ParameterGroup
 from ..model.read_architecture import complete_config
-from .interpreters import Interpreter, choose_interpreter
-from .worker_cache import read_cached, write_cached
-from .worker_pool import POOL
+from .interpreters import choose_interpreter
+from .worker_cache import cache_file, cached_request
 
-_FORMAT = 3
-"""Of the files in the cache; another number there is a miss."""
+_CACHE_VERSION = 3
 
 
 def exact_inventory(
@@ -33,19 +28,19 @@ def exact_inventory(
     environ: Mapping[str, str] | None = None,
     cache: Path | None = None,
 ) -> Inventory:
-    """Every parameter of the model as the installed transformers builds it.
+    """Return every parameter of the model as the installed transformers builds it.
 
     Args:
         resolved: the model.
         task: the head on top.
-        lora: adapters that peft is to put in.
-        python: the interpreter to use (``--python``); else the first that has torch and transformers.
+        lora: adapters that peft adds.
+        python: the interpreter (``--python``); None: the first that has torch and transformers.
         timeout: seconds for starting the worker, importing torch, and building the model.
-        environ: where VIRTUAL_ENV and CONDA_PREFIX are looked up; this process's environment by default.
-        cache: the folder of earlier answers; the user's cache folder by default.
+        environ: environment with VIRTUAL_ENV and CONDA_PREFIX; None: this process's.
+        cache: folder of cached answers; None: the user's cache folder.
 
     Raises:
-        InputError: ``python`` is not there, or the config has no model type.
+        InputError: ``python`` does not exist, or the config has no model type.
         CannotTellError: no interpreter has the libraries, or they cannot build this model.
     """
     config = {} if resolved.source == "code" else complete_config(resolved.config, where=resolved.where)
@@ -54,20 +49,23 @@ def exact_inventory(
     request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
     if lora is not None:
         request["lora"] = {"rank": lora.rank, "targets": lora.targets}
-    if resolved.code is not None:  # code may change at any time, so its answers are not kept
-        return inventory_from_answer(
-            _request_inventory(interpreter, {**request, "code": dict(resolved.code)}, timeout, environ)[0]
-        )
-    file = _cache_file(cache or Path(user_cache_dir("vramtop")), request, interpreter)
-    answer = read_cached(file, _FORMAT, InventoryAnswer)
-    if answer is None:
-        answer, message = _request_inventory(interpreter, request, timeout, environ)
-        write_cached(file, _FORMAT, message)
+    if resolved.code is not None:
+        request["code"] = dict(resolved.code)
+    key = [_CACHE_VERSION, request, interpreter.transformers, interpreter.peft]
+    answer = cached_request(
+        interpreter,
+        request,
+        InventoryAnswer,
+        file=cache_file("inventories", key, folder=cache),
+        version=_CACHE_VERSION,
+        timeout=timeout,
+        environ=environ,
+    )
     return inventory_from_answer(answer)
 
 
 class AnsweredGroup(msgspec.Struct, frozen=True):
-    """One group of a worker's answer."""
+    """Parameters of one name and shape in a worker's answer."""
 
     name: str
     shape: tuple[int, ...]
@@ -89,7 +87,7 @@ class AnsweredBuffer(msgspec.Struct, frozen=True):
 
 
 class AnsweredAdapter(msgspec.Struct, frozen=True):
-    """One group of what peft put in."""
+    """Adapter parameters of one name and shape that peft added."""
 
     name: str
     shape: tuple[int, ...]
@@ -120,20 +118,8 @@ class InventoryAnswer(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-def read_answer(message: Mapping[str, Any]) -> InventoryAnswer:
-    """A worker's message as an answer.
-
-    Raises:
-        CannotTellError: it is none.
-    """
-    try:
-        return msgspec.convert(message, InventoryAnswer)
-    except msgspec.ValidationError as error:
-        raise CannotTellError(f"the worker's answer is not understood: {error}") from None
-
-
 def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
-    """The inventory that a worker counted, with the same roles as one read from the shape."""
+    """Return the inventory that a worker counted, with the roles that one counted from the shape has."""
     named = (NamedShape(g.name, g.shape, g.repeat, g.kind, g.dtype, g.quantized) for g in answer.groups)
     family = (answer.config or {}).get("model_type")
     return Inventory(
@@ -164,7 +150,7 @@ def inventory_from_answer(answer: InventoryAnswer) -> Inventory:
 
 
 def _adapter(group: AnsweredAdapter) -> ParameterGroup:
-    """With the role of what it adapts."""
+    """Return an adapter's parameters, with the role of the layer that it adapts."""
     base = group.name.partition(".lora_")[0]
     role = with_role(NamedShape(f"{base}.weight", group.shape, group.repeat, "linear")).role
     return ParameterGroup(
@@ -176,15 +162,3 @@ def _adapter(group: AnsweredAdapter) -> ParameterGroup:
         layered=".*." in group.name,
         dtype=group.dtype,
     )
-
-
-def _request_inventory(
-    interpreter: Interpreter, request: Mapping[str, Any], timeout: float, environ: Mapping[str, str]
-) -> tuple[InventoryAnswer, dict[str, Any]]:
-    message = POOL.request(interpreter, request, timeout, environ=environ)
-    return read_answer(message), message
-
-
-def _cache_file(folder: Path, request: Mapping[str, Any], interpreter: Interpreter) -> Path:
-    key = msgspec.json.encode([_FORMAT, request, interpreter.transformers, interpreter.peft], order="sorted")
-    return folder / "inventories" / f"{hashlib.sha256(key).hexdigest()[:32]}.json"

@@ -1,45 +1,40 @@
-"""What the Python that runs a job has: versions of libraries, and how its torch was built; asked in a worker."""
+"""Library versions of the Python that runs a job, and the build of its torch; a worker reads both."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from ..common.errors import CannotTellError
-from .worker_process import Worker
+from .worker_process import Worker, convert_answer
 
 
 class InstalledPackages(msgspec.Struct, frozen=True, kw_only=True):
-    """What is installed."""
+    """Installed distributions and modules."""
 
     python: str
     """Version."""
     executable: str
     versions: dict[str, str]
-    """By distribution; those that are not there are left out."""
+    """By distribution; those that are not installed are left out."""
     modules: tuple[str, ...]
-    """Those asked about that can be found; none was imported."""
-    wishes: tuple[str, ...]
-    """Requirements of the distributions asked about, such as ``accelerate>=1.1.0; extra == "accelerate"``."""
+    """Requested modules that can be found; none was imported."""
+    requirements: tuple[str, ...]
+    """Requirements of the requested distributions, such as ``accelerate>=1.1.0; extra == "accelerate"``."""
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """How torch was built."""
+    """Build of torch."""
 
     version: str | None = None
-    """None: it cannot be imported; ``problem`` says why."""
+    """None: it cannot be imported; ``problem`` is the reason."""
     cuda: str | None = None
-    """Of the toolkit, such as ``12.8``; None: built without CUDA."""
+    """Version of the CUDA toolkit, such as ``12.8``; None: built without CUDA."""
     hip: str | None = None
-    """Of ROCm; None: built without."""
+    """Version of ROCm; None: built without it."""
     architectures: tuple[str, ...] | None = None
-    """``sm_80``: machine code; ``compute_90``: PTX, which newer cards compile. None: it does not say."""
+    """``sm_80``: machine code; ``compute_90``: PTX, which newer GPUs compile. None: unknown."""
     problem: str | None = None
-    """Why it cannot be imported."""
-
-
-_Answer = TypeVar("_Answer", InstalledPackages, TorchBuild)
+    """Reason why it cannot be imported."""
 
 
 def installed_packages(
@@ -47,18 +42,18 @@ def installed_packages(
     *,
     distributions: Sequence[str],
     modules: Sequence[str] = (),
-    wishes_of: Sequence[str] = (),
+    requirements_of: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     timeout: float = 30,
 ) -> InstalledPackages:
-    """Which of these an interpreter has.
+    """Return which of these distributions and modules an interpreter has.
 
     Args:
         python: the interpreter.
         distributions: names as on PyPI.
-        modules: names as they are imported.
-        wishes_of: distributions whose own requirements are wanted.
-        environ: the job's environment; this process's by default.
+        modules: import names.
+        requirements_of: distributions whose own requirements are wanted.
+        environ: the job's environment; None: this process's.
         timeout: seconds.
 
     Raises:
@@ -68,26 +63,17 @@ def installed_packages(
         "op": "packages",
         "distributions": list(distributions),
         "modules": list(modules),
-        "wishes_of": list(wishes_of),
+        "requirements_of": list(requirements_of),
     }
-    return _ask(python, request, InstalledPackages, environ, timeout)
+    with Worker(python, environ=environ) as worker:
+        return convert_answer(worker.request(request, timeout), InstalledPackages)
 
 
 def torch_build(python: Path, *, environ: Mapping[str, str] | None = None, timeout: float = 60) -> TorchBuild:
-    """How an interpreter's torch was built: torch is imported there, CUDA is not initialised.
+    """Return the build of an interpreter's torch: torch is imported there, CUDA is not initialised.
 
     Raises:
         CannotTellError: the interpreter does not run, or not in time.
     """
-    return _ask(python, {"op": "torch"}, TorchBuild, environ, timeout)
-
-
-def _ask(
-    python: Path, request: Mapping[str, object], kind: type[_Answer], environ: Mapping[str, str] | None, timeout: float
-) -> _Answer:
     with Worker(python, environ=environ) as worker:
-        message = worker.request(request, timeout)
-    try:
-        return msgspec.convert(message, kind)
-    except msgspec.ValidationError as error:
-        raise CannotTellError(f"the worker's answer is not understood: {error}") from None
+        return convert_answer(worker.request({"op": "torch"}, timeout), TorchBuild)

@@ -1,4 +1,4 @@
-"""Which Python can run the workers: one that has torch and transformers. Nothing of either is imported to find out."""
+"""Finds a Python that can run the worker: one that has torch and transformers, neither of which is imported to see."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def by_metadata(name):
 found = {name: by_folder(name) or by_metadata(name) for name in ("torch", "transformers", "peft")}
 print(json.dumps({name: version for name, version in found.items() if version}))
 """
-"""Folder names tell the versions in half of the time that it takes to import ``importlib.metadata``."""
+"""Reads versions from folder names, in half of the time that importing ``importlib.metadata`` takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +45,18 @@ class Interpreter:
     transformers: str
     """Version."""
     peft: str | None = None
-    """Version; None: it has none."""
+    """Version; None: not installed."""
 
 
 def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Path]:
-    """The Pythons to ask, best first: the one that the user named, else the active environments, else this one.
+    """Return the Pythons to probe, best first: the one that the user named, else active environments, then this one.
 
     Args:
-        python: what ``--python`` says; then it is the only one.
-        environ: where VIRTUAL_ENV and CONDA_PREFIX are looked up.
+        python: value of ``--python``, which is then the only one.
+        environ: environment with VIRTUAL_ENV and CONDA_PREFIX.
 
     Raises:
-        InputError: ``python`` is not there.
+        InputError: ``python`` does not exist.
     """
     if python is not None:
         path = expand_user(python)
@@ -68,18 +68,18 @@ def find_interpreters(python: str | None, environ: Mapping[str, str]) -> list[Pa
 
 
 def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interpreter:
-    """The first Python that has torch and transformers.
+    """Return the first Python that has torch and transformers.
 
     Raises:
-        InputError: ``python`` is not there.
+        InputError: ``python`` does not exist.
         CannotTellError: none has them.
     """
-    asked = find_interpreters(python, environ)
-    for path in asked:
+    candidates = find_interpreters(python, environ)
+    for path in candidates:
         found = probe_interpreter(path)
         if found is not None:
             return found
-    names = ", ".join(str(path) for path in asked) or "no Python at all"
+    names = ", ".join(str(path) for path in candidates) or "no Python at all"
     raise CannotTellError(
         f"no Python with torch and transformers was found ({names}); install vramtop's extra [torch], or give one "
         "with --python PATH"
@@ -87,7 +87,7 @@ def choose_interpreter(python: str | None, environ: Mapping[str, str]) -> Interp
 
 
 def probe_interpreter(path: Path) -> Interpreter | None:
-    """The interpreter with its libraries' versions; None where one is missing or it does not run."""
+    """Return the interpreter with its libraries' versions; None if one is missing or it does not run."""
     try:
         answer = subprocess.run([path, "-c", _PROBE], capture_output=True, timeout=PROBE_TIMEOUT_SECONDS, check=True)
         found = msgspec.json.decode(answer.stdout, type=dict[str, str])

@@ -1,7 +1,7 @@
-"""Idle workers kept between requests: the next request need not start a process and import torch (3 to 5 s).
+"""Keeps an idle worker between requests: the next one need not start a process and import torch (3 to 5 s).
 
 Off by default: a command-line command ends its worker with the answer. A long-lived session switches it on. An idle
-worker holds some 300 MB of host memory, so only one is kept, for at most a minute. A request that runs the user's code
+worker holds some 350 MB of host memory, so only one is kept, for at most a minute. A request that runs the user's code
 has a worker of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Talking to a worker program: a process of another Python, one JSON line each way."""
+"""The worker process: a program run by another Python, which answers each request, a line of JSON, with another."""
 
 import atexit
 import functools
@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,20 +19,38 @@ from ..common.cancellation import current_token
 from ..common.errors import CannotTellError
 
 WORKER_PROGRAM = Path(__file__).parents[1] / "worker" / "__main__.py"
-_STDERR_TAIL = 4096
-
-
+_STDERR_TAIL_BYTES = 4096
+T = TypeVar("T")
 _ALIVE: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
-"""Workers that may still run; those at work when vramtop ends go with it, whichever thread waits for them."""
+"""Workers that may still run; they are killed when vramtop ends, whichever thread waits for them."""
+
+
+class UnsupportedRequestError(CannotTellError):
+    """The worker does not support a setting of the request."""
+
+
+def convert_answer(message: Mapping[str, Any], answer_type: type[T]) -> T:
+    """Return a worker's message as a typed answer.
+
+    Raises:
+        UnsupportedRequestError: the worker does not support the request.
+        CannotTellError: the message has another type.
+    """
+    if message.get("unsupported"):
+        raise UnsupportedRequestError(str(message["unsupported"]))
+    try:
+        return msgspec.convert(message, answer_type)
+    except msgspec.ValidationError as error:
+        raise CannotTellError(f"the worker's answer is not understood: {error}") from None
 
 
 class Worker:
-    """A running worker program. One request at a time; ``close`` may be called from another thread to give up.
+    """A running worker. It takes one request at a time; another thread may call ``close`` to end that.
 
     Args:
         python: the interpreter that runs it.
         program: the file to run.
-        environ: its environment; this process's by default.
+        environ: its environment; None: this process's.
 
     Raises:
         CannotTellError: it cannot be started.
@@ -62,37 +80,37 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Id of the process."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Return True if the process has not ended."""
+        """True if the process has not ended."""
         return self._process.poll() is None
 
     def request(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """One request and its answer.
+        """Send a request and return its answer.
 
         Args:
             message: the request, without its ``id``.
             timeout: seconds; a worker that takes longer is killed.
 
         Raises:
-            CannotTellError: it took too long, died, or answered that it cannot.
-            CancelledError: it was given up.
+            CannotTellError: it took too long, died, or answered with an error.
+            CancelledError: the request was cancelled.
         """
         with current_token().on_cancel(self._process.kill):
-            return self._ask(message, timeout)
+            return self._exchange(message, timeout)
 
-    def _ask(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    def _exchange(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         self._requests += 1
         line = msgspec.json.encode({**message, "id": self._requests}) + b"\n"
         try:
             self._write(line)
             answer = msgspec.json.decode(self._read_line(timeout), type=dict[str, Any])
-        except (OSError, ValueError):  # ValueError: closed meanwhile, or no JSON
+        except (OSError, ValueError):  # ValueError: closed meanwhile, or not JSON
             self.close()
-            raise CannotTellError(f"the worker under {self._python} ended{self._last_words()}") from None
+            raise CannotTellError(f"the worker under {self._python} ended{self._stderr_tail()}") from None
         if answer.get("error"):
             raise CannotTellError(f"{answer['error']} (under {self._python})")
         return answer
@@ -140,11 +158,11 @@ class Worker:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _last_words(self) -> str:
-        """The end of what it wrote to stderr: usually the error that ended it."""
+    def _stderr_tail(self) -> str:
+        """Return the last line of its stderr, usually the error that ended it."""
         try:
             size = self._stderr.seek(0, os.SEEK_END)
-            self._stderr.seek(max(size - _STDERR_TAIL, 0))
+            self._stderr.seek(max(size - _STDERR_TAIL_BYTES, 0))
             lines = self._stderr.read().decode(errors="replace").split("\n")
         except ValueError:
             return ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 if not __package__:  # run by its path: import the folder as a package, so that its module names shadow no library
     folder = Path(__file__).resolve().parent
@@ -25,12 +26,26 @@ if not __package__:  # run by its path: import the folder as a package, so that 
     del sys.path[0]
     __package__ = folder.name
 
-from .operations.installed import packages, torch_build
-from .operations.inventory import inventory
-from .operations.trace import trace
-from .request.protocol import ping, serve_requests
+from .request.protocol import Operation, ping, serve_requests
 
-OPERATIONS = {"ping": ping, "packages": packages, "torch": torch_build, "inventory": inventory, "trace": trace}
+
+def _imported_when_called(module: str, name: str) -> Operation:
+    """Return an operation whose module is imported by its first request: most workers run one or two operations."""
+
+    def run(request: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = getattr(import_module(f".operations.{module}", __package__), name)(request)
+        return answer
+
+    return run
+
+
+OPERATIONS = {
+    "ping": ping,
+    "packages": _imported_when_called("installed", "packages"),
+    "torch": _imported_when_called("installed", "torch_build"),
+    "inventory": _imported_when_called("inventory", "inventory"),
+    "trace": _imported_when_called("trace", "trace"),
+}
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class PendingFits:
 
 @dataclass(slots=True)
 class _DebouncedFit:
-    """Whether a pending job fits; changes only after several readings in a row."""
+    """Debounced verdict of a pending job: it changes only after several readings in a row."""
 
     fits: bool | None = None
     changed_at: float | None = None

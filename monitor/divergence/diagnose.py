@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.causes.divergence import Counters, Divergence, Observation, explain_divergence
+from vramtop.estimator.causes.divergence import Divergence, Observation, explain_divergence
 from vramtop.estimator.job.job import Job
 
 from ..snapshot.snapshot import GpuProcess
@@ -33,20 +33,7 @@ def diagnose(
         now_bytes=now,
         loading=comparison.phase == "loading" and comparison.status != "out_of_memory",
         at_least=comparison.status == "out_of_memory",
-        counters=_counters(process),
+        counters=process.counters if process else None,
         assumed=assumed,
     )
     return explain_divergence(budget, observation, estimate)
-
-
-def _counters(process: GpuProcess | None) -> Counters | None:
-    counters = process.counters if process else None
-    if counters is None:
-        return None
-    return Counters(
-        allocated_peak_bytes=counters.allocated_peak_bytes,
-        reserved_bytes=counters.reserved_bytes,
-        reserved_peak_bytes=counters.reserved_peak_bytes,
-        retries=counters.retries,
-        out_of_memory=counters.out_of_memory,
-    )

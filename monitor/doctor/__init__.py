@@ -1,5 +1,5 @@
-"""The doctor's page: facts about this machine for a bug report, without secrets or names.
+"""The doctor's report: facts about this machine for a bug report, without secrets and names.
 
-Lives here: facts about driver, files, access and system, and the findings drawn from them.
-Callers: the ``doctor`` command and preflight's machine facts.
+Lives here: facts about the driver, vramtop's files, permissions and the system, and the issues found in them.
+Callers: the ``doctor`` command.
 """

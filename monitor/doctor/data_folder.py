@@ -1,4 +1,4 @@
-"""How vramtop's own files stand: those that it keeps for the user between runs."""
+"""State of the files that vramtop keeps for the user between runs."""
 
 import os
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from vramtop.estimator.common.untrusted_files import read_file
 
 from ..storage.user_file import data_folder
 
-_LARGEST = 16 << 20
-"""Bytes; vramtop's own files stay far below, and one that does not is not read."""
+_MAX_FILE_BYTES = 16 << 20
+"""vramtop's own files stay far below this size; a larger one is not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,47 +25,47 @@ class DataFile:
     """``version 1``, or what is wrong with it."""
     sound: bool
     private: bool
-    """Nobody else may read it."""
+    """True if only its owner may read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFolderFacts:
-    """The data folder."""
+    """The data folder and its files."""
 
     folder: str
     there: bool
     writable: bool
     files: tuple[DataFile, ...]
     set_aside: int
-    """So many files were damaged, and are kept beside."""
+    """Number of damaged files that were set aside."""
 
 
 def collect_data_folder_facts(folder: Path | None = None) -> DataFolderFacts:
-    """Of the user's data folder.
+    """Return the state of the user's data folder.
 
     Args:
-        folder: another one.
+        folder: another folder.
     """
     folder = folder or data_folder()
     try:
-        entries = sorted(each.name for each in os.scandir(folder) if each.is_file())
+        names = sorted(each.name for each in os.scandir(folder) if each.is_file())
     except OSError:
-        entries = []
+        names = []
     return DataFolderFacts(
         folder=str(folder),
         there=folder.is_dir(),
-        writable=os.access(folder if folder.exists() else _existing(folder), os.W_OK),
-        files=tuple(_look(folder / name) for name in entries if name.endswith(".json")),
-        set_aside=sum(".damaged-" in name for name in entries),
+        writable=os.access(folder if folder.exists() else _nearest_parent(folder), os.W_OK),
+        files=tuple(_inspect(folder / name) for name in names if name.endswith(".json")),
+        set_aside=sum(".damaged-" in name for name in names),
     )
 
 
-def _existing(folder: Path) -> Path:
-    """The nearest folder above that is there: in it the others would be made."""
+def _nearest_parent(folder: Path) -> Path:
+    """Return the nearest existing folder above this one."""
     return next((parent for parent in folder.parents if parent.exists()), Path("/"))
 
 
-def _look(file: Path) -> DataFile:
+def _inspect(file: Path) -> DataFile:
     try:
         stat = file.stat()
         size, mode = stat.st_size, stat.st_mode & 0o7777
@@ -78,10 +78,11 @@ def _look(file: Path) -> DataFile:
 
 
 def _state(file: Path, size: int) -> tuple[bool, str]:
-    if size > _LARGEST:
+    """Return whether a file is sound, and its version or what is wrong with it."""
+    if size > _MAX_FILE_BYTES:
         return False, "larger than vramtop ever writes it"
     try:
-        content = msgspec.json.decode(read_file(file, _LARGEST))
+        content = msgspec.json.decode(read_file(file, _MAX_FILE_BYTES))
     except OSError as error:
         return False, f"cannot be read: {error.strerror or 'an error of the system'}"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,11 +1,11 @@
-"""What this user may do here: open the driver's devices, see other users' processes, hold on to a process."""
+"""Permissions of this user: the driver's device files, other users' processes, and pidfds."""
 
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_DEVICE = re.compile(r"nvidia(\d+|ctl|-uvm|-modeset)|dxg|nvhost-gpu|nvmap")
+_DEVICE_FILE = re.compile(r"nvidia(\d+|ctl|-uvm|-modeset)|dxg|nvhost-gpu|nvmap")
 _HIDEPID = re.compile(r"hidepid=(\w+)")
 
 
@@ -15,44 +15,44 @@ class DeviceFile:
 
     path: str
     mode: str
-    """As ``ls`` counts it, in octal: ``0666``."""
+    """Permission bits in octal: ``0666``."""
     usable: bool
-    """This user may read and write it."""
+    """True if this user may read and write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionFacts:
-    """What this user may do."""
+    """Permissions of this user."""
 
     root: bool
     devices: tuple[DeviceFile, ...]
     hidepid: str | None
-    """How /proc hides other users' processes; None: it does not."""
+    """Mount option with which /proc hides other users' processes; None: it does not."""
     sees_others: bool
-    """Processes of another user can be seen."""
+    """True if processes of another user can be seen."""
     pidfd: bool
-    """A process can be held on to, so that a signal reaches no other one."""
+    """True if a signal can be sent through a pidfd, which never reaches a later process with the same pid."""
 
 
 def collect_permission_facts(*, proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> PermissionFacts:
-    """Of this user on this machine.
+    """Return the permissions of this user on this machine.
 
     Args:
-        proc: where processes are.
-        dev: where device files are.
+        proc: folder of the processes.
+        dev: folder of the device files.
     """
     return PermissionFacts(
         root=os.geteuid() == 0,
-        devices=tuple(_devices(dev)),
+        devices=tuple(_device_files(dev)),
         hidepid=_hidepid(proc),
         sees_others=_sees_others(proc),
         pidfd=_has_pidfd(),
     )
 
 
-def _devices(dev: Path) -> list[DeviceFile]:
+def _device_files(dev: Path) -> list[DeviceFile]:
     try:
-        names = sorted(name for name in os.listdir(dev) if _DEVICE.fullmatch(name))  # noqa: PTH208 - names are enough
+        names = sorted(name for name in os.listdir(dev) if _DEVICE_FILE.fullmatch(name))  # noqa: PTH208 - names are enough
     except OSError:
         return []
     found = []

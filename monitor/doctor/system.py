@@ -1,4 +1,4 @@
-"""The machine around vramtop: versions, kernel, container, limits, and what the session runs in."""
+"""Facts about the system: versions, kernel, container, limits, and the session of the terminal."""
 
 import os
 import platform
@@ -21,35 +21,35 @@ REPORTED_PACKAGES = (
     "platformdirs",
     "PyYAML",
 )
-"""vramtop, what it depends on, and the retired package that takes the place of nvidia-ml-py's module."""
-_SHAPE = re.compile(r"[A-Za-z0-9._+,:=@-]{1,60}")
-"""What the settings that are shown look like; anything else is only said to be set."""
-_SHOWN = (
+"""vramtop, its dependencies, and the retired package whose module replaces nvidia-ml-py's."""
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9._+,:=@-]{1,60}")
+"""Form of the values that are shown; any other value is reported as set."""
+_SHOWN_VARIABLES = (
     *("LANG", "LC_ALL", "LC_CTYPE", "TERM", "COLORTERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "VTE_VERSION"),
     *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TEXTUAL_COLOR_SYSTEM"),
     *("PYTHONUTF8", "PYTHONIOENCODING"),
     *("CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     "NVIDIA_DRIVER_CAPABILITIES",
 )
-_ONLY_SET = (
+_PRESENCE_VARIABLES = (
     *("TMUX", "STY", "SSH_CONNECTION", "SSH_TTY", "WT_SESSION", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"),
     *("VIRTUAL_ENV", "CONDA_PREFIX", "XDG_DATA_HOME", "CUDA_MPS_PIPE_DIRECTORY", "KUBERNETES_SERVICE_HOST"),
     *("SLURM_JOB_ID", "CUDA_INJECTION64_PATH", "WSL_DISTRO_NAME"),
 )
-_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-_DEVICE_WORD = re.compile(r"-?\d{1,3}|all|none|void|((?:GPU|MIG)-[0-9a-fA-F]{1,8})[0-9a-fA-F/-]*")
-_FIRST_NAMESPACE = 0xEFFF_FFFC
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_DEVICE_ENTRY = re.compile(r"-?\d{1,3}|all|none|void|((?:GPU|MIG)-[0-9a-fA-F]{1,8})[0-9a-fA-F/-]*")
+_INITIAL_PID_NAMESPACE = 0xEFFF_FFFC
 """PROC_PID_INIT_INO of include/linux/proc_ns.h."""
-_UNLIMITED = 1 << 60
-"""Control groups of version 1 say a number near 2^63 for no limit."""
+_UNLIMITED_BYTES = 1 << 60
+"""Control groups of version 1 report a number near 2^63 for no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemFacts:
-    """What was found out about the machine; None: it could not be told."""
+    """Facts about the system; None: unknown."""
 
     packages: Mapping[str, str]
-    """Versions by package, of those that are installed."""
+    """Versions of the installed packages, by name."""
     python: str
     kernel: str
     machine: str
@@ -58,24 +58,24 @@ class SystemFacts:
     processors: int | None
     memory_bytes: int
     memory_limit_bytes: int | None
-    """What the control group allows; None: no limit, or none that can be seen."""
+    """Limit of the control group; None: no limit, or it cannot be read."""
     container: tuple[str, ...]
-    """Signs of a container."""
+    """Kinds of container that were detected."""
     own_pid_namespace: bool | None
-    """Pids here are not the machine's own."""
+    """True if pids here differ from the machine's."""
     wsl: bool
     session: tuple[str, ...]
-    """What the terminal is reached through: ``tmux``, ``screen``, ``mosh``, ``ssh``."""
+    """Programs between vramtop and the terminal: ``tmux``, ``screen``, ``mosh``, ``ssh``."""
     environment: Mapping[str, str]
-    """Settings that matter, by a list of what may be shown; values of others are never read."""
+    """Relevant variables, from a list of those that may be shown; values of others are never read."""
 
 
 def collect_system_facts(environ: Mapping[str, str], *, root: Path = Path("/")) -> SystemFacts:
-    """Of this machine.
+    """Return the facts about this system.
 
     Args:
         environ: the environment.
-        root: where /proc, /sys and /etc lie.
+        root: folder with proc, sys, dev and etc.
     """
     name, version = platform.libc_ver()
     release = platform.release()
@@ -118,7 +118,7 @@ def _distribution(root: Path) -> str | None:
 def _memory_limit(cgroup: Path) -> int | None:
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         words = _text(cgroup / name).strip()
-        if words.isdecimal() and int(words) < _UNLIMITED:
+        if words.isdecimal() and int(words) < _UNLIMITED_BYTES:
             return int(words)
     return None
 
@@ -139,7 +139,7 @@ def _container(environ: Mapping[str, str], root: Path) -> list[str]:
 
 def _own_pid_namespace(root: Path) -> bool | None:
     try:
-        return (root / "proc/self/ns/pid").stat().st_ino != _FIRST_NAMESPACE
+        return (root / "proc/self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE
     except OSError:
         return None
 
@@ -161,15 +161,19 @@ def _session(environ: Mapping[str, str]) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    found = {name: environ[name] if _SHAPE.fullmatch(environ[name]) else "set" for name in _SHOWN if name in environ}
-    found |= {name: _devices(environ[name]) for name in _DEVICES if name in environ}
-    return found | {name: "set" for name in _ONLY_SET if environ.get(name)}
+    found = {
+        name: environ[name] if _PLAIN_VALUE.fullmatch(environ[name]) else "set"
+        for name in _SHOWN_VARIABLES
+        if name in environ
+    }
+    found |= {name: _devices(environ[name]) for name in _DEVICE_VARIABLES if name in environ}
+    return found | {name: "set" for name in _PRESENCE_VARIABLES if environ.get(name)}
 
 
 def _devices(value: str) -> str:
-    """Numbers and the beginnings of UUIDs; an empty value hides all GPUs."""
+    """Return the indices and the beginnings of UUIDs; an empty value hides all GPUs."""
     words = [word.strip() for word in value.split(",")] if value.strip() else []
-    matches = [_DEVICE_WORD.fullmatch(word) for word in words]
+    matches = [_DEVICE_ENTRY.fullmatch(word) for word in words]
     if not all(matches):
         return "set to something that names no device"
     return ",".join(f"{match[1]}..." if match[1] else match[0] for match in matches if match) or "(empty: no GPU)"

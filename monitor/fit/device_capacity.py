@@ -52,7 +52,7 @@ class DeviceCapacity:
 
     @property
     def device_index(self) -> DeviceIndex:
-        """Where the memory is; MIG devices of one GPU instance share theirs."""
+        """Index of the GPU or GPU instance that holds the memory; MIG devices of one instance share it."""
         return self.index if self.mig is None else (self.index, self.mig.gpu_instance)
 
     @property

@@ -23,7 +23,7 @@ Enumeration). NCCL 2.31 joins ranks that each see one of their own, as an experi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceVerdict:
-    """Whether one rank of the job fits on one device."""
+    """Verdict for one rank of the job on one device."""
 
     device: DeviceCapacity
     verdict: Verdict
@@ -69,7 +69,7 @@ class ServingFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """Whether the whole job fits, and on which devices."""
+    """Verdict for the whole job, and the devices of its ranks."""
 
     verdict: Verdict
     gpus: tuple[DeviceVerdict, ...]

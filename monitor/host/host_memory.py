@@ -22,7 +22,7 @@ class HostRam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostVerdict:
-    """Whether the ranks on one machine fit its RAM."""
+    """Result of comparing the host memory that a machine's ranks need with its RAM."""
 
     verdict: Literal["fits", "tight", "does_not_fit"]
     need: "HostNeed"

@@ -10,7 +10,7 @@ import psutil
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.estimator.readers.program.launchers import Launch
-from vramtop.estimator.readers.tools.registry import parse_launch
+from vramtop.estimator.readers.tools.tool_registry import parse_launch
 
 from .process_identity import is_same_start
 
@@ -26,7 +26,7 @@ _MULTIPROCESSING_MODULES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """What this user may read of a process; None for what is hidden."""
+    """One process as far as this user may read it; None: hidden."""
 
     pid: int
     parent: int | None
@@ -134,7 +134,7 @@ def descendants(process: ProcessInfo) -> Iterator[ProcessInfo]:
     for child in sorted(children, key=lambda each: each.pid):
         try:
             yield read_process(child.pid)
-        except (InputError, CannotTellError):  # ended meanwhile
+        except (InputError, CannotTellError):  # it has just ended
             continue
 
 

@@ -17,7 +17,7 @@ _MAX_ANCESTORS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOrigin:
-    """What was true of a process when its origin was read."""
+    """Facts about a process that do not change, or were true when its origin was read."""
 
     ancestors: tuple[int, ...] = ()
     """Pids of its parent, its parent's parent and so on, without the first process of the machine."""

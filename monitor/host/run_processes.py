@@ -1,14 +1,14 @@
 """Processes of a run: from any of its pids to the launcher, the program that trains, and all ranks on this machine."""
 
-import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from vramtop.estimator.common.errors import CannotTellError
-from vramtop.estimator.readers.tools.registry import find_program_index, find_tool_by_launch
+from vramtop.estimator.readers.tools.tool_registry import find_program_index, find_tool_by_launch
 
+from .open_files import open_files
 from .process_info import ProcessInfo, ancestors, descendants
 
 _GPU_FILE = re.compile(r"/dev/(nvidia\d+|dxg)")
@@ -195,9 +195,7 @@ def _holds_gpu_memory(pid: int, on_gpu: Collection[int] | None) -> bool:
 
 def _has_gpu_open(pid: int) -> bool:
     """Return True if a GPU's device file is open, as with a CUDA context (Linux driver; ``/dev/dxg`` in WSL)."""
-    folder = f"/proc/{pid}/fd"
     try:
-        links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]  # noqa: PTH115, PTH208 - cheaper
+        return any(_GPU_FILE.fullmatch(target) for _, target in open_files(pid))
     except OSError:
         return False
-    return any(_GPU_FILE.fullmatch(link) for link in links)

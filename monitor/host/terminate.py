@@ -12,6 +12,7 @@ from typing import Literal
 from vramtop.estimator.common.errors import VramtopError
 
 from ..snapshot.snapshot import GpuProcess, Source
+from .open_files import open_files
 from .process_identity import boot_time, is_same_start, load_stat, read_stat, real_uid
 from .process_origin import ancestor_pids
 
@@ -29,7 +30,7 @@ _BLOCKERS: dict[bytes, Blocker] = {b"T": "stopped", b"t": "stopped", b"D": "in t
 
 
 class NotTerminatedError(VramtopError):
-    """No signal was sent; the message says why."""
+    """No signal was sent; the message states the reason."""
 
     title = "The process was not ended"
 
@@ -93,7 +94,7 @@ class ProcessTermination:
 
     @property
     def blocker(self) -> Blocker | None:
-        """What may keep it from ending: it is stopped, or in a kernel call that no signal interrupts."""
+        """A state that may keep it from ending: stopped, or in a kernel call that no signal interrupts."""
         stat = read_stat(self.process.pid)
         return None if stat is None else _BLOCKERS.get(stat.state)
 
@@ -213,9 +214,8 @@ def _uncertainty(pid: int) -> str | None:
     try:
         if Path("/proc/self/ns/pid").stat().st_ino == _HOST_PID_NAMESPACE:
             return None
-        files = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:  # hidden, or changing right now
-        return None
-    if any(_GPU_FILE.match(file) for file in files):
+        if any(_GPU_FILE.match(target) for _, target in open_files(pid)):
+            return None
+    except OSError:  # hidden
         return None
     return "It has no GPU's device file open: from inside a container, the driver may mean another process."

@@ -1,5 +1,5 @@
 """Preflight: checks before launch that everything a job needs is present.
 
-Lives here: ``prepare`` gathers the facts, ``run`` applies the checks.
+Lives here: ``prepare`` builds the context of a job, ``run_checks`` runs the checks and collects their results.
 Callers: the preflight screen and the ``preflight`` command.
 """

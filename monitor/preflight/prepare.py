@@ -1,4 +1,4 @@
-"""From a job and where it is to run to all that its checks look at."""
+"""Builds the context of the preflight checks from a job, its launch line and the machine that it is to run on."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,23 +13,22 @@ from vramtop.estimator.job.job import Job
 from vramtop.estimator.model.find_config import resolve_model
 from vramtop.estimator.trace.installed_packages import installed_packages, torch_build
 
-from .checks.libraries import DISTRIBUTIONS
-from .checks.model import find_model_location
-from .checks.output_folders import REPORTING_MODULES
 from .context.check_context import CheckContext, LazyValue
 from .facts.hub_access import HubAccess, query_hub_access
 from .facts.job_interpreter import JobInterpreter
 from .facts.launch_environment import count_local_ranks, job_environment
 from .facts.machine import Machine
+from .facts.model_location import find_model_location
+from .facts.required_packages import DISTRIBUTIONS, REPORTING_MODULES
 
 ESTIMATE_TIMEOUT_SECONDS = 90.0
-"""After so long, the closed form answers in place of anything deeper."""
+"""After this time the closed form answers in place of a deeper estimate."""
 
 
 def prepare(
     job: Job,
     machine: Machine,
-    python: JobInterpreter,
+    interpreter: JobInterpreter,
     *,
     environ: Mapping[str, str],
     folder: Path,
@@ -38,18 +37,18 @@ def prepare(
     worker_python: str | None = None,
     seconds: float = ESTIMATE_TIMEOUT_SECONDS,
 ) -> CheckContext:
-    """What the checks of a job look at; nothing of it is looked at yet.
+    """Return the context of a job's checks; its slow facts are not computed yet.
 
     Args:
         job: the job.
-        machine: where it is to run.
-        python: what will run it.
-        environ: of the shell in which it is to be started.
-        folder: in which it is to be started.
+        machine: machine that it is to run on.
+        interpreter: Python that will run it.
+        environ: environment of the shell in which it is to be started.
+        folder: folder in which it is to be started.
         launch: its launch line; None: there is none.
-        method: of the budget for the verdict.
-        worker_python: the interpreter for that budget; searched for when left out.
-        seconds: so long that budget may take.
+        method: method of the estimate for the verdict.
+        worker_python: interpreter for that estimate; searched for if left out.
+        seconds: time limit of that estimate.
     """
     environ = job_environment(environ, launch)
     modules = sorted({name for groups in REPORTING_MODULES.values() for group in groups for name in group})
@@ -71,27 +70,27 @@ def prepare(
         working_folder=folder,
         quick_budget=LazyValue(lambda: budget("formula")),
         deepest_budget=LazyValue(lambda: _within(seconds, lambda: budget(method))),
-        interpreter=python,
+        interpreter=interpreter,
         packages=LazyValue(
             lambda: installed_packages(
-                python.path,
+                interpreter.path,
                 distributions=DISTRIBUTIONS,
                 modules=modules,
-                wishes_of=["transformers"],
+                requirements_of=["transformers"],
                 environ=environ,
             )
         ),
-        torch_build=LazyValue(lambda: torch_build(python.path, environ=environ)),
-        hub_access=LazyValue(lambda: _access(job, environ)),
+        torch_build=LazyValue(lambda: torch_build(interpreter.path, environ=environ)),
+        hub_access=LazyValue(lambda: _hub_access(job, environ)),
         local_ranks=count_local_ranks(job, launch, environ, folder),
     )
 
 
 def validate_job(context: CheckContext) -> None:
-    """Raise what is wrong with the job itself; that its model is not here is for the checks to say.
+    """Raise an error if the job itself is invalid; a missing model is left to the checks.
 
     Raises:
-        InputError: the job makes no sense.
+        InputError: the job is invalid.
     """
     try:
         resolve_model(context.job.model, environ=context.environ)
@@ -101,21 +100,21 @@ def validate_job(context: CheckContext) -> None:
         context.quick_budget()
 
 
-def _within(seconds: float, ask: Callable[[], Budget]) -> Budget:
-    """The budget, given up after so many seconds."""
-    cancel = CancelToken()
-    timer = threading.Timer(seconds, cancel.cancel)
+def _within(seconds: float, estimate: Callable[[], Budget]) -> Budget:
+    """Return the budget; the estimate is cancelled after this time."""
+    token = CancelToken()
+    timer = threading.Timer(seconds, token.cancel)
     timer.daemon = True
     timer.start()
     try:
-        with current_token().on_cancel(cancel.cancel), cancel.scope():
-            return ask()
+        with current_token().on_cancel(token.cancel), token.scope():
+            return estimate()
     finally:
         timer.cancel()
 
 
-def _access(job: Job, environ: Mapping[str, str]) -> HubAccess:
-    place = find_model_location(job, environ)
-    if place is None or place.hub_id is None:
-        return HubAccess(answer="open", message="nothing is to be fetched", token_from=None)
-    return query_hub_access(place.hub_id, environ)
+def _hub_access(job: Job, environ: Mapping[str, str]) -> HubAccess:
+    location = find_model_location(job, environ)
+    if location is None or location.hub_id is None:
+        return HubAccess(answer="open", message="nothing is to be downloaded", token_from=None)
+    return query_hub_access(location.hub_id, environ)

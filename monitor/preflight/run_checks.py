@@ -1,4 +1,4 @@
-"""All checks of a job, side by side, each with its time limit."""
+"""Runs all checks of a job in parallel, each with its time limit, and collects their results."""
 
 import queue
 import threading
@@ -10,142 +10,119 @@ from typing import TypeAlias
 from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, VramtopError
 
-from .checks.cuda import ComputeCapabilityCheck, CudaRuntimeCheck, DriverCheck, VisibleDevicesCheck
-from .checks.environment_keys import EnvironmentKeysCheck, HubTokenCheck
-from .checks.libraries import LibrariesCheck
-from .checks.memory import FitVerdictCheck, HostMemoryCheck, LowerBoundCheck
-from .checks.model import ModelAccessCheck, ModelFilesCheck
-from .checks.nccl import InfiniBandCheck, NetworkInterfaceCheck, RendezvousCheck, SharedMemoryCheck
-from .checks.output_folders import LogFolderCheck, OutputFolderCheck, ReportingTargetsCheck
+from .checks import find_checks
 from .context.check import Check, CheckResult
 from .context.check_context import CheckContext
 
-CHECKS: tuple[type[Check], ...] = (
-    *(DriverCheck, CudaRuntimeCheck, ComputeCapabilityCheck, VisibleDevicesCheck),
-    *(LowerBoundCheck, FitVerdictCheck, HostMemoryCheck),
-    *(ModelFilesCheck, ModelAccessCheck, HubTokenCheck, EnvironmentKeysCheck),
-    *(OutputFolderCheck, LogFolderCheck, ReportingTargetsCheck),
-    LibrariesCheck,
-    *(NetworkInterfaceCheck, InfiniBandCheck, SharedMemoryCheck, RendezvousCheck),
-)
-"""In the order in which they are shown."""
-_Answers: TypeAlias = "queue.SimpleQueue[tuple[int, CheckResult] | None]"
-"""None: it was given up."""
+_Results: TypeAlias = "queue.SimpleQueue[tuple[int, CheckResult] | None]"
+"""Results by the position of their check; None: cancelled."""
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
-_SHORTEST_SECRET = 6
-"""Shorter values are words that stand in sentences by chance."""
+_MIN_SECRET_CHARACTERS = 6
+"""Shorter values are words that occur in sentences by chance."""
 
 
 def run_checks(
     context: CheckContext,
     checks: Sequence[Check] | None = None,
     *,
-    seconds: float | None = None,
-    told: Callable[[CheckResult], None] | None = None,
+    timeout_seconds: float | None = None,
+    on_result: Callable[[CheckResult], None] | None = None,
 ) -> tuple[CheckResult, ...]:
-    """What each check says, in the order of the checks. A check that hangs is left behind, and said to.
+    """Return the result of each check, in the order of the checks; a check that hangs is abandoned and reported.
 
     Args:
-        context: what they look at.
-        checks: all when left out.
-        seconds: so long each may take at most; its own limit when left out.
-        told: called with each outcome as it comes, on this thread.
+        context: what the checks examine.
+        checks: all checks if left out.
+        timeout_seconds: upper limit for every check, beside its own.
+        on_result: called with each result as it comes, on this thread.
 
     Raises:
-        CancelledError: it was given up (``CancelToken``), and with it the workers that the checks wait for.
+        CancelledError: cancelled by a ``CancelToken``, and with it the workers that the checks wait for.
     """
-    checks = [kind() for kind in CHECKS] if checks is None else checks
-    answers: _Answers = queue.SimpleQueue()
-    cancel = current_token()
-    with cancel.on_cancel(lambda: answers.put(None)):
-        begun = time.monotonic()
-        for place, check in enumerate(checks):
-            work = threading.Thread(
-                target=_work,
-                args=(place, check, context, answers, cancel),
+    checks = [check() for check in find_checks()] if checks is None else checks
+    results: _Results = queue.SimpleQueue()
+    token = current_token()
+    with token.on_cancel(lambda: results.put(None)):
+        start = time.monotonic()
+        for position, check in enumerate(checks):
+            threading.Thread(
+                target=_run_one,
+                args=(position, check, context, results, token),
                 name=f"preflight {check.name}",
                 daemon=True,
-            )
-            work.start()
-        return _gather(checks, context, answers, begun=begun, seconds=seconds, told=told)
+            ).start()
+        limits = [min(check.timeout_seconds, timeout_seconds or check.timeout_seconds) for check in checks]
+        return _collect(checks, context, results, start=start, limits=limits, on_result=on_result)
 
 
-def _gather(
+def exit_code(results: Sequence[CheckResult]) -> int:
+    """Return 1 if a check fails, 3 if it is unknown whether the job may start, else 0."""
+    if any(result.status == "failure" for result in results):
+        return 1
+    return 3 if any(result.unknown and result.decisive for result in results) else 0
+
+
+def _collect(
     checks: Sequence[Check],
     context: CheckContext,
-    answers: "_Answers",
+    results: "_Results",
     *,
-    begun: float,
-    seconds: float | None,
-    told: Callable[[CheckResult], None] | None,
+    start: float,
+    limits: Sequence[float],
+    on_result: Callable[[CheckResult], None] | None,
 ) -> tuple[CheckResult, ...]:
-    ends = {
-        place: begun + min(check.timeout_seconds, seconds or check.timeout_seconds)
-        for place, check in enumerate(checks)
-    }
     found: dict[int, CheckResult] = {}
     while len(found) < len(checks):
-        next_end = min(end for place, end in ends.items() if place not in found)
+        running = [position for position in range(len(checks)) if position not in found]
+        next_limit = min(limits[position] for position in running)
         try:
-            answer = answers.get(timeout=max(0.0, next_end - time.monotonic()))
-            if answer is None:
-                raise CancelledError("given up")
-            answered = [answer]
+            result = results.get(timeout=max(0.0, start + next_limit - time.monotonic()))
+            if result is None:
+                raise CancelledError("cancelled")
+            arrived = [result]
         except queue.Empty:
-            now = time.monotonic()
-            late = [place for place, end in ends.items() if place not in found and end <= now]
-            answered = [(place, _late(checks[place], ends[place] - begun)) for place in late]
-        for place, outcome in answered:
-            if place not in found:
-                found[place] = _without_secrets(outcome, context)
-                if told is not None:
-                    told(found[place])
-    return tuple(found[place] for place in range(len(checks)))
+            late = [position for position in running if start + limits[position] <= time.monotonic()]
+            arrived = [(position, _timed_out(checks[position], limits[position])) for position in late]
+        for position, each in arrived:
+            if position not in found:
+                found[position] = _without_secrets(each, context)
+                if on_result is not None:
+                    on_result(found[position])
+    return tuple(found[position] for position in range(len(checks)))
 
 
-def exit_code(outcomes: Sequence[CheckResult]) -> int:
-    """1: something fails; 3: nothing does, but whether the job may start cannot be told; 0: it may, as far as seen."""
-    if any(outcome.status == "failure" for outcome in outcomes):
-        return 1
-    return 3 if any(outcome.unknown and outcome.decisive for outcome in outcomes) else 0
-
-
-def _work(place: int, check: Check, context: CheckContext, answers: "_Answers", cancel: CancelToken) -> None:
-    outcome = check.inconclusive("the check itself failed", "report it, with what vramtop wrote to the terminal")
+def _run_one(position: int, check: Check, context: CheckContext, results: "_Results", token: CancelToken) -> None:
+    result = check.inconclusive("the check itself failed", "report it, with what vramtop wrote to the terminal")
     try:
-        with cancel.scope():
-            outcome = check.run(context)
+        with token.scope():
+            result = check.run(context)
     except VramtopError as error:
-        outcome = check.inconclusive(error.message)
+        result = check.inconclusive(error.message)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        outcome = check.inconclusive(f"{where}{error.strerror or type(error).__name__}")
+        file = f"{error.filename}: " if error.filename else ""
+        result = check.inconclusive(f"{file}{error.strerror or type(error).__name__}")
     finally:
-        answers.put((place, outcome))
+        results.put((position, result))
 
 
-def _late(check: Check, seconds: float) -> CheckResult:
+def _timed_out(check: Check, seconds: float) -> CheckResult:
     return check.inconclusive(
         f"no answer within {seconds:g} seconds", "look for a disk, a network or a program that hangs; or --timeout"
     )
 
 
-def _without_secrets(outcome: CheckResult, context: CheckContext) -> CheckResult:
-    """The outcome without any value of a variable that holds a secret, wherever a library may have put one."""
+def _without_secrets(result: CheckResult, context: CheckContext) -> CheckResult:
+    """Return the result without the value of any variable that holds a secret, wherever a library may have put one."""
     keys = {context.job.run.inference_key, *context.job.run.required_environment}
-    secrets = sorted(
-        (
-            value.strip()
-            for name, value in context.environ.items()
-            if len(value.strip()) >= _SHORTEST_SECRET
-            and not value.strip().startswith("/")  # the path of a key is none
-            and (name in keys or any(word in name.upper() for word in _SECRET_WORDS))
-        ),
-        key=len,
-        reverse=True,
-    )
-    found, advice = outcome.found, outcome.advice
-    for secret in secrets:
+    secrets = {
+        value.strip()
+        for name, value in context.environ.items()
+        if len(value.strip()) >= _MIN_SECRET_CHARACTERS
+        and not value.strip().startswith("/")  # the path of a key file is not a secret
+        and (name in keys or any(word in name.upper() for word in _SECRET_WORDS))
+    }
+    found, advice = result.found, result.advice
+    for secret in sorted(secrets, key=len, reverse=True):
         found = found.replace(secret, "(not shown)")
         advice = advice.replace(secret, "(not shown)") if advice else advice
-    return replace(outcome, found=found, advice=advice)
+    return replace(result, found=found, advice=advice)

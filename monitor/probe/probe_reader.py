@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ..host.open_files import open_files
 from ..host.process_identity import namespace_pids
 from ..snapshot.snapshot import MAX_UNIX_SECONDS, AllocatorCounters, ProcessCounters
 
@@ -19,8 +20,6 @@ _FIRST_READ_BYTES = 4096
 """Header and figures of a process with a dozen devices."""
 _LINK = "/memfd:vramtop-probe (deleted)"
 _MAX_ATTEMPTS = 5
-_MAX_SEARCHED_FILES = 20_000
-"""Open files of a process that are examined: it may have a million, at 4 microseconds each."""
 STALE_SECONDS = 5.0
 """Age from which a sample shows that its process is stopped or hangs."""
 
@@ -171,18 +170,10 @@ def open_probe(path: Path) -> OpenProbe | None:
 
 def find_probe(pid: int) -> Path | None:
     """Find the probe's memory file among a process's open files, in 4 microseconds per file."""
-    folder = f"/proc/{pid}/fd"
     try:
-        names = os.listdir(folder)  # noqa: PTH208
+        return next((Path(path) for path, target in open_files(pid) if target == _LINK), None)
     except OSError:
         return None
-    for name in names[:_MAX_SEARCHED_FILES]:
-        try:
-            if os.readlink(f"{folder}/{name}") == _LINK:  # noqa: PTH115 - cheaper, for processes with many files
-                return Path(folder, name)
-        except OSError:  # closed meanwhile
-            continue
-    return None
 
 
 def _parse_sample(figures: bytes, facts: bytes) -> ProbeSample | None:

@@ -1,7 +1,6 @@
 """Exclusive lock on an open file, against other processes; released when the file is closed.
 
-The ``filelock`` package takes 22 ms to import, and opens the file itself: with O_CREAT, which the kernel refuses for
-another user's file in a shared folder (fs.protected_regular).
+The ``filelock`` package does the same, but takes 22 ms to import.
 """
 
 import fcntl

@@ -20,7 +20,7 @@ from vramtop.estimator.common.untrusted_files import read_file
 from .file_lock import lock_file
 
 _LOCK_TIMEOUT_SECONDS = 2.0
-"""Another dashboard description the lock for milliseconds, unless its disk hangs."""
+"""Another dashboard holds the lock for milliseconds, unless its disk hangs."""
 _MAX_BYTES = 2**23
 """200 jobs, or 500 runs, are far less; vramtop writes no larger file."""
 

@@ -1,11 +1,11 @@
 """The table of measured jobs: files of facts in ``cases/``, each row a job file's tables and the bytes measured on it.
 
-A file gives what its rows share (``[job]``, source, versions, card) and the models it writes out (``[models]``); a
-``[[case]]`` adds its own. ``figure`` says what was measured: ``allocated``, ``reserved`` (as torch.cuda counts them),
-``device`` (as NVML does) or ``component``, a ``part`` alone. ``expects`` states what today's versions do otherwise,
-``explained`` why the prediction is off by more than a tenth. No figure is adjusted for either.
+A file holds what its rows share (``[job]``, source, versions, GPU) and its models (``[models]``); a ``[[case]]`` adds
+its own settings. ``figure`` names the measured quantity: ``allocated``, ``reserved`` (by torch.cuda), ``device`` (by
+NVML) or ``component``, a single ``part``. ``expects`` states what the latest versions change, ``explained`` why the
+prediction is off by more than a tenth. No figure is adjusted for either.
 
-What ``measure.py`` wrote on a machine with a GPU, ``measured/*.jsonl``, gives rows of its own: one for each figure.
+``measured/*.jsonl``, written by ``measure.py`` on a machine with a GPU, gives one row for each figure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ _MEASURED_FIGURES: dict[Figure, str] = {
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement and the job it was made on."""
+    """One measurement and its job."""
 
     id: str
     file: str
@@ -40,7 +40,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     part: Part | None
     measured_bytes: int
     besides_bytes: int
-    """In a component's measurement beside the component."""
+    """Components that a measurement includes besides the measured one."""
     card: str | None
     source: str
     versions: str
@@ -49,7 +49,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     explained: str | None
 
     def predicted_bytes(self, budget: Budget) -> int:
-        """The budget's figure for what was measured."""
+        """Return the budget's figure for the measured quantity."""
         match self.figure:
             case "allocated":
                 return budget.peak.allocated_bytes
@@ -61,7 +61,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
                 return _part_bytes(budget, self.part) + self.besides_bytes
 
     def range_bytes(self, budget: Budget) -> tuple[int, int] | None:
-        """The range around the predicted figure; None for a component, which has none."""
+        """Return the range of the predicted figure; None for a component, which has none."""
         if self.figure == "component":
             return None
         shift = self.predicted_bytes(budget) - budget.peak.device_bytes
@@ -69,7 +69,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rows of a source that are not in the table."""
+    """Rows of a source that the table leaves out."""
 
     ids: list[str]
     reason: str
@@ -107,12 +107,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_cases(folder: Path = FOLDER) -> tuple[Case, ...]:
-    """Every row of every file."""
+    """Return every row of every file."""
     return tuple(case for path, file in _files(folder) for case in _cases(path.stem, file))
 
 
 def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
-    """What was measured on machines of one's own: a row for each figure that could be read."""
+    """Return rows of measurements on one's own machines, one for each readable figure."""
     lines = (
         (path.stem, number, msgspec.json.decode(line))
         for path in sorted(folder.glob("*.jsonl"))
@@ -122,7 +122,7 @@ def read_measured(folder: Path = MEASURED) -> tuple[Case, ...]:
 
 
 def read_left_out(folder: Path = FOLDER) -> tuple[LeftOut, ...]:
-    """The rows that are known and not in the table, and why."""
+    """Return the known rows that the table leaves out, with the reasons."""
     return tuple(entry for _, file in _files(folder) for entry in file.left_out)
 
 

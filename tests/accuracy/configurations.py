@@ -1,6 +1,6 @@
-"""What ``measure.py`` runs: models of 0.1 to 8 billion parameters by their shape, and ways to train them, as job files.
+"""The configurations that ``measure.py`` runs: models of 0.1 to 8 billion parameters and training settings.
 
-Standard library only: it travels with ``measure.py``.
+Standard library only, since it is copied along with ``measure.py``.
 """
 
 import copy
@@ -11,7 +11,7 @@ Tables = dict[str, Any]
 
 
 def llama(hidden: int, layers: int, heads: int, kv: int, mlp: int, vocab: int, **more: Any) -> Tables:
-    """A decoder of the Llama kind."""
+    """Return the config of a Llama-like decoder."""
     return {
         "model_type": "llama",
         "hidden_size": hidden,
@@ -27,12 +27,12 @@ def llama(hidden: int, layers: int, heads: int, kv: int, mlp: int, vocab: int, *
 
 
 def gpt2(hidden: int, layers: int, heads: int) -> Tables:
-    """GPT-2 of some size."""
+    """Return the config of a GPT-2."""
     return {"model_type": "gpt2", "n_embd": hidden, "n_layer": layers, "n_head": heads, "vocab_size": 50257}
 
 
 def bert(hidden: int, layers: int, heads: int) -> Tables:
-    """BERT of some size."""
+    """Return the config of a BERT."""
     return {
         "model_type": "bert",
         "hidden_size": hidden,
@@ -44,7 +44,7 @@ def bert(hidden: int, layers: int, heads: int) -> Tables:
 
 
 def t5(hidden: int, layers: int, heads: int, mlp: int) -> Tables:
-    """T5 of some size, gated as in its version 1.1."""
+    """Return the config of a T5, gated as in its version 1.1."""
     return {
         "model_type": "t5",
         "d_model": hidden,
@@ -171,7 +171,7 @@ _RUNS = [
 
 
 def configurations() -> Iterator[Tables]:
-    """Every job to run, in the tables of a job file; ``name`` tells what is particular about it."""
+    """Return every job to run, as tables of a job file; ``name`` states what is particular about it."""
     for model, batch, length, changes in _RUNS:
         config = MODELS[model]
         job: Tables = {
@@ -189,7 +189,7 @@ def configurations() -> Iterator[Tables]:
 
 
 def tiny(job: Tables) -> Tables:
-    """The same job on a model small enough for a CPU and a second."""
+    """Return the job on a model that runs on a CPU within a second."""
     small = {
         "hidden_size": 64, "n_embd": 64, "d_model": 64, "num_hidden_layers": 2, "n_layer": 2, "num_layers": 2,
         "num_decoder_layers": 2, "num_attention_heads": 4, "n_head": 4, "num_heads": 4, "num_key_value_heads": 2,
@@ -202,7 +202,7 @@ def tiny(job: Tables) -> Tables:
 
 
 def find(name: str | None) -> list[Tables]:
-    """The jobs whose name has this text; all of them for None."""
+    """Return the jobs whose name contains a text; None: all jobs."""
     return [job for job in configurations() if name is None or name in job["name"]]
 
 

@@ -1,7 +1,7 @@
-"""What ``explanations.py`` tries: jobs of many kinds, and the ways in which each may run otherwise than it was read.
+"""The jobs that ``explanations.py`` tries, and the ways in which each may run differently from its settings.
 
-The contradictions are written down here, apart from the causes that the estimator searches, and with other values than
-those that it tries where a value is free.
+The true settings are written independently of the causes that the estimator searches, and differ from values that it
+tries where a value is free.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,19 +18,19 @@ Estimate = Callable[[Job], Budget]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """How a job really runs."""
+    """The true settings and memory of a run."""
 
     name: str
-    """The cause, as the estimator calls it."""
+    """Name of the cause in the estimator."""
     changes: Mapping[str, Any]
     allocated_bytes: int = 0
-    """What it holds besides, through torch's allocator."""
+    """Additional bytes in torch's allocator."""
     loading_bytes: int = 0
-    """The part of it that is there before the first step."""
+    """Part of them that exists before the first step."""
 
 
 def _job(model: str, batch: int, length: int, *more: str, task: str = "causal-lm") -> Job:
-    """A job in one line: ``training.precision=bf16`` and so on, strings all but numbers and switches."""
+    """Return a job from one line: ``training.precision=bf16`` and so on, strings all but numbers and switches."""
     tables: dict[str, Any] = {"model": {"id": model, "task": task}}
     tables["training"] = {"micro_batch": batch, "sequence_length": length}
     for each in more:
@@ -107,7 +107,7 @@ JOBS: tuple[Job, ...] = (
 
 
 def truths(job: Job, estimate: Estimate) -> Iterator[Truth]:
-    """How this job may run in truth: all that is plausible for it."""
+    """Return every truth that is plausible for a job."""
     yield from _of_activations(job)
     yield from _of_sizes(job)
     yield from _of_states(job, estimate(job))
@@ -115,7 +115,7 @@ def truths(job: Job, estimate: Estimate) -> Iterator[Truth]:
 
 
 def both(one: Truth, other: Truth) -> Truth | None:
-    """Two at once; None where they speak of the same setting."""
+    """Return two truths combined; None if they change the same setting."""
     if one.name == other.name or one.changes.keys() & other.changes.keys():
         return None
     return Truth(

@@ -1,10 +1,10 @@
-"""How well ``explain`` finds what contradicts a job: run as ``python tests/accuracy/explanations.py``.
+"""Measures how often ``explain`` finds the true cause of a divergence (``python tests/accuracy/explanations.py``).
 
-Forty jobs, each contradicted in every plausible way (``explanation_jobs``). The contradicted job's estimate, off by
-what predictions were measured to be off by (a residual of the accuracy table, drawn with a fixed seed), is the truth;
-the job as it was read is what ``explain`` is told. Jobs at even places served to settle priors, the others are held
-out. ``--measure allocated`` is the same with torch's own counters in place of the process's bytes, ``--loaded`` with
-the plateau before the first step known besides, ``--pairs`` with two contradictions at once.
+Forty jobs, each diverging in every plausible way (``explanation_jobs``). The truth is the diverging job's estimate with
+a measured error of predictions (a residual of the accuracy table, drawn with a fixed seed); ``explain`` gets the job as
+it was read. Jobs with even numbers served to choose priors, the others are held out. ``--measure allocated`` uses
+torch's counters, not the process's bytes, ``--loaded`` adds the plateau before the first step, and ``--pairs`` combines
+two causes.
 """
 
 import argparse
@@ -34,63 +34,63 @@ _NAME_OF_NOTHING = "(nothing)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What ``explain`` is told, and of what."""
+    """Settings of a trial."""
 
     measure: Measure = "device"
     loaded: bool = False
-    """It is told also what the process held once its weights were loaded."""
+    """``explain`` also gets the memory of the process after its weights were loaded."""
     pairs: bool = False
-    """Two contradictions at once, drawn at random, in place of one."""
+    """Two random causes at once, not one."""
     seed: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One contradicted job, and what was said of it."""
+    """One diverging job and its explanations."""
 
     place: int
-    """Of the job in the list."""
+    """Index of the job in the list."""
     truth: Truth | None
-    """None: the job runs as it was read."""
+    """None: the job runs with the settings that were read."""
     visible: bool
-    """What is held lies outside of the budget's range, so that somebody would ask."""
+    """True if the observed memory lies outside of the budget's range, so that a user would ask."""
     observed: int
-    """Bytes."""
+    """Observed bytes."""
     found: tuple[Explanation, ...]
     seconds: float
 
     @property
     def rank(self) -> int | None:
-        """Where the true cause stands, from 1; None where it is not named."""
+        """Rank of the true cause, from 1; None: it is not named."""
         return next((place for place, each in enumerate(self.found, 1) if self.truth and _is(each, self.truth)), None)
 
     @property
     def half(self) -> bool:
-        """One of the two true causes at least is among the first three."""
+        """True if at least one of two true causes is among the first three."""
         wanted = set(self.truth.name.split(" + ")) if self.truth else set()
         return any(wanted & set(each.name.split(" + ")) for each in self.found[:3])
 
     @property
     def group(self) -> int | None:
-        """The same, counting what predicts equal bytes once."""
+        """Rank of the true cause where causes that predict equal bytes count once."""
         return None if self.rank is None else self.found[self.rank - 1].group + 1
 
 
 def _is(found: Explanation, truth: Truth) -> bool:
-    """The same cause; and of numbers that it gives, the same within a third (a sequence's length is looked for)."""
+    """Return True if two causes are the same, with numbers within a third (a sequence's length is searched for)."""
     told = {"training.micro_batch", "training.sequence_length", "parallel.data_shard"} & truth.changes.keys()
     names, same = found.name.split(" + "), truth.name.split(" + ")
     return sorted(names) == sorted(same) and all(abs(found.changes[k] / truth.changes[k] - 1) <= 1 / 3 for k in told)
 
 
 def residuals(measure: Measure) -> list[float]:
-    """Measured over predicted, for the rows of the accuracy table whose error has no reason known beforehand."""
+    """Return measured over predicted bytes, for rows of the accuracy table without a known reason for their error."""
     cases = (case for case in (*read_cases(), *read_measured()) if case.figure in FIGURES[measure])
     return [1 / (1 + replay(case).error) for case in cases if not case.explained]
 
 
 def trials(setup: Setup) -> Iterator[Trial]:
-    """Every job with every truth, and as it was read."""
+    """Yield every job with every truth, and with its settings as read."""
     draw, off, noise = random.Random(setup.seed), residuals(setup.measure), residuals("device")  # noqa: S311 - no secret
     for place, job in enumerate(JOBS):
         budget, known = estimate(job), list(truths(job, estimate))
@@ -141,7 +141,7 @@ def _visible(budget: Budget, observed: int, measure: Measure) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the figures; 0 however good they are."""
+    """Print the figures; the exit code is always 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", choices=tuple(FIGURES), default="device")
     parser.add_argument("--loaded", action="store_true", help="tell it also what was held before the first step")

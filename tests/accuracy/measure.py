@@ -2,12 +2,12 @@
 
     python measure.py --predict predictions.jsonl          where vramtop is installed (no GPU needed)
     python measure.py --predictions predictions.jsonl --out results.jsonl      on the machine with the GPU
-    python measure.py --cpu --only gpt2                    a try on the CPU with tiny models; figures are null
+    python measure.py --cpu --only gpt2                    a trial run on the CPU with tiny models; figures are null
 
-Needs torch and transformers (and peft for adapters); vramtop only for predictions, which are made on the spot where it
-is installed. Every configuration runs three steps in a process of its own and adds one JSON line: the job, what was
-predicted, what torch's allocator and NVML (through nvidia-smi) counted, and the versions. Nothing else should use the
-card meanwhile. Put results under ``tests/accuracy/measured/``, where ``make accuracy`` finds them.
+Needs torch and transformers (and peft for adapters); vramtop only for predictions, which are made here if it is
+installed. Every configuration runs three steps in a process of its own and adds one JSON line: the job, the prediction,
+the figures of torch's allocator and NVML (through nvidia-smi), and the versions. Nothing else should use the GPU
+meanwhile. Put results under ``tests/accuracy/measured/``, where ``make accuracy`` finds them.
 """
 
 import argparse
@@ -34,7 +34,7 @@ PEFT_TASKS = {"causal-lm": "CAUSAL_LM", "seq2seq-lm": "SEQ_2_SEQ_LM", "sequence-
 
 
 def main() -> int:
-    """Run what the options ask for; 1 when a configuration failed for another reason than memory."""
+    """Run the requested configurations; return 1 if one failed for another reason than memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="configurations whose name has this text")
     parser.add_argument("--limit", type=int, help="at most so many of them")
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def predict(job: Tables, options: argparse.Namespace) -> dict[str, Any] | None:
-    """The prediction for a job; None where vramtop is not installed."""
+    """Return the prediction for a job; None if vramtop is not installed."""
     try:
         from vramtop.estimator.estimation import estimate
         from vramtop.estimator.job.gpu_catalogue import find_gpu
@@ -78,7 +78,7 @@ def predict(job: Tables, options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def run_one(job: Tables, *, cpu: bool) -> dict[str, Any]:
-    """Three training steps in this process; what they took."""
+    """Run three training steps in this process and return their memory."""
     idle = None if cpu else _device_used()
     import torch
     import transformers
@@ -111,7 +111,7 @@ def run_one(job: Tables, *, cpu: bool) -> dict[str, Any]:
 
 
 def build_model(job: Tables, device: Any) -> Any:
-    """The model with random weights, in the job's weight type, with its adapters and its checkpointing."""
+    """Return the model with random weights, in the job's weight dtype, with its adapters and its checkpointing."""
     import torch
     import transformers
 
@@ -138,7 +138,7 @@ def build_model(job: Tables, device: Any) -> Any:
 
 
 def train(job: Tables, model: Any, device: Any) -> list[dict[str, Any]]:
-    """Optimizer steps as Hugging Face's Trainer takes them, without its surroundings: bytes and loss of each."""
+    """Yield bytes and loss of each optimizer step, taken as Hugging Face's Trainer takes it."""
     import torch
 
     training = job["training"]
@@ -169,7 +169,7 @@ def train(job: Tables, model: Any, device: Any) -> list[dict[str, Any]]:
 
 
 def make_optimizer(name: str, model: Any) -> Any:
-    """The optimizer of that name, as the libraries make it."""
+    """Return the optimizer of a name from its library."""
     import torch
     import transformers
 
@@ -185,7 +185,7 @@ def make_optimizer(name: str, model: Any) -> Any:
 
 
 def make_batch(job: Tables, model: Any, device: Any) -> dict[str, Any]:
-    """Random tokens at the full length, and labels."""
+    """Return random tokens at the full length, and labels."""
     import torch
 
     training = job["training"]
@@ -196,7 +196,7 @@ def make_batch(job: Tables, model: Any, device: Any) -> dict[str, Any]:
 
 
 def loss_of(job: Tables, model: Any, batch: dict[str, Any]) -> Any:
-    """The model's own loss, or one that works on eighths of the sequence's logits."""
+    """Return the model's own loss, or a loss over eighths of the sequence's logits."""
     import torch
 
     if job["training"].get("loss", "full") == "full":
@@ -235,7 +235,7 @@ def _in_own_process(job: Tables, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _context_bytes(torch: Any, idle: int | None) -> int | None:
-    """What NVML counts for the context and one small tensor, that one's segment taken off."""
+    """Return NVML's figure for the context, measured with one small tensor whose segment is subtracted."""
     torch.ones(1, device="cuda")
     torch.cuda.synchronize()
     used = _difference(_device_used(), idle)
@@ -252,7 +252,7 @@ def _device_used() -> int | None:
 
 
 def _process_used() -> int | None:
-    """This process's figure; None where nvidia-smi does not list it, as in a container with its own process ids."""
+    """Return this process's figure; None if nvidia-smi does not list it, as in a container with its own process ids."""
     lines = _smi("--query-compute-apps=pid,used_memory")
     found = [line.split(",")[1].strip() for line in lines if line.split(",")[0].strip() == str(os.getpid())]
     return int(found[0]) * MIB if found and found[0].isdigit() else None

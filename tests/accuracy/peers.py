@@ -1,7 +1,7 @@
-"""What other estimators say, as small reference functions: bytes per GPU of a job, None where they have no say.
+"""Other estimators as small reference functions: bytes per GPU of a job, None if they do not cover it.
 
-They are written after the published formulas, named at each; none of them knows adapters, so that a job with adapters
-gets an answer only from the lower bound, which looks at stored weights alone.
+Each follows a published formula, which it names. None knows adapters, so that a job with adapters gets an answer only
+from the lower bound, which considers stored weights only.
 """
 
 from collections.abc import Callable

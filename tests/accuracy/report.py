@@ -1,7 +1,7 @@
-"""Predicted against measured memory for every row of the accuracy table, beside what other estimators say.
+"""Predicted against measured memory for every row of the accuracy table, beside other estimators.
 
-Run by ``make accuracy``; ``--method auto`` (or exact, traced) takes the deepest that can be had here, ``--file NAME``
-restricts it to one source. What ``measure.py`` found on a machine with a GPU is taken from ``measured/``.
+Run by ``make accuracy``; ``--method auto`` (or exact, traced) uses the deepest available one, ``--file NAME`` selects
+one source. Results of ``measure.py`` on a machine with a GPU are read from ``measured/``.
 """
 
 import argparse
@@ -25,35 +25,35 @@ METHODS: tuple[MethodChoice, ...] = ("formula", "exact", "traced", "auto")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One row, replayed."""
+    """The prediction for one row."""
 
     case: Case
     method: str
-    """What the budget was made by; with ``auto`` it may differ from row to row."""
+    """Method of the budget; with ``auto`` it may differ between rows."""
     predicted_bytes: int
     inside: bool | None
-    """The truth lies in the predicted range; None for components, which have none."""
+    """True if the measured figure lies in the predicted range; None for components, which have none."""
     peers: dict[str, int | None]
 
     @property
     def error(self) -> float:
-        """Of the measured figure: 0.1 is a tenth too much."""
+        """Relative error: 0.1 is a tenth too much."""
         return self.predicted_bytes / self.case.measured_bytes - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """How good predictions are over some rows."""
+    """Accuracy of the predictions of some rows."""
 
     rows: int
     median: float
-    """Absolute error."""
+    """Absolute value of the relative error."""
     under: float
     """Share of rows predicted more than 5 % too low."""
     beyond: float
     """Share of rows more than 10 % off."""
     inside: float | None
-    """Share of rows whose truth lies in the range; None where no row has a range."""
+    """Share of rows whose measured figure lies in the range; None if no row has a range."""
 
 
 def replay(case: Case, method: MethodChoice = "formula") -> Result:
@@ -74,7 +74,7 @@ def replay(case: Case, method: MethodChoice = "formula") -> Result:
 
 
 def level(results: Sequence[Result]) -> Level:
-    """The errors of some rows, taken together; at least one row."""
+    """Return the accuracy over at least one row."""
     errors = [result.error for result in results]
     spans = [result.inside for result in results if result.inside is not None]
     return Level(
@@ -87,7 +87,7 @@ def level(results: Sequence[Result]) -> Level:
 
 
 def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """The rows by what was measured, by method where there are several, and by source."""
+    """Return the rows by measured quantity, by method if there are several, and by source."""
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(result.case.figure, []).append(result)
@@ -99,7 +99,7 @@ def groups(results: Iterable[Result]) -> dict[str, list[Result]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; 0 even where predictions are bad: the tests judge, this shows."""
+    """Print the table; the exit code is always 0, since the tests judge the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--method", choices=METHODS, default="formula")
     parser.add_argument("--file", help="only this file of cases")

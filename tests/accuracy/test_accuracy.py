@@ -1,4 +1,4 @@
-"""The accuracy table is sound, and predictions on it are no worse than they have been."""
+"""The accuracy table is sound, and its predictions are no worse than before."""
 
 import pytest
 from accuracy_cases import FOLDER, Case, read_cases, read_left_out
@@ -23,7 +23,7 @@ REACHED = {  # median absolute error, share under by more than 5 %, share whose 
     "file torchtitan": (0.022, 0.12, 1.0),
     "file torchtune": (0.051, 0.0, 0.80),
 }
-"""What the closed form reaches; to be tightened with it, never loosened."""
+"""Accuracy that the closed form reaches; to be tightened, never loosened."""
 
 
 @pytest.fixture(scope="module")

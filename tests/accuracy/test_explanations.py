@@ -1,4 +1,4 @@
-"""The true cause of a divergence is found often enough, on a part of the jobs that ``explanations.py`` tries."""
+"""The true cause of a divergence is found often enough, on some of the jobs that ``explanations.py`` tries."""
 
 import explanations
 import pytest

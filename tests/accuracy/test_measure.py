@@ -1,4 +1,4 @@
-"""The program that measures real steps: its list of configurations, and tries of it on the CPU."""
+"""The program that measures real steps: its list of configurations, and trial runs on the CPU."""
 
 import json
 import subprocess

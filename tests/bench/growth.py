@@ -86,7 +86,7 @@ def _draw(watchlist: Watchlist, snapshot: Snapshot) -> None:
     for row in rows[:_IN_SIGHT]:
         _ = row.cells
     for gpu in board.gpus:
-        gpu_row_line(gpu, _WIDTH, chosen=False)
+        gpu_row_line(gpu, _WIDTH, selected=False)
 
 
 def _no_budget(job: Job) -> Budget:

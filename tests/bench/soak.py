@@ -83,8 +83,7 @@ def app(options: argparse.Namespace) -> int:
 
 
 async def _app(days: float) -> int:
-    from vramtop.tui.app.app import VramtopApp
-    from vramtop.tui.app.app_messages import BoardUpdated
+    from vramtop.tui.app.app import BoardUpdated, VramtopApp
 
     watchlist = Watchlist(estimate=estimate, is_running=lambda _: False)
     held = Held(round(days * 8_640))

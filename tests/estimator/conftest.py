@@ -1,8 +1,8 @@
-"""Budgets by the closed form, and one worker process that all tests of a run share."""
+"""Budgets by the closed form, and answers of the worker, each computed once per run."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from vramtop.estimator.job.job_file import job_from_mapping
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.read_architecture import read_architecture
 from vramtop.estimator.trace.interpreters import choose_interpreter
-from vramtop.estimator.trace.worker_pool import POOL, keep_idle_workers
+from vramtop.estimator.trace.traced_step import optimizer_class
+from vramtop.estimator.trace.worker_pool import POOL
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -29,15 +30,6 @@ LLAMA: dict[str, Any] = {
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_worker() -> Iterator[None]:
-    """Let all estimates of the run use one worker process: each start costs some three seconds."""
-    keep_idle_workers(600)
-    yield
-    keep_idle_workers(0)
-    POOL.close()
-
-
 @pytest.fixture(scope="session")
 def ask_worker() -> AskWorker:
     """Return the worker's answer to a request without ``id``; the same request is answered once per run."""
@@ -45,6 +37,9 @@ def ask_worker() -> AskWorker:
     answers: dict[str, dict[str, Any]] = {}
 
     def ask(message: dict[str, Any]) -> dict[str, Any]:
+        if message["op"] == "trace":
+            name = message.get("training", {}).get("optimizer", "adamw")
+            message = {"optimizer": optimizer_class(name), **message}
         key = json.dumps(message, sort_keys=True)
         if key not in answers:
             answers[key] = POOL.request(interpreter, message, 120)

@@ -1,4 +1,4 @@
-"""The estimator as a library: what its documentation says is run as it stands there."""
+"""The estimator as a library: the examples of its documentation run unchanged."""
 
 import contextlib
 import doctest

@@ -1,20 +1,17 @@
-"""A scripted driver in place of libnvidia-ml, so that pynvml's own calling code runs without a GPU."""
+"""Fixtures of the monitor's tests: a scripted driver, a fake clock, the context of a check, and real processes."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pynvml
 import pytest
+from fake_driver import FakeDriver, FakeGpu, FakeMig, FakeProcess
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -25,319 +22,6 @@ from vramtop.monitor.preflight.facts.hub_access import HubAccess
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine
 from vramtop.monitor.snapshot.snapshot import GpuReading
-
-SUCCESS = 0
-GIB = 2**30
-_SLOT = 1000
-"""Handles of MIG devices are numbered from here, those of a GPU's first slot first."""
-
-
-@dataclass
-class FakeProcess:
-    pid: int
-    used_bytes: int | None
-    lists: tuple[str, ...] = ("Compute",)
-    peak_bytes: int | None = None
-    """As accounted."""
-    running: bool = True
-    """False: what is accounted is of an earlier process with this pid."""
-    gpu_instance: int | None = None
-    compute_instance: int | None = None
-
-
-@dataclass
-class FakeMig:
-    """A MIG device."""
-
-    uuid: str
-    gpu_instance: int
-    compute_instance: int = 0
-    total_bytes: int = 10 * GIB
-    used_bytes: int = GIB
-    name: str = "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
-
-
-@dataclass
-class FakeGpu:
-    name: str = "NVIDIA A100-SXM4-80GB"
-    uuid: str = "GPU-0"
-    total_bytes: int = 80 * GIB
-    reserved_bytes: int = GIB // 2
-    used_bytes: int = 20 * GIB
-    free_bytes: int | None = None
-    """None: what is left."""
-    utilisation: int = 70
-    temperature: int = 55
-    milliwatts: int = 300_000
-    limit_milliwatts: int = 400_000
-    compute_mode: int = 0
-    processes: list[FakeProcess] = field(default_factory=list)
-    accounting: bool = False
-    mig: list[FakeMig | None] | None = None
-    """The slots for MIG devices; None: it has no MIG mode, empty: it is off."""
-
-    @property
-    def free(self) -> int:
-        return self.total_bytes - self.reserved_bytes - self.used_bytes if self.free_bytes is None else self.free_bytes
-
-
-class FakeDriver:
-    """Answers as the C library does: fills in what it is handed a pointer to, and returns a code."""
-
-    def __init__(self) -> None:
-        self.gpus: list[FakeGpu] = []
-        self.errors: dict[tuple[str, int | None], int] = {}
-        """(function, GPU or None for all) -> code."""
-        self.whole_errors: dict[str, int] = {}
-        """function -> code, but for MIG devices."""
-        self.missing: set[str] = set()
-        """Functions that this driver's library does not have."""
-        self.mig: dict[str, int] = {}
-        """The GPU of each MIG device, by its uuid."""
-        self.calls: Counter[str] = Counter()
-        self.initialised = 0
-        self.hangs: dict[tuple[str, int | None], threading.Event] = {}
-        """(function, GPU or None for all) -> when calls come back; ``*`` is every function that asks of a GPU."""
-        self.under_way: Counter[str] = Counter()
-        """Calls that have not come back."""
-        self.disturbed: list[str] = []
-        """Calls that were under way when NVML was shut down."""
-
-    def fail(self, function: str, code: int, gpu: int | None = None) -> None:
-        self.errors[function, gpu] = code
-
-    def refuse_whole(self, function: str, code: int) -> None:
-        """Of GPUs as a whole; their MIG devices answer."""
-        self.whole_errors[function] = code
-
-    def lose(self, gpu: int, code: int = pynvml.NVML_ERROR_GPU_IS_LOST) -> None:
-        self.fail("*", code, gpu)
-
-    def hang(self, function: str = "*", gpu: int | None = None) -> threading.Event:
-        """Calls do not come back until the event is set."""
-        self.hangs[function, gpu] = threading.Event()
-        return self.hangs[function, gpu]
-
-    def release(self) -> None:
-        """Nothing hangs any more."""
-        hanging, self.hangs = self.hangs, {}
-        for event in hanging.values():
-            event.set()
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        if name in self.missing or not name.startswith("nvml"):
-            raise AttributeError(name)
-        simple = name.removesuffix("_v3").removesuffix("_v2")
-        answer: Callable[..., int] = getattr(type(self), "_" + simple)
-
-        def function(*args: Any) -> int:
-            self.calls[name] += 1
-            self._wait(name, args)
-            code = self._error(name, args)
-            return code if code != SUCCESS else answer(self, name, *args)
-
-        return function
-
-    def _wait(self, name: str, args: tuple[Any, ...]) -> None:
-        simple, gpu = name.removesuffix("_v3").removesuffix("_v2"), self._gpu_of(name, args)
-        keys = ((simple, gpu), (simple, None), ("*", gpu))
-        for event in [self.hangs[key] for key in keys if key in self.hangs and (key[0] != "*" or gpu is not None)]:
-            self.under_way[name] += 1
-            assert event.wait(20), f"nobody let {name} come back"
-            self.under_way[name] -= 1
-
-    @staticmethod
-    def _gpu_of(name: str, args: tuple[Any, ...]) -> int | None:
-        if name.startswith("nvmlDeviceGetHandleByIndex"):
-            return int(args[0].value)
-        if name.startswith("nvmlDeviceGet") and not name.startswith(("nvmlDeviceGetCount", "nvmlDeviceGetHandle")):
-            return number_of(args[0]) % _SLOT
-        return None
-
-    def _error(self, name: str, args: tuple[Any, ...]) -> int:
-        if not self.initialised and not name.startswith(("nvmlInit", "nvmlSystemGetNVMLVersion", "nvmlErrorString")):
-            return pynvml.NVML_ERROR_UNINITIALIZED
-        gpu = self._gpu_of(name, args)
-        if name in self.whole_errors and gpu is not None and number_of(args[0]) < _SLOT:
-            return self.whole_errors[name]
-        for key in ((name, gpu), (name, None), ("*", gpu)):
-            if key in self.errors and (key[0] != "*" or gpu is not None):
-                return self.errors[key]
-        return SUCCESS
-
-    def _nvmlInitWithFlags(self, name: str, flags: Any) -> int:  # noqa: N802 - the C library's names
-        self.initialised += 1
-        return SUCCESS
-
-    def _nvmlShutdown(self, name: str) -> int:  # noqa: N802
-        self.disturbed += [call for call, count in self.under_way.items() if count]
-        self.initialised -= 1
-        return SUCCESS
-
-    def _nvmlSystemGetDriverVersion(self, name: str, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = b"580.65.06"
-        return SUCCESS
-
-    def _nvmlSystemGetNVMLVersion(self, name: str, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = b"13.580.65.06"
-        return SUCCESS
-
-    def _nvmlSystemGetCudaDriverVersion(self, name: str, number: Any) -> int:  # noqa: N802
-        number._obj.value = 13000
-        return SUCCESS
-
-    def _nvmlDeviceGetCount(self, name: str, number: Any) -> int:  # noqa: N802
-        number._obj.value = len(self.gpus)
-        return SUCCESS
-
-    def _nvmlDeviceGetHandleByIndex(self, name: str, index: Any, handle: Any) -> int:  # noqa: N802
-        pointer = ctypes.c_void_p(index.value + 1)
-        ctypes.memmove(ctypes.addressof(handle._obj), ctypes.addressof(pointer), ctypes.sizeof(pointer))
-        return SUCCESS
-
-    def _nvmlDeviceGetHandleByUUID(self, name: str, uuid: Any, handle: Any) -> int:  # noqa: N802
-        gpu = self.mig.get(uuid.value.decode())
-        if gpu is None:
-            return pynvml.NVML_ERROR_NOT_FOUND
-        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(gpu), handle)
-
-    def _nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, name: str, mig: Any, handle: Any) -> int:  # noqa: N802
-        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(number_of(mig)), handle)
-
-    def _nvmlDeviceGetPciInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
-        info._obj.busId = f"0000000A:{number_of(handle) + 1:02X}:00.0".encode()
-        return SUCCESS
-
-    def _nvmlDeviceGetName(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = (self._mig_of(handle) or self.gpus[number_of(handle)]).name.encode()
-        return SUCCESS
-
-    def _nvmlDeviceGetUUID(self, name: str, handle: Any, text: Any, size: Any) -> int:  # noqa: N802
-        text.value = (self._mig_of(handle) or self.gpus[number_of(handle)]).uuid.encode()
-        return SUCCESS
-
-    def _mig_of(self, handle: Any) -> FakeMig | None:
-        slot, gpu = divmod(number_of(handle), _SLOT)
-        return (self.gpus[gpu].mig or [])[slot - 1] if slot else None
-
-    def _nvmlDeviceGetMigMode(self, name: str, handle: Any, now: Any, pending: Any) -> int:  # noqa: N802
-        slots = self.gpus[number_of(handle)].mig
-        if slots is None:
-            return pynvml.NVML_ERROR_NOT_SUPPORTED
-        now._obj.value = pending._obj.value = bool(slots)
-        return SUCCESS
-
-    def _nvmlDeviceGetMaxMigDeviceCount(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = len(self.gpus[number_of(handle)].mig or ())
-        return SUCCESS
-
-    def _nvmlDeviceGetMigDeviceHandleByIndex(self, name: str, handle: Any, slot: Any, device: Any) -> int:  # noqa: N802
-        gpu = number_of(handle)
-        if (self.gpus[gpu].mig or [])[slot.value] is None:
-            return pynvml.NVML_ERROR_NOT_FOUND
-        return self._nvmlDeviceGetHandleByIndex(name, ctypes.c_uint(_SLOT * (slot.value + 1) + gpu), device)
-
-    def _nvmlDeviceGetGpuInstanceId(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        device = self._mig_of(handle)
-        number._obj.value = device.gpu_instance if device else 0
-        return SUCCESS if device else pynvml.NVML_ERROR_NOT_FOUND
-
-    def _nvmlDeviceGetComputeInstanceId(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        device = self._mig_of(handle)
-        number._obj.value = device.compute_instance if device else 0
-        return SUCCESS if device else pynvml.NVML_ERROR_NOT_FOUND
-
-    def _nvmlDeviceGetCudaComputeCapability(self, name: str, handle: Any, major: Any, minor: Any) -> int:  # noqa: N802
-        major._obj.value, minor._obj.value = (9, 0) if "H100" in self.gpus[number_of(handle)].name else (8, 0)
-        return SUCCESS
-
-    def _nvmlDeviceGetMemoryInfo(self, name: str, handle: Any, info: Any) -> int:  # noqa: N802
-        answer = info._obj
-        if number_of(handle) >= _SLOT:
-            device = self._mig_of(handle)
-            if device is None:
-                return pynvml.NVML_ERROR_INVALID_ARGUMENT
-            answer.total, answer.used = device.total_bytes, device.used_bytes
-            answer.free = device.total_bytes - device.used_bytes
-            return SUCCESS
-        gpu = self.gpus[number_of(handle)]
-        answer.total, answer.free, answer.used = gpu.total_bytes, gpu.free, gpu.used_bytes
-        if name.endswith("_v2"):
-            answer.reserved = gpu.reserved_bytes
-        else:
-            answer.used = gpu.used_bytes + gpu.reserved_bytes
-        return SUCCESS
-
-    def _nvmlDeviceGetUtilizationRates(self, name: str, handle: Any, rates: Any) -> int:  # noqa: N802
-        rates._obj.gpu = self.gpus[number_of(handle)].utilisation
-        return SUCCESS
-
-    def _nvmlDeviceGetTemperature(self, name: str, handle: Any, sensor: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].temperature
-        return SUCCESS
-
-    def _nvmlDeviceGetTemperatureV(self, name: str, handle: Any, reading: Any) -> int:  # noqa: N802
-        reading._obj.temperature = self.gpus[number_of(handle)].temperature
-        return SUCCESS
-
-    def _nvmlDeviceGetPowerUsage(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].milliwatts
-        return SUCCESS
-
-    def _nvmlDeviceGetEnforcedPowerLimit(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].limit_milliwatts
-        return SUCCESS
-
-    def _nvmlDeviceGetComputeMode(self, name: str, handle: Any, number: Any) -> int:  # noqa: N802
-        number._obj.value = self.gpus[number_of(handle)].compute_mode
-        return SUCCESS
-
-    def _nvmlDeviceGetComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
-        return self._processes("Compute", *args)
-
-    def _nvmlDeviceGetGraphicsRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
-        return self._processes("Graphics", *args)
-
-    def _nvmlDeviceGetMPSComputeRunningProcesses(self, name: str, *args: Any) -> int:  # noqa: N802
-        return self._processes("MPSCompute", *args)
-
-    def _nvmlDeviceGetAccountingMode(self, name: str, handle: Any, mode: Any) -> int:  # noqa: N802
-        mode._obj.value = self.gpus[number_of(handle)].accounting
-        return SUCCESS
-
-    def _nvmlDeviceGetAccountingStats(self, name: str, handle: Any, pid: Any, stats: Any) -> int:  # noqa: N802
-        found = [process for process in self.gpus[number_of(handle)].processes if process.pid == pid.value]
-        if not found:
-            return pynvml.NVML_ERROR_NOT_FOUND
-        unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
-        stats._obj.maxMemoryUsage = unknown if found[0].peak_bytes is None else found[0].peak_bytes
-        stats._obj.isRunning = found[0].running
-        return SUCCESS
-
-    def _processes(self, which: str, handle: Any, count: Any, rows: Any) -> int:
-        gpu, device = self.gpus[number_of(handle) % _SLOT], self._mig_of(handle)
-        listed = [
-            process
-            for process in gpu.processes
-            if which in process.lists
-            and (device is None or process.gpu_instance == device.gpu_instance)
-            and (device is None or process.compute_instance in (None, device.compute_instance))
-        ]
-        room = count._obj.value
-        count._obj.value = len(listed)
-        if len(listed) > room:
-            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
-        for row, process in zip(rows or (), listed, strict=False):
-            row.pid = process.pid
-            unknown = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
-            row.usedGpuMemory = unknown if process.used_bytes is None else process.used_bytes
-            row.gpuInstanceId = 0xFFFFFFFF if process.gpu_instance is None else process.gpu_instance
-            row.computeInstanceId = 0xFFFFFFFF if process.compute_instance is None else process.compute_instance
-        return SUCCESS
-
-
-def number_of(handle: Any) -> int:
-    return int(ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
 
 
 @pytest.fixture
@@ -366,7 +50,7 @@ def fake_process() -> type[FakeProcess]:
 
 
 class FakeClock:
-    """Seconds that pass when told to; call it for the time."""
+    """A clock that stands still until it is advanced; call it for the time."""
 
     def __init__(self, time: float = 1000.0) -> None:
         self.time = time
@@ -374,7 +58,7 @@ class FakeClock:
     def __call__(self) -> float:
         return self.time
 
-    def pass_(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.time += seconds
 
 
@@ -387,7 +71,7 @@ def clock() -> FakeClock:
 def make_context(
     tmp_path: Path, make_budget: Callable[..., Budget], make_gpu: Callable[..., GpuReading], make_snapshot: Any
 ) -> Callable[..., CheckContext]:
-    """What preflight looks at: a 40 GiB job on one empty 80 GiB card, in an empty folder and environment."""
+    """The context of a 40 GiB job on one empty 80 GiB GPU, in an empty folder and environment."""
 
     def make(job: Job | None = None, *, gpus: Sequence[GpuReading] | None = None, **changes: Any) -> CheckContext:
         job = job or Job(name="check", model=ModelSpec(config={"model_type": "llama"}))
@@ -404,7 +88,7 @@ def make_context(
             "deepest_budget": lambda: budget,
             "interpreter": JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python"),
             "packages": lambda: InstalledPackages(
-                python="3.11.7", executable="python", versions={}, modules=(), wishes=()
+                python="3.11.7", executable="python", versions={}, modules=(), requirements=()
             ),
             "torch_build": lambda: TorchBuild(version="2.13.0+cu128", cuda="12.8", architectures=("sm_80", "sm_90")),
             "hub_access": lambda: HubAccess(answer="open", message="the hub gives it", token_from=None),
@@ -466,7 +150,7 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def flags() -> Callable[..., list[str]]:
-    """A command line's flags for train.py, some of them changed or added."""
+    """Flags for train.py, some of them changed or added."""
 
     def words(**more: Any) -> list[str]:
         values = {"model_name_or_path": "tiny", "per_device_train_batch_size": 4, "max_length": 512, **more}

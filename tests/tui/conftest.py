@@ -1,4 +1,4 @@
-"""The real program on a real pseudo-terminal."""
+"""Real programs on real pseudo-terminals."""
 
 import fcntl
 import os
@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from waiting import DEADLINE_SECONDS
 
+_KERNEL_BUFFER_BYTES = 4095
+"""What Linux keeps of a terminal's output that is not read."""
 COMMAND = (sys.executable, "-m", "vramtop.tui.cli")
 
 
@@ -30,7 +33,7 @@ class OnTerminal:
     ) -> None:
         variables = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(environ or {})}
         self.written = b""
-        """All that came to the terminal."""
+        """Everything that was written to the terminal."""
         self.code: int | None = None
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:  # pragma: no cover - the child becomes the program
@@ -45,47 +48,52 @@ class OnTerminal:
         """Give the terminal another size; the kernel tells the program."""
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
-    def until(self, condition: Callable[[], object], *, seconds: float = 30) -> None:
-        """Read what it writes until that is so."""
+    def until(self, condition: Callable[[], object], *, seconds: float = DEADLINE_SECONDS) -> None:
+        """Read what it writes until the condition is true."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, self.written[-1500:]
             self.read()
 
     def seen(self, text: str, *, since: int = 0) -> None:
-        """Wait until it has written this."""
+        """Wait until it has written this text."""
         self.until(lambda: text.encode() in self.written[since:])
 
     def read(self, seconds: float = 0.1) -> None:
-        """Take what it has written within that time."""
+        """Read what it writes within this time."""
         if select.select([self.terminal], [], [], seconds)[0]:
             try:
                 self.written += os.read(self.terminal, 65536)
-            except OSError:  # it has ended
+            except OSError:  # the program has ended
                 time.sleep(seconds)
 
-    def end(self, *, seconds: float = 30) -> int:
-        """Wait until it has ended; its exit code, negative for a signal."""
+    def end(self, *, seconds: float = DEADLINE_SECONDS) -> int:
+        """Wait until the program has ended; return its exit code, negative for a signal."""
         self.until(self.has_ended, seconds=seconds)
         self.read()
         assert self.code is not None
         return self.code
 
     def stopped(self) -> bool:
-        """Whether it has been stopped since the last time it was asked."""
+        """Return True if the program has been stopped since the last call."""
         pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
         return bool(pid) and os.WIFSTOPPED(status)
 
     @property
     def echoes(self) -> bool:
-        """The terminal is a shell's: it shows what is typed, and edits it by line."""
+        """True if the terminal is set up as for a shell: it echoes what is typed, and edits it by line."""
         flags = termios.tcgetattr(self.terminal)[3]
         return bool(flags & termios.ECHO and flags & termios.ICANON)
 
     def mode(self, number: int) -> bool | None:
-        """How a DEC private mode was set last: 1049 alternate screen, 25 cursor, 1000 mouse; None: never."""
+        """Return how a DEC private mode was set last (1049 alternate screen, 25 cursor, 1000 mouse); None: never."""
         on, off = (self.written.rfind(f"\x1b[?{number}{letter}".encode()) for letter in "hl")
         return None if on == off else on > off
+
+    def is_full(self) -> bool:
+        """Return True if the kernel takes no more output: nothing was read, and the program has written on."""
+        (unread,) = struct.unpack("i", fcntl.ioctl(self.terminal, termios.FIONREAD, bytes(4)))
+        return unread >= _KERNEL_BUFFER_BYTES
 
     def hang_up(self) -> None:
         """Close the terminal."""
@@ -93,7 +101,7 @@ class OnTerminal:
         self.terminal = -1
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill the program and close the terminal."""
         if self.code is None and not self.has_ended():
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -101,7 +109,7 @@ class OnTerminal:
             os.close(self.terminal)
 
     def has_ended(self) -> bool:
-        """Whether it has; ``code`` says how."""
+        """Return True if the program has ended; its exit code is in ``code``."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -111,7 +119,7 @@ class OnTerminal:
 
 @pytest.fixture
 def on_terminal() -> Iterator[Callable[..., OnTerminal]]:
-    """Starts programs on terminals; vramtop with these words where no program is named."""
+    """Start programs on terminals of their own; without a program, vramtop with these arguments."""
     started: list[OnTerminal] = []
 
     def start(*words: str, program: Sequence[str] = COMMAND, **how: object) -> OnTerminal:

@@ -1,4 +1,4 @@
-"""What happens when a job that waits begins to fit, or ceases to: a signal to the user, and a command of theirs."""
+"""Events of pending jobs that start or cease to fit: an alert for the user, and a command of theirs."""
 
 import os
 import subprocess
@@ -15,15 +15,15 @@ Signal = Literal["none", "bell", "desktop"]
 
 
 def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The control sequence that has a terminal show a desktop notification, over SSH as well.
+    """Return the control sequence for a desktop notification by the terminal, which works over SSH too.
 
-    OSC 777 where VTE, urxvt or foot is known to listen, else OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal);
-    inside tmux, which must allow it (``allow-passthrough``), and GNU screen wrapped for the terminal around them.
+    OSC 777 for VTE, urxvt and foot, otherwise OSC 9 (iTerm2, kitty, WezTerm, Ghostty, Windows Terminal). Inside tmux,
+    which must allow it (``allow-passthrough``), and GNU screen it is wrapped for the outer terminal.
     """
     words = printable(text).replace(";", ",")
     term = environ.get("TERM", "")
-    listens_to_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
-    sequence = f"\x1b]777;notify;vramtop;{words}\x07" if listens_to_777 else f"\x1b]9;{words}\x07"
+    supports_777 = "VTE_VERSION" in environ or term.startswith(("rxvt", "foot"))
+    sequence = f"\x1b]777;notify;vramtop;{words}\x07" if supports_777 else f"\x1b]9;{words}\x07"
     if "TMUX" in environ:
         return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     if "STY" in environ:
@@ -33,28 +33,28 @@ def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
 
 @dataclass(slots=True)
 class FitEvents:
-    """Notices when jobs that wait turn.
+    """Detects when pending jobs start or cease to fit.
 
     Args:
-        signal: how the user is told besides the dashboard itself.
-        command: what a shell is to run when a job begins to fit, with VRAMTOP_JOB (its name), VRAMTOP_GPUS (indices,
-            in the order of its ranks) and VRAMTOP_GPU_UUIDS; None: nothing.
-        say: shows a sentence; called on any thread.
+        signal: how the user is alerted, besides the dashboard itself.
+        command: a shell command to run when a job starts to fit, with VRAMTOP_JOB (its name), VRAMTOP_GPUS (indices,
+            in the order of its ranks) and VRAMTOP_GPU_UUIDS in its environment; None: no command.
+        report: shows a sentence; called on any thread.
     """
 
     signal: Signal = "none"
     command: str | None = None
-    say: Callable[[str], None] = lambda _: None
-    _seen: dict[str, float] = field(default_factory=dict)
+    report: Callable[[str], None] = lambda _: None
+    _last_change: dict[str, float] = field(default_factory=dict)
 
     def update(self, pending: Sequence[PendingRow]) -> tuple[str, ...]:
-        """What has turned since the last call, in sentences; the command is started for what begins to fit."""
+        """Return a sentence for each change since the last call; start the command for each job that now fits."""
         sentences = []
         for row in pending:
             label = row.job.label
-            if row.fits_changed_at is None or self._seen.get(label) == row.fits_changed_at:
+            if row.fits_changed_at is None or self._last_change.get(label) == row.fits_changed_at:
                 continue
-            self._seen[label] = row.fits_changed_at
+            self._last_change[label] = row.fits_changed_at
             sentences.append(f"{label} fits now" if row.fits else f"{label} fits no longer")
             if row.fits and self.command:
                 self._start(row)
@@ -80,7 +80,7 @@ class FitEvents:
                 start_new_session=True,
             ).returncode  # fmt: skip
         except OSError as error:
-            self.say(f"--on-fit {command}: it cannot be started: {error.strerror}")
+            self.report(f"--on-fit {command}: it cannot be started: {error.strerror}")
             return
         if code:
-            self.say(f"--on-fit {command}: it ended with exit code {code}")
+            self.report(f"--on-fit {command}: it ended with exit code {code}")

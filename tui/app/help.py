@@ -1,5 +1,6 @@
-"""Help: the keys, and how to read the bars, letters, signs and statuses."""
+"""The help: keys, from the bindings of the screens, and how to read bars, letters, signs and statuses."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,70 +11,31 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..draw.palette import COMPONENTS, STATUSES, VERDICTS, Mark
+from ..screens.dashboard.process_table import ProcessTable
+from ..screens.dashboard.screen import DashboardScreen
+from ..screens.registry import SCREENS, ScreenSpec
+from .app import VramtopApp
 
-_KEYS = (
-    ("f", "fit check: would a job fit, before it is started; a job that waits is opened again"),
-    ("a", "attach: read a running job's settings, and hold it against its budget; the newest run, or a choice"),
-    ("t", "a training step of that job: memory by component over it, and its largest tensors; F5 in a form"),
-    ("Enter", "attach to the process under the cursor: its settings, ranks, memory over time, and why it diverges"),
-    ("Tab", "to the GPUs and back; arrows choose a GPU where they are shown as rows"),
-    ("p", "preflight: is all there that a job that waits needs; F12 or c in the fit check; r looks again"),
-    ("/", "filter the processes: pid, user, command, job, status, gpu3; Esc shows all"),
-    ("s", "sort the processes by the next column, marked ↓ in its title"),
-    ("space", "pause and go on"),
-    ("k", "terminate the process under the cursor: asks first, and again before SIGKILL; not with --read-only"),
-    ("x", "dismiss the ended run under the cursor; else take a job from those that wait"),
-    ("r", "record to a file, and stop recording"),
+_OTHER_KEYS = (
+    ("Tab", "to the GPUs and back; arrow keys choose a GPU where they are shown as rows"),
     ("Ctrl+P", "all commands, and the themes"),
-    ("Ctrl+L", "draw the whole screen again; Ctrl+Z suspends, fg in the shell comes back"),
-    ("q", "quit"),
+    ("Ctrl+L", "draw the whole screen again; Ctrl+Z suspends, fg in the shell resumes"),
 )
-_ATTACH_KEYS = (
-    ("+ -", "a shorter or a longer stretch of time: 1, 5, 15, 60 minutes, the whole run"),
-    ("[ ]", "the run before, the next run; ↑ ↓ choose the rank that is drawn"),
-    ("F6", "to the settings and back; Tab goes from field to field"),
-    ("F8", "forget what you filled in for this command line; an emptied field is forgotten too"),
-    ("F5", "the training step of this job"),
-    ("F3", "attach to another process as well"),
-    ("x", "dismiss this run: an ended one stays until then"),
-)
-_GRAPH = (
-    (
-        "colours",
-        "the budget by component: faint is to come, full is held (without colour: capitals)",
-    ),
+"""Keys of Textual, or without a binding on the dashboard."""
+_ATTACH_GRAPH = (
+    ("colours", "the budget by component: faint is still to come, full is held (without colour: capitals)"),
     ("━ ┄ ═", "the budget, its lower and upper bound, the card"),
     ("S C L F =", "start, CUDA context, loading weights, first step, steady"),
-    (
-        "KNOWN BY",
-        "who says what the peak was: the probe, the driver, or readings so far apart",
-    ),
-)
-_FIT_KEYS = (
-    ("F2 p", "pin: the job waits, and the dashboard shows whether it fits; one that waits already is replaced"),
-    ("F3 o", "open a job file, a configuration of another tool, or a launch line; both can be pasted"),
-    ("F4 g", "the card: these GPUs, or others of the catalogue, and how many"),
-    ("F5 t", "a training step of the job: memory by component over it"),
-    ("F6", "to the suggestions or the verdict, and back to the settings"),
-    ("1-9", "apply a suggestion; Alt and the digit while a field is being typed; Enter where the list has the cursor"),
-    (
-        "F7 i",
-        "what if: need over micro-batch or length, against the card; l finds the largest that fits, Enter takes it",
-    ),
-    ("F8 w", "save as a job file, for vramtop fit FILE"),
-    ("F9 y", "copy what was changed, as flags of vramtop fit and as edits of the tool's own file"),
-    ("F12 c", "preflight: is all there that the job needs: driver, model, keys, disk, libraries, network"),
-    ("F10 u", "undo: a suggestion, a file that was opened, or the edits of one field"),
-    ("", "letters and digits act where no field is being typed into; Esc closes, and f brings the same job back"),
+    ("KNOWN BY", "the source of the peak: the probe, the driver, or readings this far apart"),
 )
 _BARS = (
     ("held", "what is on the card now: each process, ▓ unattributed, ░ reserved by the driver"),
-    ("budget", "on the same scale, the whole card: what its jobs should hold, by component"),
-    ("├──┤", "the range of that budget: a job outside of it is over or under"),
+    ("budget", "what its jobs should hold, by component; the scale is the whole card, as for held"),
+    ("├──┤", "the range of that budget: a job outside it is over or under"),
     ("·", "what the allocator's cache keeps beyond the components"),
-    ("┈", "the budget in the graph, whose floor is 0 and whose ceiling is the card"),
+    ("┈", "the budget in the graph, whose height is the card's memory"),
     ("┃", "where the budget ends, on the one-line bars"),
-    ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; bars are in scale to its memory"),
+    ("0:3", "a MIG device: GPU 0, GPU instance 3; 0:3:1 adds the compute instance; bars are scaled to its memory"),
     ("n/a", "not known; details say why"),
 )
 _STATUS_HELP = {
@@ -84,22 +46,22 @@ _STATUS_HELP = {
     "under": "holds less than the lower bound, and does not grow",
     "growing": "should be steady, and is not",
     "ended": "is no longer on its GPU; stays until it is dismissed",
-    "out_of_memory": "ended for want of memory, by what it said or held last",
+    "out_of_memory": "ended because it ran out of memory, by its last message or reading",
     "unknown": "its memory cannot be read",
 }
 _VERDICT_HELP = {
     "fits": "even its upper bound fits",
     "tight": "the expected peak fits, the upper bound does not",
-    "does_not_fit": "the expected peak does not fit in what is free and not spoken for",
-    "unknown": "what the GPUs can give is not known",
+    "does_not_fit": "the expected peak does not fit in the available memory",
+    "unknown": "the available memory of the GPUs is not known",
 }
 
 
 class HelpScreen(ModalScreen[None]):
-    """The help.
+    """The help as one text to scroll through.
 
     Args:
-        fit_first: begin with the keys of the fit check.
+        titles: titles of the open screens, topmost first: the keys of the first one that has a section come first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -113,34 +75,57 @@ class HelpScreen(ModalScreen[None]):
     }
     """
 
-    def __init__(self, *, fit_first: bool = False) -> None:
+    def __init__(self, titles: Sequence[str] = ()) -> None:
         super().__init__()
-        self._fit_first = fit_first
+        self._titles = titles
 
     def compose(self) -> ComposeResult:
-        """One text to scroll through."""
+        """The text."""
         with VerticalScroll(can_focus=True) as box:
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
-            yield Static(help_content(fit_first=self._fit_first))
+            yield Static(help_content(self._titles))
 
 
-def help_content(*, fit_first: bool = False) -> Content:
-    """The whole help; the keys of the fit check come first or last."""
-    fit_keys = [_head("Keys of the fit check"), *(_entry(key, text) for key, text in _FIT_KEYS)]
-    lines = [*(fit_keys if fit_first else []), _head("Keys"), *(_entry(key, text) for key, text in _KEYS)]
-    lines += [_head("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
-    lines += [_head("On the attach screen"), *(_entry(key, text) for key, text in (*_ATTACH_KEYS, *_GRAPH))]
-    lines += [_head("Components of a budget")]
+def help_content(titles: Sequence[str] = (), screens: Sequence[ScreenSpec] = SCREENS) -> Content:
+    """Return the help.
+
+    Args:
+        titles: titles of the open screens, topmost first.
+        screens: the screens with keys of their own.
+    """
+    sections = {screen.title: _section(screen) for screen in screens if screen.keys}
+    first = next((sections.pop(title) for title in titles if title in sections), [])
+    dashboard_keys = (*DashboardScreen.BINDINGS, *ProcessTable.BINDINGS, *VramtopApp.BINDINGS)
+    lines = [_heading("Keys"), *(_entry(*row) for row in (*key_rows(dashboard_keys), *_OTHER_KEYS))]
+    lines += [_heading("Reading a panel"), *(_entry(sign, text) for sign, text in _BARS)]
+    lines += [line for section in sections.values() for line in section]
+    lines += [_heading("Graph of a run"), *(_entry(sign, text) for sign, text in _ATTACH_GRAPH)]
+    lines += [_heading("Components of a budget")]
     lines += [_marked(f" {mark.letter} ", mark, mark.word) for mark in COMPONENTS.values()]
-    lines += [_head("A running job is")]
+    lines += [_heading("A running job is")]
     lines += [_marked(f" {mark.letter} {mark.word} ", mark, _STATUS_HELP[name]) for name, mark in STATUSES.items()]
-    lines += [_head("A pending job")]
+    lines += [_heading("A pending job")]
     lines += [_marked(f" {mark.letter} {mark.word} ", mark, _VERDICT_HELP[name]) for name, mark in VERDICTS.items()]
-    return Content("\n").join(lines if fit_first else [*lines, *fit_keys])
+    return Content("\n").join([*first, *lines])
 
 
-def _head(words: str) -> Content:
+def key_rows(bindings: Iterable[BindingType]) -> Iterator[tuple[str, str]]:
+    """Yield keys and text of each binding that has a tooltip; other single letters for the same action are added."""
+    known = [binding for binding in bindings if isinstance(binding, Binding)]
+    for binding in known:
+        if binding.tooltip:
+            shown = binding.key_display or binding.key
+            keys = ",".join(other.key for other in known if other.action == binding.action).split(",")
+            yield " ".join([shown, *(key for key in keys if len(key) == 1 and key not in shown)]), binding.tooltip
+
+
+def _section(screen: ScreenSpec) -> list[Content]:
+    rows = [_entry(keys, text) for keys, text in key_rows(screen.bindings())]
+    return [_heading(f"Keys of the {screen.title.lower()} screen"), *rows]
+
+
+def _heading(words: str) -> Content:
     return Content.styled(f"\n{words}", "bold underline")
 
 

@@ -1,67 +1,65 @@
-"""What the user says of a run on a screen, on its way to the file of answers: off the UI thread, and in order."""
+"""Saves the settings that the user fills in for a run: off the UI thread, and in order."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from vramtop.estimator.common.errors import VramtopError
 from vramtop.monitor.attach.saved_answers import SavedAnswers
 
-from .latest_only_task import LatestOnlyTask
+from .latest_only_task import CallLater, TaskThread
 
 
 class AnswerWriter:
-    """Gathers the answers for one run at a time.
+    """Collects the answers for one run at a time, and writes them when they are complete.
 
     Args:
-        answers: where they are kept.
-        say: takes a sentence for the user, on another thread.
+        answers: the file of saved answers.
+        call_later: ``call_later`` of the widget that shows problems.
+        on_problem: receives a sentence if the file cannot be written, on the UI thread.
     """
 
-    def __init__(self, answers: SavedAnswers, say: Callable[[str], None]) -> None:
+    def __init__(self, answers: SavedAnswers, call_later: CallLater, on_problem: Callable[[str], object]) -> None:
         self._answers = answers
-        self._say = say
-        self._work = LatestOnlyTask("answers")
-        self._todo: deque[Callable[[], str | None]] = deque()
+        self._call_later = call_later
+        self._on_problem = on_problem
+        self._thread = TaskThread("answers")
         self._run: str | None = None
         self._values: dict[str, Any] = {}
 
-    def begin(self, run: str) -> None:
-        """What follows is about this run (see ``run_key``)."""
+    def start_run(self, run: str) -> None:
+        """Take the following answers as those for this run (see ``run_key``)."""
         self._run, self._values = run, {}
 
-    def take(self, key: str, value: Any) -> None:
-        """The user gives a value; it is kept with the next ``keep``."""
+    def set_answer(self, key: str, value: Any) -> None:
+        """Collect an answer; the next ``save`` writes it."""
         self._values[key] = value
 
-    def drop(self, key: str) -> None:
-        """The user gives no value any more."""
+    def remove_answer(self, key: str) -> None:
+        """Remove the answer for a key, from the file too."""
         self._values.pop(key, None)
         if (run := self._run) is not None:
-            self._do(lambda: self._answers.delete(run, [key]))
+            self._write(lambda: self._answers.delete(run, [key]))
 
-    def keep(self) -> None:
-        """The values make sense: remember them."""
+    def save(self) -> None:
+        """Write the answers collected since the last ``save``."""
         run, values = self._run, self._values
         if run is not None and values:
             self._values = {}
-            self._do(lambda: self._answers.save(run, values))
+            self._write(lambda: self._answers.save(run, values))
 
-    def forget(self) -> None:
-        """Forget all that was ever given for this run."""
+    def remove_all(self) -> None:
+        """Remove all answers ever saved for this run."""
         self._values = {}
         if (run := self._run) is not None:
-            self._do(lambda: self._answers.delete(run))
+            self._write(lambda: self._answers.delete(run))
 
-    def _do(self, task: Callable[[], str | None]) -> None:
-        self._todo.append(task)
-        self._work.submit(self._work_off)
-
-    def _work_off(self) -> None:
-        while self._todo:
+    def _write(self, change: Callable[[], str | None]) -> None:
+        def task() -> None:
             try:
-                said = self._todo.popleft()()
+                problem = change()
             except VramtopError as error:
-                said = error.message
-            if said:
-                self._say(said)
+                problem = error.message
+            if problem:
+                self._call_later(self._on_problem, problem)
+
+        self._thread.submit(task)

@@ -1,73 +1,70 @@
-"""Budgets for a job that is being edited: a quick one at once, a better one behind it, both off the UI thread."""
+"""Budgets of a job that is being edited: a quick one at once and a refined one after it, both off the UI thread."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import CancelledError, VramtopError
 from vramtop.estimator.job.job import Job
-from vramtop.monitor.attach.attachment import Attachment
 
-from .latest_only_task import LatestOnlyTask
-
-_Take = Callable[[int, "Budget | str"], None]
-_GiveUp = Callable[[int, str], None]
+from .latest_only_task import CallLater, LatestOnlyTask
 
 
-class Estimate(Protocol):
-    """An estimate that looks for models where the attached process does, and counts with its libraries."""
+class EstimateFunction(Protocol):
+    """Estimates a job with the model files and the libraries that a running process sees."""
 
     def __call__(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        """The budget; may raise VramtopError."""
+        """Return the budget; may raise VramtopError."""
 
 
-class Estimates:
-    """Asks for budgets; only answers to the newest question count.
+class JobEstimates:
+    """Estimates the latest version of a job; budgets of earlier versions are discarded.
 
     Args:
         quick: a quick estimate.
-        deep: a better and slower one; None: there is none.
-        take: gets the number of a question, and a budget or the sentence why there is none; on another thread.
-        give_up: gets the number of a question, and the sentence why there is no better budget; likewise.
+        refine: a better and slower one; None: there is none.
+        call_later: ``call_later`` of the widget that shows the budgets.
+        on_budget: receives each budget, quick or refined, on the UI thread.
+        on_error: receives the reason why there is no quick budget, likewise.
+        on_not_refined: receives the reason why there is no refined budget, likewise.
     """
 
-    def __init__(self, quick: Estimate, deep: Estimate | None, *, take: _Take, give_up: _GiveUp) -> None:
-        self._quick, self._deep = quick, deep
-        self._take, self._give_up = take, give_up
-        self._work, self._slow = LatestOnlyTask("estimate"), LatestOnlyTask("estimate, refined")
-        self.asked = 0
-        """Number of the newest question."""
-        self.given_up = False
-        """There is no better answer to it."""
+    def __init__(
+        self,
+        quick: Callable[..., Budget],
+        refine: Callable[..., Budget] | None,
+        call_later: CallLater,
+        *,
+        on_budget: Callable[[Budget], object],
+        on_error: Callable[[str], object],
+        on_not_refined: Callable[[str], object],
+    ) -> None:
+        self._quick, self._refine = quick, refine
+        self._on_not_refined = on_not_refined
+        self._quick_task = LatestOnlyTask("estimate", call_later, on_budget, on_error)
+        self._refine_task = LatestOnlyTask("estimate, refined", call_later, on_budget, self._set_not_refined)
+        self.not_refined: str | None = None
+        """Why there is no refined budget of the latest job; None while there may be one."""
 
-    def renew(self) -> None:
-        """Nobody asks for older settings any more."""
-        self.asked += 1
-        self.given_up = False
-        self._slow.interrupt()
+    def cancel(self) -> None:
+        """Discard all estimates of the job as it was until now."""
+        self.not_refined = None
+        self._quick_task.cancel()
+        self._refine_task.cancel()
 
-    def ask(self, job: Job, attachment: Attachment) -> None:
-        """Answer for this job."""
-        asked = self.asked
-        self._work.submit(lambda: self._answer(self._quick, job, attachment, asked))
-        if self._deep is not None:
-            deep = self._deep
-            self._slow.submit(lambda: self._answer(deep, job, attachment, asked))
+    def estimate(self, job: Job, **options: Any) -> None:
+        """Request a quick budget of this job; ``options`` are those of the estimate functions."""
+        self._quick_task.submit(partial(self._quick, job, **options))
 
-    def is_waiting(self, budget: Budget) -> bool:
-        """A better budget than this one may come."""
-        return self._deep is not None and budget.method == "formula" and not self.given_up
+    def refine(self, job: Job, **options: Any) -> None:
+        """Request a refined budget of this job, if there is such an estimate."""
+        if self._refine is not None:
+            self._refine_task.submit(partial(self._refine, job, **options))
 
-    def _answer(self, estimate: Estimate, job: Job, attachment: Attachment, asked: int) -> None:
-        """Runs on a thread of its own."""
-        answer: Budget | str
-        try:
-            answer = estimate(job, environ=attachment.estimate_environ, python=attachment.worker_python)
-        except CancelledError:
-            return
-        except VramtopError as error:
-            if estimate is self._deep:
-                self._give_up(asked, error.message)
-                return
-            answer = error.message
-        self._take(asked, answer)
+    def may_refine(self, budget: Budget) -> bool:
+        """Return True if a better budget than this one may still arrive."""
+        return self._refine is not None and budget.method == "formula" and self.not_refined is None
+
+    def _set_not_refined(self, reason: str) -> None:
+        self.not_refined = reason
+        self._on_not_refined(reason)

@@ -1,67 +1,125 @@
-"""Slow work off the UI thread: one task at a time, and of those that wait only the newest."""
+"""Slow work off the UI thread: ``LatestOnlyTask`` runs only the latest request, ``TaskThread`` runs all in order."""
 
-import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 from vramtop.estimator.common.cancellation import CancelToken
-from vramtop.estimator.common.errors import CancelledError
+from vramtop.estimator.common.errors import CancelledError, VramtopError
 
-Task = Callable[[], None]
+Result = TypeVar("Result")
+CallLater = Callable[..., object]
+"""``call_later`` of a Textual widget: calls a function on the UI thread; safe to call from any thread."""
 
 
-class LatestOnlyTask:
-    """Runs tasks on a daemon thread of its own, so that a slow one holds up neither the screen nor quitting.
+class TaskThread:
+    """Runs tasks one after another on a daemon thread, which starts with a task and ends when none is left.
 
-    A task that is submitted while another runs replaces the one that waits. Nothing runs until the first ``submit``,
-    and the thread ends when there is no more to do.
+    A slow task delays neither the screen nor quitting. An exception in a task goes to ``threading.excepthook``, and the
+    next task runs.
+
+    Args:
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._waiting: Task | None = None
+        self._tasks: deque[Callable[[], None]] = deque()
         self._running = False
-        self._cancel = CancelToken()
 
-    def submit(self, task: Task) -> None:
-        """Run the task as soon as the one that runs has ended, unless a newer one comes before that."""
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run the task after all those submitted before it."""
         with self._lock:
-            self._waiting = task
+            self._tasks.append(task)
             if not self._running:
-                self._start()
+                self._running = True
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
-    def interrupt(self) -> None:
-        """Drop the task that waits, and have the one that runs give up what it waits for: a worker is ended."""
+    def clear(self) -> None:
+        """Drop all tasks that have not started."""
         with self._lock:
-            self._waiting = None
-            cancel, self._cancel = self._cancel, CancelToken()
-        cancel.cancel()
+            self._tasks.clear()
 
-    def _start(self) -> None:
-        self._running = True
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+    def _run(self) -> None:
+        while task := self._next():
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001 - reported, so that the next task still runs
+                details = (type(error), error, error.__traceback__, threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(details))
 
-    def _work(self) -> None:
-        done = False
-        try:
-            while taken := self._take():
-                task, cancel = taken
-                with cancel.scope(), contextlib.suppress(CancelledError):
-                    task()
-            done = True
-        finally:
-            if not done:  # a bug in a task ends its thread; what waits gets a new one
-                self._recover()
-
-    def _take(self) -> tuple[Task, CancelToken] | None:
+    def _next(self) -> Callable[[], None] | None:
         with self._lock:
-            task, self._waiting = self._waiting, None
-            self._running = task is not None
-            return None if task is None else (task, self._cancel)
+            self._running = bool(self._tasks)
+            return self._tasks.popleft() if self._tasks else None
 
-    def _recover(self) -> None:
-        with self._lock:
-            self._running = False
-            if self._waiting:
-                self._start()
+
+class LatestOnlyTask(Generic[Result]):
+    """Runs requests off the UI thread; only the latest request runs, and only its result is delivered.
+
+    A request cancels the one before it, whether that one runs or waits. A result goes through the message queue of a
+    widget to the UI thread, and is discarded there if there was another request in the meantime.
+
+    Args:
+        name: name of the thread.
+        call_later: ``call_later`` of the widget that shows the results.
+        on_result: receives each result on the UI thread; may be a coroutine function.
+        on_error: receives the message of a VramtopError, likewise; None: such an error is a bug in the request.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        call_later: CallLater,
+        on_result: Callable[[Result], object],
+        on_error: Callable[[str], object] | None = None,
+    ) -> None:
+        self._thread = TaskThread(name)
+        self._call_later = call_later
+        self._on_result = on_result
+        self._on_error = on_error
+        self._latest = 0
+        """Number of the latest request."""
+        self._token = CancelToken()
+
+    def submit(self, work: Callable[[], Result]) -> None:
+        """Run this request in place of all earlier ones, and deliver its result."""
+        self.submit_with_progress(lambda report: report(work()))
+
+    def submit_with_progress(self, work: Callable[[Callable[[Result], None]], None]) -> None:
+        """Run a request with several results; ``work`` calls its argument with each of them.
+
+        That call raises CancelledError once the request has been cancelled.
+        """
+        self.cancel()
+        number, token = self._latest, self._token
+        self._thread.submit(lambda: self._run(work, number, token))
+
+    def cancel(self) -> None:
+        """Cancel the request that runs or waits: its worker process is terminated, and no result is delivered."""
+        self._latest += 1
+        self._thread.clear()
+        cancelled, self._token = self._token, CancelToken()
+        cancelled.cancel()
+
+    def _run(self, work: Callable[[Callable[[Result], None]], None], number: int, token: CancelToken) -> None:
+        def deliver(callback: Callable[[Any], object], value: object) -> None:
+            if token.cancelled:
+                raise CancelledError("there is another request")
+            self._call_later(self._call_if_latest, number, callback, value)
+
+        with token.scope(), suppress(CancelledError):
+            try:
+                work(lambda result: deliver(self._on_result, result))
+            except CancelledError:
+                raise
+            except VramtopError as error:
+                if self._on_error is None:
+                    raise
+                deliver(self._on_error, error.message)
+
+    def _call_if_latest(self, number: int, callback: Callable[[Any], object], value: object) -> object:
+        return callback(value) if number == self._latest else None

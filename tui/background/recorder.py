@@ -1,4 +1,4 @@
-"""Records what is on the screen to a file, on a thread of its own: a slow disk holds up nothing."""
+"""Records the displayed snapshots to a file on a thread of its own, so that a slow disk delays nothing."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ if TYPE_CHECKING:
 
     from vramtop.monitor.snapshot.snapshot import Snapshot
 
-_BACKLOG = 120
-"""Snapshots that may wait for the disk; more are left out."""
+_MAX_QUEUED_SNAPSHOTS = 120
+"""Snapshots that wait for the disk; further ones are left out of the recording."""
+_STOP_SECONDS = 0.2
 
 
 class Recorder:
-    """One recording, from its start until ``stop``.
+    """One recording, from its construction until ``stop``.
 
     Args:
         path: a file that does not exist yet.
-        on_error: gets the reason when it cannot be written; called on the recorder's thread.
+        on_error: receives the reason if the file cannot be written; called on the recorder's thread.
     """
 
     def __init__(self, path: Path, on_error: Callable[[VramtopError], None]) -> None:
         self.path = path
         self._on_error = on_error
-        self._waiting: queue.Queue[Snapshot | None] = queue.Queue(_BACKLOG)
+        self._queue: queue.Queue[Snapshot | None] = queue.Queue(_MAX_QUEUED_SNAPSHOTS)
         self._thread = threading.Thread(target=self._write, name="vramtop-recorder", daemon=True)
         self._thread.start()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Record this too; never waits."""
+        """Queue a snapshot for writing, without waiting for the disk."""
         try:
-            self._waiting.put_nowait(snapshot)
+            self._queue.put_nowait(snapshot)
         except queue.Full:
             return
 
-    def stop(self, timeout: float = 0.2) -> None:
-        """Finish the file; a disk that takes longer than ``timeout`` seconds is not waited for."""
+    def stop(self, timeout: float = _STOP_SECONDS) -> None:
+        """Complete the file, waiting for the disk for at most ``timeout`` seconds."""
         try:
-            self._waiting.put(None, timeout=timeout / 2)
+            self._queue.put(None, timeout=timeout / 2)
         except queue.Full:
             return
         self._thread.join(timeout / 2)
@@ -52,7 +53,7 @@ class Recorder:
     def _write(self) -> None:
         try:
             with RecordingWriter(self.path) as writer:
-                while snapshot := self._waiting.get():
+                while snapshot := self._queue.get():
                     writer.write(snapshot)
         except VramtopError as error:
             self._on_error(error)

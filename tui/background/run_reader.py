@@ -1,47 +1,50 @@
-"""Reads running processes off the UI thread, and keeps what it read: once they have ended, nothing more can be."""
+"""Reads running processes off the UI thread, and keeps the results: an ended process can no longer be read."""
 
 from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Protocol
 
-from vramtop.estimator.common.errors import VramtopError
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.saved_answers import SavedAnswers, with_saved_answers
 from vramtop.monitor.snapshot.snapshot import ProcessKey
 
-from .latest_only_task import LatestOnlyTask
+from .latest_only_task import CallLater, LatestOnlyTask
 
 
-class Attach(Protocol):
-    """Reads a running process."""
+class AttachFunction(Protocol):
+    """Reads the job of a running process."""
 
     def __call__(
         self, pid: int, *, start_time: float | None = None, on_gpu: Collection[int] | None = None
     ) -> Attachment:
-        """Its job; may raise VramtopError."""
+        """Return the process's job and its evidence; may raise VramtopError."""
 
 
 class RunReader:
-    """Reads one process at a time; the newest wins.
+    """Reads one process at a time; a new request replaces the one before.
 
     Args:
         attach: reads a running process.
-        answers: what the user has filled in before.
-        known: what was read, by each process of a run.
-        take: gets a pid, and what was read of it or the sentence why nothing could be; on another thread.
+        answers: settings that the user filled in before.
+        known: what was read so far, by each process of a run.
+        call_later: ``call_later`` of the widget that shows the results.
+        on_read: receives what was read, on the UI thread.
+        on_error: receives the reason why the process could not be read, likewise.
     """
 
     def __init__(
         self,
-        attach: Attach,
+        attach: AttachFunction,
         answers: SavedAnswers,
         known: MutableMapping[ProcessKey, Attachment],
-        take: Callable[[int, Attachment | str], None],
+        call_later: CallLater,
+        *,
+        on_read: Callable[[Attachment], object],
+        on_error: Callable[[str], object],
     ) -> None:
         self._attach = attach
         self._answers = answers
         self._known = known
-        self._take = take
-        self._work = LatestOnlyTask("attach")
+        self._task = LatestOnlyTask("attach", call_later, on_read, on_error)
 
     def read(
         self, pid: int, start_time: float | None, *, on_gpu: Collection[int] | None = None, recall: bool = True
@@ -50,33 +53,32 @@ class RunReader:
 
         Args:
             pid: of the process.
-            start_time: when it started, where that is known: pids are reused.
-            on_gpu: pids that hold GPU memory, where that is known.
-            recall: what the user has filled in for its command line counts.
+            start_time: start of the process, if known: pids are reused.
+            on_gpu: pids that hold GPU memory, if known.
+            recall: apply the settings that the user filled in for this command line before.
         """
-        self._work.submit(lambda: self._answer(pid, start_time, on_gpu, recall=recall))
 
-    def keep(self, attachment: Attachment) -> tuple[ProcessKey, ...]:
-        """Keep what was read of a run; returns its processes."""
+        def read() -> Attachment:
+            attachment = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
+            return with_saved_answers(attachment, self._answers) if recall else attachment
+
+        self._task.submit(read)
+
+    def cancel(self) -> None:
+        """Discard the result of the current request."""
+        self._task.cancel()
+
+    def remember(self, attachment: Attachment) -> tuple[ProcessKey, ...]:
+        """Keep what was read of a run, and return the run's processes."""
         keys = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
         self._known.update(dict.fromkeys(keys, attachment))
         return keys
 
-    def before(self, keys: Iterable[ProcessKey]) -> Attachment | None:
-        """What was read of a run while it could be."""
+    def remembered(self, keys: Iterable[ProcessKey]) -> Attachment | None:
+        """Return what was read of a run earlier; None if it was never read."""
         return next((self._known[key] for key in keys if key in self._known), None)
 
-    def drop(self, keys: Iterable[ProcessKey]) -> None:
-        """Nobody asks for this run any more."""
+    def forget(self, keys: Iterable[ProcessKey]) -> None:
+        """Drop what was read of a run."""
         for key in keys:
             self._known.pop(key, None)
-
-    def _answer(self, pid: int, start_time: float | None, on_gpu: Collection[int] | None, *, recall: bool) -> None:
-        """Runs on a thread of its own."""
-        answer: Attachment | str
-        try:
-            answer = self._attach(pid, start_time=start_time, on_gpu=on_gpu)
-            answer = with_saved_answers(answer, self._answers) if recall else answer
-        except VramtopError as error:
-            answer = error.message
-        self._take(pid, answer)

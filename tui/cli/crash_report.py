@@ -1,4 +1,4 @@
-"""A fault of vramtop's own: the user gets a sentence, a bug report gets the rest from a file."""
+"""Internal errors: the user gets a sentence, and a file with the traceback for a bug report."""
 
 import os
 import platform
@@ -9,36 +9,36 @@ from pathlib import Path
 
 
 def report_crash(error: BaseException) -> int:
-    """Say that it happened and where the rest of it is; the exit code: ``EX_SOFTWARE``, which no answer has."""
+    """Print the sentence of an internal error and return the exit code, ``EX_SOFTWARE``."""
     sys.stderr.write(f"vramtop: {crash_sentence(error)}\n")
     return os.EX_SOFTWARE
 
 
 def crash_sentence(error: BaseException) -> str:
-    """What happened, and what a bug report needs, which is written to a file."""
+    """Return what happened and how to report it; the traceback is written to a file."""
     from ..draw.text_output import printable
 
     what = printable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-    report = "please report it to vramtop's issue tracker"
-    path = _keep(error)
+    request = "please report it to vramtop's issue tracker"
+    path = _save_traceback(error)
     if path is None:
         where = traceback.extract_tb(error.__traceback__)[-1:]
         place = "".join(f", in {Path(frame.filename).name}, line {frame.lineno}" for frame in where)
-        return f"a fault of its own ({what}{place}); {report}, with what vramtop doctor prints"
-    return f"a fault of its own ({what}); {report}, with {printable(str(path))} and what vramtop doctor prints"
+        return f"internal error ({what}{place}); {request}, with the output of vramtop doctor"
+    return f"internal error ({what}); {request}, with {printable(str(path))} and the output of vramtop doctor"
 
 
-def _keep(error: BaseException) -> Path | None:
-    """Write the traceback where the user's data is, for the user alone; None where that cannot be done."""
+def _save_traceback(error: BaseException) -> Path | None:
+    """Write the traceback to the user's data folder, readable by the user only; None if that is impossible."""
     from vramtop.estimator.common.errors import CannotTellError
     from vramtop.monitor.storage.user_file import data_file
 
-    here = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
+    header = f"vramtop on Python {platform.python_version()}, {platform.platform()}\n"
     try:
         path = data_file(f"fault-{time.strftime('%Y%m%d-%H%M%S')}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.writelines([here, *traceback.format_exception(error)])
+            file.writelines([header, *traceback.format_exception(error)])
     except (OSError, CannotTellError):
         return None
     return path

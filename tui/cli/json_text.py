@@ -1,15 +1,15 @@
-"""JSON for scripts that people read too: indented, but a list of numbers or words stays in one line."""
+"""Indented JSON in which a list of numbers or words stays on one line."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_STEP = "  "
+_INDENT = "  "
 
 
 def json_text(value: Any, margin: str = "") -> str:
-    """The value as JSON; ``margin`` stands before every line but the first."""
-    deeper = margin + _STEP
+    """Return the value as JSON; every line but the first begins with ``margin``."""
+    deeper = margin + _INDENT
     if isinstance(value, Mapping) and value:
         lines = [f"{deeper}{json.dumps(key)}: {json_text(part, deeper)}" for key, part in value.items()]
         return "{\n" + ",\n".join(lines) + f"\n{margin}}}"

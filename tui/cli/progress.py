@@ -1,4 +1,4 @@
-"""What takes longer than a second says so on a terminal: one line, with the seconds that have passed, then gone."""
+"""A line on the terminal that tells what takes longer than a second, and for how long; it is removed at the end."""
 
 import shutil
 import sys
@@ -13,24 +13,24 @@ _FIRST_SECONDS, _STEP_SECONDS = 1.0, 1.0
 
 
 class Progress:
-    """Call it with what is going on; it is written from the second second on, and wiped out at the end.
+    """Call it with what is being done; it is written after the first second.
 
     Args:
-        stream: where to; nothing is written to what is no terminal.
-        quiet: write nothing at all.
+        stream: standard error if None; nothing is written unless it is a terminal.
+        quiet: write nothing.
     """
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._stream = stream or sys.stderr
         self._shown = not quiet and self._stream.isatty()
-        self._words = ""
+        self._text = ""
         self._width = 0
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __call__(self, words: str) -> None:
-        """This is going on now."""
-        self._words = printable(words)
+    def __call__(self, text: str) -> None:
+        """Set what is being done now."""
+        self._text = printable(text)
 
     def __enter__(self) -> "Progress":
         if self._shown:
@@ -46,19 +46,19 @@ class Progress:
             self._thread.join()
 
     def _write(self) -> None:
-        """On a thread of its own, so that seconds go on being counted."""
-        begun = time.monotonic()
+        """Write the line every second; runs on its own thread."""
+        started = time.monotonic()
         wait = _FIRST_SECONDS
         while not self._done.wait(wait):
             wait = _STEP_SECONDS
-            if self._words:
-                self._line(f"{self._words}, {time.monotonic() - begun:.0f} s; Ctrl-C gives up")
+            if self._text:
+                self._write_line(f"{self._text}, {time.monotonic() - started:.0f} s; Ctrl-C cancels")
         if self._width:
-            self._line("")
+            self._write_line("")
             self._stream.write("\r")
             self._stream.flush()
 
-    def _line(self, text: str) -> None:
+    def _write_line(self, text: str) -> None:
         text = text[: shutil.get_terminal_size().columns - 1]
         self._stream.write(f"\r{text:<{self._width}}")
         self._stream.flush()

@@ -1,5 +1,5 @@
-"""Drawing as plain data: bars, graphs, the palette, labels, and what the terminal can show.
+"""Drawing as plain data: bars, graphs, the palette, labels, and text for plain terminals.
 
-Lives here: text and colours without Textual, for the dashboard and the command line alike.
+Lives here: cells, colours and short texts without widgets; ``gpu_bars`` and ``labels`` make Textual's ``Content``.
 Callers: every other room.
 """

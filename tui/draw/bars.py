@@ -1,6 +1,6 @@
-"""Stacked bars on the scale of a card, as plain data: a row of cells, each with a character and a colour.
+"""Stacked bars as plain data: a row of cells, each with a character and a colour.
 
-Pure and free of any terminal library, so that the dashboard and the command line draw the very same bar.
+No terminal library is used, so that the dashboard and the command line draw the same bar.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .palette import COMPONENTS
+from .palette import COMPONENTS, OTHER_MEMORY, MemoryKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A stretch of a bar."""
+    """A part of a bar."""
 
     size_bytes: int
     char: str
-    """The character that fills it; with colour absent it tells the parts apart."""
+    """The character that fills it, and tells it from others where there is no colour."""
     colour: str | None = None
     min_one_cell: bool = False
-    """It gets a cell however small it is, unless it is nothing; that moves the ends of those after it."""
+    """It gets at least one cell unless it is empty, which may move the segments after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One character of a drawn bar; ``colour`` None: the terminal's own."""
+    """One character of a drawing; a colour of None is the terminal's own."""
 
     char: str
     colour: str | None = None
@@ -38,43 +38,46 @@ class Cell:
     """The colour behind the character."""
 
 
-def draw_bar(parts: Iterable[BarSegment], *, scale_bytes: int, width: int, empty: str = " ") -> list[Cell]:
-    """Draw the parts end to end.
+def draw_bar(segments: Iterable[BarSegment], *, scale_bytes: int, width: int, empty: str = " ") -> list[Cell]:
+    """Draw the segments end to end.
 
-    Each part ends where the sum so far ends on the scale, rounded to a cell, so the error never adds up; parts of less
-    than half a cell may not be seen, unless they are kept. What goes beyond the scale is cut at its end.
+    Each segment ends where the sum so far ends on the scale, rounded to a cell, so that rounding errors do not add up.
+    A segment of less than half a cell may get none. The bar is cut at the end of the scale.
 
     Args:
-        parts: from left to right.
-        scale_bytes: what the full width stands for.
-        width: cells.
-        empty: the character of the cells after the last part.
+        segments: from left to right.
+        scale_bytes: bytes of the full width.
+        width: in cells.
+        empty: the character of the cells after the last segment.
     """
     cells: list[Cell] = []
     total = 0
-    for part in parts:
-        if part.size_bytes <= 0:
+    for segment in segments:
+        if segment.size_bytes <= 0:
             continue
-        total += part.size_bytes
-        least = len(cells) + 1 if part.min_one_cell else 0
-        end = min(width, max(least, round(total * width / scale_bytes)))
-        cells.extend(Cell(part.char, part.colour) for _ in range(end - len(cells)))
+        total += segment.size_bytes
+        min_end = len(cells) + 1 if segment.min_one_cell else 0
+        end = min(width, max(min_end, round(total * width / scale_bytes)))
+        cells.extend(Cell(segment.char, segment.colour) for _ in range(end - len(cells)))
     cells.extend(Cell(empty) for _ in range(width - len(cells)))
     return cells
 
 
 def component_segments(components: Components) -> list[BarSegment]:
-    """A budget's components as parts, each with its letter and colour."""
+    """Return one segment for each component of a budget, with its letter and colour."""
     return [BarSegment(size, COMPONENTS[name].letter, COMPONENTS[name].colour) for name, size in components.items()]
+
+
+def memory_segment(kind: MemoryKind, size_bytes: int, *, min_one_cell: bool = False) -> BarSegment:
+    """Return a segment of memory that is no component of a budget."""
+    mark = OTHER_MEMORY[kind]
+    return BarSegment(size_bytes, mark.letter, mark.colour, min_one_cell)
 
 
 def mark_range(
     cells: Sequence[Cell], *, low_bytes: int, high_bytes: int, scale_bytes: int, ascii_only: bool = False
 ) -> list[Cell]:
-    """Draw ``├──┤`` from low to high over a bar's empty end and over its last part.
-
-    Where the range ends beyond the scale, its end is an arrow.
-    """
+    """Draw the range ``├──┤`` over a bar; it ends in an arrow if it goes beyond the scale."""
     drawn = list(cells)
     if not drawn:
         return drawn
@@ -90,7 +93,7 @@ def mark_range(
 
 
 def colour_runs(cells: Sequence[Cell]) -> list[tuple[str, str | None]]:
-    """Neighbouring cells of one colour joined: (text, colour)."""
+    """Join neighbouring cells of the same colour: (text, colour)."""
     joined: list[tuple[str, str | None]] = []
     for cell in cells:
         if joined and joined[-1][1] == cell.colour:

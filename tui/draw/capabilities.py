@@ -1,4 +1,4 @@
-"""What a terminal can show, by the environment: colours, characters, and whether it can be drawn on at all."""
+"""What a terminal can show according to the environment: colours, characters, cursor movement."""
 
 import contextlib
 import os
@@ -14,40 +14,39 @@ TEXTUAL_COLOUR_SYSTEMS: dict[ColourDepth, str] = {
     "256": "256",
     "true": "truecolor",
 }
-"""What Textual calls them; without colour a filter takes all of them out."""
+"""Textual's names of them; without colour a filter removes all colours."""
 
-_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
-"""What Python sets LC_CTYPE to at its start where the locale is C, whatever the terminal understands."""
-_DUMB = ("", "dumb", "unknown", "emacs")
-_COLOURLESS = ("vt1", "vt2", "vt3", "vt4", "vt5", "sun")
-"""How terminals without colour are called."""
-_KNOWN_256 = ("alacritty", "contour", "foot", "ghostty", "kitty", "rio", "wezterm", "konsole", "iterm")
-"""Terminals of more colours than their name says; over ssh COLORTERM is rarely passed on."""
+_COERCED_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
+"""Values that Python itself gives LC_CTYPE at its start if the locale is C (PEP 538)."""
+_DUMB_TERMS = ("", "dumb", "unknown", "emacs")
+_COLOURLESS_TERM_PREFIXES = ("vt1", "vt2", "vt3", "vt4", "vt5", "sun")
+_TERMS_WITH_256_COLOURS = ("alacritty", "contour", "foot", "ghostty", "kitty", "rio", "wezterm", "konsole", "iterm")
+"""Terminals whose TERM does not state their 256 colours; ssh rarely passes COLORTERM on."""
 
 
 def is_dumb_terminal(environ: Mapping[str, str] = os.environ) -> bool:
-    """The terminal cannot move a cursor, or nobody knows which it is."""
-    return environ.get("TERM", "") in _DUMB
+    """Return True if the terminal cannot move the cursor, or its type is unknown."""
+    return environ.get("TERM", "") in _DUMB_TERMS
 
 
 def colour_depth(environ: Mapping[str, str] = os.environ) -> ColourDepth:
-    """How many colours may be used: of NO_COLOR, TEXTUAL_COLOR_SYSTEM, COLORTERM and TERM the first that says it."""
+    """Return the number of colours by NO_COLOR, TEXTUAL_COLOR_SYSTEM, COLORTERM and TERM, in this order."""
     term = environ.get("TERM", "").lower()
-    if environ.get("NO_COLOR") or is_dumb_terminal(environ) or term.startswith(_COLOURLESS):
+    if environ.get("NO_COLOR") or is_dumb_terminal(environ) or term.startswith(_COLOURLESS_TERM_PREFIXES):
         return "none"
-    asked = environ.get("TEXTUAL_COLOR_SYSTEM", "auto")
-    if asked != "auto":
+    wanted = environ.get("TEXTUAL_COLOR_SYSTEM", "auto")
+    if wanted != "auto":
         return next(
-            (name for name, system in TEXTUAL_COLOUR_SYSTEMS.items() if name != "none" and system == asked), "true"
+            (name for name, system in TEXTUAL_COLOUR_SYSTEMS.items() if name != "none" and system == wanted), "true"
         )
-    in_screen = "STY" in environ and "TMUX" not in environ  # it inherits COLORTERM, and cannot do it
+    in_screen = "STY" in environ and "TMUX" not in environ  # screen inherits COLORTERM, but lacks true colour
     if not in_screen and (environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") or term.endswith("-direct")):
         return "true"
-    return "256" if "256" in term or any(name in term for name in _KNOWN_256) else "16"
+    return "256" if "256" in term or any(name in term for name in _TERMS_WITH_256_COLOURS) else "16"
 
 
 def use_colour(environ: Mapping[str, str] = os.environ, *, tty: bool) -> bool:
-    """Whether text may have colours: on a terminal unless NO_COLOR or CLICOLOR=0, elsewhere where that is forced."""
+    """Return True if text may be coloured: on a terminal unless NO_COLOR or CLICOLOR=0, elsewhere if it is forced."""
     forced = environ.get("FORCE_COLOR") or environ.get("CLICOLOR_FORCE", "")
     if environ.get("NO_COLOR") or environ.get("FORCE_COLOR") in ("0", "false"):
         return False
@@ -57,21 +56,21 @@ def use_colour(environ: Mapping[str, str] = os.environ, *, tty: bool) -> bool:
 
 
 def locale_is_utf8(environ: Mapping[str, str] = os.environ) -> bool:
-    """The locale's characters are UTF-8; in the C locale they are not, although Python reads and writes UTF-8 there."""
+    """Return True if the locale is UTF-8; the C locale is not, although Python reads and writes UTF-8 there."""
     if environ.get("PYTHONUTF8") == "1" or environ.get("PYTHONIOENCODING"):
-        return True  # said on purpose: the stream's encoding decides
+        return True  # set on purpose: the encoding of the stream decides
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         value = environ.get(name, "")
-        if name == "LC_CTYPE" and value in _COERCED and environ is os.environ:
-            value = _at_start(name, value)
+        if name == "LC_CTYPE" and value in _COERCED_LOCALES and environ is os.environ:
+            value = _initial_value(name, value)
         if value:
             return "utf8" in value.lower().replace("-", "")
     return False
 
 
 @lru_cache(maxsize=1)
-def _at_start(name: str, now: str) -> str:
-    """The variable as it was given to the process, where the system tells."""
+def _initial_value(name: str, now: str) -> str:
+    """Return the variable as the process was started with it; the present value if that cannot be read."""
     with contextlib.suppress(OSError):
         entries = Path("/proc/self/environ").read_bytes().split(b"\0")
         prefix = f"{name}=".encode()

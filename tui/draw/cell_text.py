@@ -1,4 +1,4 @@
-"""Text of a table cell with its tone; a tone becomes a colour in ``widgets.table_cell``."""
+"""The text of a table cell with its tone, which ``widgets.table_cell`` turns into a colour."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,14 +10,14 @@ Tone = Literal["plain", "muted", "good", "over", "under"]
 
 @dataclass(frozen=True, slots=True)
 class CellText:
-    """What a cell says, and how it is meant."""
+    """The text of a cell, and its tone."""
 
     text: str
     tone: Tone = "plain"
 
 
 def status_tone(row: ProcessRow) -> Tone:
-    """How its status is meant."""
+    """Return the tone of a process's status."""
     if row.comparison is None:
         return "muted"
     match row.comparison.status:

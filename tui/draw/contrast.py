@@ -1,40 +1,40 @@
-"""Colours as numbers: how well one reads on another, and what comes nearest where there are few of them.
+"""Colours as numbers: the contrast between two, and the nearest one of 16 or 256.
 
-Contrast is that of WCAG 2.1: 4.5 for text, 3 for what is drawn.
+Contrast is that of WCAG 2.1, which asks for 4.5 for text and 3 for drawings.
 """
 
 from functools import lru_cache
 
 Rgb = tuple[int, int, int]
 
-TEXT_CONTRAST = 4.5
-DRAWN_CONTRAST = 3.0
+MIN_TEXT_CONTRAST = 4.5
+MIN_DRAWING_CONTRAST = 3.0
 BLACK: Rgb = (0, 0, 0)
 WHITE: Rgb = (255, 255, 255)
 XTERM: tuple[Rgb, ...] = (
     *((0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)),
     *((127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255), WHITE),
 )
-"""The 16 colours as xterm has them by default."""
+"""The default 16 colours of xterm."""
 VGA: tuple[Rgb, ...] = (
     *((0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (0, 0, 170), (170, 0, 170), (0, 170, 170), (170, 170, 170)),
     *((85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255), (255, 85, 255), (85, 255, 255), WHITE),
 )
-"""As the Linux console has them."""
-_GREY = 40
+"""The 16 colours of the Linux console."""
+_MAX_GREY_SPREAD = 40
 """Channels that differ by less than this make a grey."""
-_HUES = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
-"""Where on the colour circle, in steps of 60 degrees, each of the six colours ends: violet is nearer to magenta."""
+_HUE_ENDS = ((0.4, 1), (1.5, 3), (2.5, 2), (3.4, 6), (4.2, 4), (5.6, 5), (6.0, 1))
+"""End of each of the six colours on the colour circle, in steps of 60 degrees; violet counts as magenta."""
 _STEPS = 32
 
 
 def parse_hex(colour: str) -> Rgb:
-    """Of ``#rrggbb``."""
+    """Parse ``#rrggbb``."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def luminance(colour: Rgb) -> float:
-    """Relative luminance, 0 to 1."""
+    """Return the relative luminance, 0 to 1."""
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
         for part in (channel / 255 for channel in colour)
@@ -43,19 +43,19 @@ def luminance(colour: Rgb) -> float:
 
 
 def contrast(one: Rgb, other: Rgb) -> float:
-    """From 1, the same, to 21, black on white."""
+    """Return the contrast of two colours: 1 for equal ones, 21 for black on white."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
 @lru_cache(maxsize=4096)
 def readable(colour: Rgb, ground: Rgb, least: float) -> Rgb:
-    """The colour, moved away from the ground as far as the contrast needs: towards white or black, whichever is there.
+    """Return the colour, moved towards white or black until its contrast with the ground is enough.
 
     Args:
         colour: of the text.
-        ground: behind it.
-        least: the contrast that it must have; where none has it, the best is taken.
+        ground: behind the text.
+        least: the contrast that is needed; if no colour has it, the best one is returned.
     """
     if contrast(colour, ground) >= least:
         return colour
@@ -77,37 +77,37 @@ def _mixed(colour: Rgb, end: Rgb, step: int) -> Rgb:
 
 @lru_cache(maxsize=1024)
 def nearest_of_16(colour: Rgb) -> int:
-    """The ground that comes nearest among the first 8 of 16 colours: by hue, or black or light grey."""
+    """Return the number of the nearest of the first 8 of 16 colours: by hue, or black or light grey."""
     high, low = max(colour), min(colour)
-    if high - low < _GREY:
+    if high - low < _MAX_GREY_SPREAD:
         return 7 if luminance(colour) > 0.2 else 0
     red, green, blue = ((channel - low) / (high - low) for channel in colour)
     hue = (green - blue) % 6 if red == 1 else blue - red + 2 if green == 1 else red - green + 4
-    return next(number for end, number in _HUES if hue <= end)
+    return next(number for end, number in _HUE_ENDS if hue <= end)
 
 
 @lru_cache(maxsize=1024)
-def readable_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float = TEXT_CONTRAST) -> int:
-    """The text's number among 16 colours on one of them: of its hue where that reads, else black or white.
+def readable_of_16(colour: Rgb, ground: int, colours: tuple[Rgb, ...], least: float = MIN_TEXT_CONTRAST) -> int:
+    """Return the number of a text colour among 16: of its own hue if that is readable, otherwise black or white.
 
     Args:
-        colour: as it is meant.
-        ground: number of the ground.
-        colours: what the 16 look like.
-        least: the contrast that it must have.
+        colour: the wanted colour.
+        ground: number of the colour behind the text.
+        colours: the 16 colours of the terminal.
+        least: the contrast that is needed.
     """
     number = nearest_of_16(colour)
     if number == 0:
         number = 7 if luminance(colour) > 0.05 and ground == 0 else 0
     wanted = (number, number + 8) if number else (0,)
     best = sorted((0, 15), key=lambda each: -contrast(colours[each], colours[ground]))
-    reads = (each for each in (*wanted, *best) if contrast(colours[each], colours[ground]) >= least)
-    return next(reads, best[0])
+    readable_ones = (each for each in (*wanted, *best) if contrast(colours[each], colours[ground]) >= least)
+    return next(readable_ones, best[0])
 
 
 @lru_cache(maxsize=1024)
 def nearest_of_256(colour: Rgb) -> int:
-    """The nearest of the 256 colours: of the cube, or of the greys."""
+    """Return the number of the nearest of the 256 colours: one of the cube or of the greys."""
     levels = (0, 95, 135, 175, 215, 255)
     red, green, blue = (min(range(6), key=[abs(level - channel) for level in levels].__getitem__) for channel in colour)
     number = 16 + 36 * red + 6 * green + blue
@@ -117,7 +117,7 @@ def nearest_of_256(colour: Rgb) -> int:
 
 @lru_cache(maxsize=4096)
 def readable_of_256(colour: Rgb, ground: Rgb, least: float) -> int:
-    """The number of ``readable`` among 256: the nearest one may be too near to the ground."""
+    """Return the number of a readable colour among 256, if need be not the nearest one."""
     wanted = least
     while (number := nearest_of_256(readable(colour, ground, wanted))) and contrast(rgb_of_256(number), ground) < least:
         wanted += 0.2
@@ -127,7 +127,7 @@ def readable_of_256(colour: Rgb, ground: Rgb, least: float) -> int:
 
 
 def rgb_of_256(number: int) -> Rgb:
-    """What one of the 256 looks like; the first 16 as xterm has them."""
+    """Return one of the 256 colours; the first 16 are those of xterm."""
     if number < 16:
         return XTERM[number]
     if number >= 232:

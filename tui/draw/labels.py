@@ -1,4 +1,4 @@
-"""How a process, a span of time or a state is said in few words, the same on every part of the dashboard."""
+"""Short texts for processes, durations, sizes and states, used by all parts of the dashboard."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _GPU_FAULTS = {
     "NOT_LISTED": "not listed",
     "ASLEEP": "asleep",
 }
-"""What concerns a GPU as a whole, in a word."""
-_CALM = {"on_budget": "$text-success", "fits": "bold $text-success"}
-_BADGES = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
+"""A word for each fault of a whole GPU, by its code."""
+_CALM_STYLES = {"on_budget": "$text-success", "fits": "bold $text-success"}
+_BADGE_WORDS = {mark.word for mark in (*STATUSES.values(), *VERDICTS.values()) if mark.word.isupper()}
 
 
 def shorten(text: str, width: int) -> str:
-    """The text in at most ``width`` cells, with a sign where it was cut."""
+    """Cut the text to at most ``width`` cells; a text that was cut ends in an ellipsis."""
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
 
 
 def process_name(process: GpuProcess) -> str:
-    """What a person would call it: the script or module that Python runs, else the program."""
+    """Return the name that a person would use: the script or module that Python runs, otherwise the program."""
     words = (process.command or "").split()
     name = printable(process.name or "") or "?"
     if not words:
@@ -66,52 +66,52 @@ def process_name(process: GpuProcess) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """A span of time by its two largest units: ``14 min``, ``2 h 05``; n/a where it is not known."""
+    """Format a duration by its two largest units: ``14 min``, ``2 h 05``; n/a if it is unknown."""
     return "n/a" if seconds is None else duration_text(seconds)
 
 
 def signed_gib(size_bytes: int | None) -> str:
-    """A difference with its sign, in GiB without the unit."""
+    """Format a difference in GiB, with its sign and without the unit."""
     return format_gib(size_bytes, signed=True)
 
 
 def high_water_label(comparison: Comparison) -> str:
-    """The most that a process has held, and who says so: ``most 60.6 (seen every 1.0 s)``."""
+    """Return the maximum that a process has held, and who measured it: ``most 60.6 (seen every 1.0 s)``."""
     high = comparison.peak_usage
     if high is None:
         return "most n/a"
-    blind = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
-    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{blind}"}[high.source]
+    interval = "" if high.interval_seconds is None else f" every {high.interval_seconds:.1f} s"
+    how = {"probe": "by torch's counters", "accounting": "by the driver", "seen": f"seen{interval}"}[high.source]
     return f"most {format_gib(high.size_bytes)} ({how})"
 
 
 def badge(mark: Mark, name: str) -> Content:
-    """Sign and word of a status or verdict, a space around them; what someone should look at stands on its colour."""
+    """Return sign and word of a status or verdict between spaces; one that needs attention stands on its colour."""
     words = f" {mark.letter} {mark.word} "
-    if mark.word in _BADGES and name != "fits":
+    if mark.word in _BADGE_WORDS and name != "fits":
         return Content.styled(words, f"bold #0b1220 on {mark.colour}")
-    return Content.styled(words, _CALM.get(name, MUTED))
+    return Content.styled(words, _CALM_STYLES.get(name, MUTED))
 
 
 def worst_row(rows: Iterable[ProcessRow]) -> ProcessRow | None:
-    """The row with a status that someone should look at first; None when no row has one."""
-    judged = [row for row in rows if row.comparison]
-    return min(judged, key=severity_rank, default=None)
+    """Return the row with the worst status; None if no row has a status."""
+    compared = [row for row in rows if row.comparison]
+    return min(compared, key=severity_rank, default=None)
 
 
 def gpu_labels(rows: Iterable[ProcessRow]) -> tuple[str, ...]:
-    """The GPUs and MIG devices that these run on, each once, in order."""
+    """Return the labels of the GPUs and MIG devices of these rows, each once, in order."""
     places = {row.gpu.order: row.gpu.label for row in rows}
     return tuple(places[order] for order in sorted(places))
 
 
 def severity_rank(row: ProcessRow) -> int:
-    """Place of the row's status in ``WORST_FIRST``; rows without a status come after all."""
+    """Return the place of the row's status in ``WORST_FIRST``; a row without a status comes last."""
     return len(WORST_FIRST) if row.comparison is None else WORST_FIRST.index(row.comparison.status)
 
 
 def gpu_status(gpu: GpuRow) -> Content:
-    """The GPU's state by its worst job: sign, word and difference, or why there is none."""
+    """Return the GPU's state by its worst job: sign, word and difference; without a job, why there is none."""
     for fault in gpu.reading.faults:
         if fault.field is None:
             return Content.styled(f" ! {_GPU_FAULTS.get(fault.code, 'cannot be read')} ", ALARM)
@@ -128,7 +128,7 @@ def gpu_status(gpu: GpuRow) -> Content:
 
 
 def join_to_width(parts: Iterable[Content | str], width: int) -> Content:
-    """The parts with a dot between them, as many from the left as the width takes."""
+    """Join the parts by dots, as many from the left as fit into the width."""
     line = Content()
     for part in parts:
         longer = Content.assemble(line, SEPARATOR, part) if line else Content.assemble(part)
@@ -139,9 +139,9 @@ def join_to_width(parts: Iterable[Content | str], width: int) -> Content:
 
 
 def left_and_right(left: Content, right: Content, width: int) -> Content:
-    """Left and right in one line of exactly this width; the left gives way."""
-    room = max(0, width - right.cell_length - bool(right))
-    if left.cell_length > room:
-        left = left.truncate(room, ellipsis=True)
+    """Return one line of exactly this width; the left part is cut if there is not enough space."""
+    left_width = max(0, width - right.cell_length - bool(right))
+    if left.cell_length > left_width:
+        left = left.truncate(left_width, ellipsis=True)
     gap = max(0, width - left.cell_length - right.cell_length)
     return Content.assemble(left, " " * gap, right).truncate(width)

@@ -1,4 +1,4 @@
-"""Memory over time on a fixed axis, as plain data: the floor is zero, so 90 % of the ceiling looks 90 % full."""
+"""Memory over time as plain data, on an axis that begins at zero: 90 % of the top looks 90 % full."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,24 +11,23 @@ Readings = Sequence[tuple[float, int | None]]
 """(Unix seconds, bytes or None), oldest first."""
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
-_HELD_INTERVALS = 3
-"""A reading stands for so many usual intervals when none follows; after that nobody knows."""
+_MAX_HELD_INTERVALS = 3
+"""Number of usual intervals for which a reading counts if none follows; after that the memory is unknown."""
 
 
 def graph_levels(
     history: Readings, *, width: int, height: int, top_bytes: int, span_seconds: float, now: float
 ) -> tuple[int, ...]:
-    """How high each column of the graph reaches, in eighths of a row; the newest is at the right.
+    """Return the height of each column in eighths of a row; the latest is at the right.
 
-    Each column shows the most that was seen in its stretch of time. A stretch that only holds readings of None, or
-    none at all, stays empty.
+    Each column shows the maximum of its slot of time. A slot without readings, or only with None, stays empty.
 
     Args:
         history: what to draw.
-        width: columns.
-        height: rows.
-        top_bytes: what the full height stands for; what is above is cut.
-        span_seconds: what the full width stands for.
+        width: in columns.
+        height: in rows.
+        top_bytes: bytes of the full height; more is cut.
+        span_seconds: seconds of the full width.
         now: Unix seconds at the right edge.
     """
     if width <= 0 or height <= 0 or top_bytes <= 0:
@@ -38,7 +37,7 @@ def graph_levels(
 
 
 def level_rows(levels: Sequence[int], height: int, colour: str | None) -> list[list[Cell]]:
-    """The graph as cells in a colour, from the top row down."""
+    """Return the graph as cells in a colour, from the top row down."""
     steps = len(EIGHTHS) - 1
     rows = []
     for floor in range((height - 1) * steps, -1, -steps):
@@ -48,36 +47,36 @@ def level_rows(levels: Sequence[int], height: int, colour: str | None) -> list[l
 
 
 def column_sizes(history: Readings, width: int, span_seconds: float, now: float) -> list[int | None]:
-    """The most seen in each column's stretch; stretches start at multiples of their length: columns never shimmer."""
+    """Return the maximum of each column's slot; they start at multiples of their length to avoid flicker."""
     slot_seconds = span_seconds / width
     columns: list[int | None] = [None] * width
     first = _first_slot(width, slot_seconds, now)
-    holds = _holds(history)
+    max_seconds = _max_held_seconds(history)
     for at, (time, size) in enumerate(history):
         until = history[at + 1][0] if at + 1 < len(history) else now
         if size is None or until < now - span_seconds - slot_seconds:
             continue
         start = int(time // slot_seconds)
-        end = max(start, -int(-min(until, time + holds[at]) // slot_seconds) - 1)
+        end = max(start, -int(-min(until, time + max_seconds[at]) // slot_seconds) - 1)
         for slot in range(max(0, start - first), min(width - 1, end - first) + 1):
             columns[slot] = max(size, columns[slot] or 0)
     return columns
 
 
 def column_of(time: float, *, width: int, span_seconds: float, now: float) -> int | None:
-    """The column in whose stretch a moment lies; None where it is older than the graph."""
+    """Return the column of a moment; None if it is older than the graph."""
     slot_seconds = span_seconds / width
     column = int(time // slot_seconds) - _first_slot(width, slot_seconds, now)
     return min(width - 1, column) if column >= 0 else None
 
 
 def level_of(size: int | None, full: int, top_bytes: int) -> int:
-    """How high a size reaches on a scale of ``full`` steps; what is there at all is seen."""
+    """Return the height of a size on a scale of ``full`` steps: at least one step if it is not zero."""
     return 0 if not size else min(full, max(1, round(size * full / top_bytes)))
 
 
 def axis_labels(top_bytes: int, height: int, *, ascii_only: bool) -> list[str]:
-    """The scale at the left: each label says what the top edge of its row stands for, but the last one says 0."""
+    """Return the scale at the left: each label is the value of the top edge of its row, but the last one is 0."""
     tick, edge = "|" if ascii_only else "┤", "|" if ascii_only else "│"
     named = {0: top_bytes / GIB, height - 1: 0.0}
     if height >= 5:
@@ -92,9 +91,9 @@ def _first_slot(width: int, slot_seconds: float, now: float) -> int:
     return int(now // slot_seconds) - width + 1
 
 
-def _holds(history: Readings) -> list[float]:
-    """For how many seconds each reading stands at most: older ones may have been kept at a coarser grain."""
+def _max_held_seconds(history: Readings) -> list[float]:
+    """Return how many seconds each reading counts at most: older ones may be kept at longer intervals."""
     gaps = [later[0] - earlier[0] for earlier, later in pairwise(history)]
     usual = sorted(gaps)[len(gaps) // 2] if gaps else 0.0
     near = [min(gaps[max(0, at - 2) : max(2, at)], default=usual) for at in range(len(history))]
-    return [_HELD_INTERVALS * max(usual, gap) for gap in near]
+    return [_MAX_HELD_INTERVALS * max(usual, gap) for gap in near]

@@ -1,9 +1,9 @@
-"""Letters, names and colours of what a bar can show: one place, for the dashboard and the command line alike."""
+"""Letters, names and colours of components, statuses, verdicts and checks, for dashboard and command line alike."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import ComponentName
@@ -13,18 +13,21 @@ if TYPE_CHECKING:
     from vramtop.monitor.snapshot.snapshot import GpuReading
 
 
+MemoryKind = Literal["held", "committed", "slack", "unattributed", "reserved"]
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How one thing is shown: by a letter or sign where colour is absent, by a colour where it is there."""
+    """How one thing is shown: by a letter or sign, also without colour, a word, and a colour."""
 
     letter: str
     word: str
     colour: str
-    """A hexadecimal RGB colour that stands out from dark and from light ground, and on which ``INK`` reads."""
+    """A hexadecimal RGB colour that stands out from dark and light ground, and on which ``INK`` is readable."""
 
 
 INK = "#0b1220"
-"""Of letters that stand on one of these colours."""
+"""Colour of letters that stand on one of these colours."""
 
 COMPONENTS: dict[ComponentName, Mark] = {
     "weights": Mark("W", "weights", "#3a80f3"),
@@ -36,6 +39,15 @@ COMPONENTS: dict[ComponentName, Mark] = {
     "communication": Mark("M", "communication", "#189746"),
     "context": Mark("C", "CUDA context", "#788497"),
 }
+
+OTHER_MEMORY: dict[MemoryKind, Mark] = {
+    "held": Mark("█", "held", "#788497"),
+    "committed": Mark("▒", "committed", "#788497"),
+    "slack": Mark("·", "slack", "#788497"),
+    "unattributed": Mark("▓", "unattributed", "#788497"),
+    "reserved": Mark("░", "reserved", "#788497"),
+}
+"""Memory that is no component of a budget; slack is what PyTorch's allocator reserves beyond the components."""
 
 STATUSES: dict[Status, Mark] = {
     "loading": Mark("…", "loading", "#788497"),
@@ -63,26 +75,26 @@ CHECKS: dict[CheckStatus, Mark] = {
     "skipped": Mark("·", "skipped", "#788497"),
 }
 CHECK_UNKNOWN = Mark("?", "unknown", "#c96c04")
-"""A check that could not be made."""
+"""A check that could not be made, whatever its status."""
 CHECK_RUNNING = Mark("…", "running", "#788497")
 
 ASCII_SIGNS = str.maketrans("✓✗▲▼↗■…×−·", "+x^v/#.x--")
-"""For terminals without UTF-8 (``--ascii``)."""
+"""ASCII characters for the signs above."""
 
 
 def darker(colour: str, share: float = 0.72) -> str:
-    """A darker shade of a hexadecimal colour: by default one that can be told from it as a neighbour."""
+    """Return a darker shade of a hexadecimal colour; the default differs visibly from it."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"#{round(red * share):02x}{round(green * share):02x}{round(blue * share):02x}"
 
 
 def blend(colour: str, ground: str, share: float) -> str:
-    """So much of a hexadecimal colour, the rest of another one behind it."""
+    """Mix a share of a hexadecimal colour with another one behind it."""
     pairs = ((int(colour[at : at + 2], 16), int(ground[at : at + 2], 16)) for at in (1, 3, 5))
     return "#" + "".join(f"{round(front * share + back * (1 - share)):02x}" for front, back in pairs)
 
 
 def unattributed_label(reading: GpuReading) -> str:
-    """What to call the memory that no process is known to hold; with unknown processes it is not theirs for sure."""
+    """Return the label of memory that no process is known to hold; processes of unknown size may hold some of it."""
     unknown = any(process.used_bytes is None for process in reading.processes or ())
     return "n/a processes and unattributed" if unknown else "unattributed"

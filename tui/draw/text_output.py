@@ -1,4 +1,4 @@
-"""Plain-terminal output: colour where there is colour, ASCII where there is nothing else, and aligned tables."""
+"""Text for plain terminals and pipes: colours if there are any, ASCII if there is nothing else, aligned tables."""
 
 import contextlib
 import os
@@ -16,32 +16,32 @@ from .capabilities import ColourDepth, colour_depth, is_dumb_terminal, locale_is
 from .contrast import nearest_of_16, nearest_of_256, parse_hex
 from .palette import ASCII_SIGNS, INK
 
-_NEED_WHITE = (1, 4, 5)
-"""Red, blue and magenta, on which black does not read."""
+_GROUNDS_FOR_WHITE_TEXT = (1, 4, 5)
+"""Red, blue and magenta, on which black is not readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOutput:
-    """What the output can show."""
+    """What an output stream can show."""
 
     colour_depth: ColourDepth
     ascii_only: bool
     width: int
     unlimited_width: bool = False
-    """It is no terminal, so rows of a table may be of any length."""
+    """It is not a terminal, so rows of a table may be of any length."""
 
     def text(self, text: str) -> str:
-        """The text as this terminal can show it; what it could take for a command is left out."""
+        """Return the text as this output can show it, without control characters."""
         text = printable(text)
         return text.translate(ASCII_SIGNS).encode("ascii", "replace").decode() if self.ascii_only else text
 
     def wrapped(self, text: str, *, indent: str = "", further: str | None = None) -> list[str]:
-        """The text in lines of the terminal's width; a size stays with its unit.
+        """Wrap a text to the width of the output; a size stays with its unit.
 
         Args:
-            text: one sentence or more.
-            indent: before the first line.
-            further: before the others; as before the first when left out.
+            text: one or more sentences.
+            indent: of the first line.
+            further: indent of the other lines; None: that of the first.
         """
         whole = wrap(
             self.text(text).replace(" GiB", "\xa0GiB"),
@@ -54,9 +54,9 @@ class TextOutput:
         return [line.replace("\xa0", " ") for line in whole]
 
     def paint(self, text: str, colour: str | None, *, bold: bool = False) -> str:
-        """The text in a colour (``#rrggbb``) where there is colour.
+        """Return the text in a colour (``#rrggbb``), if there are colours.
 
-        It is the nearest of the user's own eight: nobody else knows what reads on their ground.
+        The nearest of the terminal's own eight colours is used, which the user has chosen to be readable.
         """
         text = self.text(text)
         if self.colour_depth == "none" or (colour is None and not bold):
@@ -67,16 +67,16 @@ class TextOutput:
         return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
 
     def bar(self, cells: Sequence[Cell]) -> str:
-        """A drawn bar: coloured ground with the letters on it, or the letters alone."""
-        return "".join(self._stretch(text, colour) for text, colour in colour_runs(cells))
+        """Return a drawn bar: letters on coloured ground, or the letters alone."""
+        return "".join(self._coloured(text, colour) for text, colour in colour_runs(cells))
 
-    def _stretch(self, text: str, colour: str | None) -> str:
+    def _coloured(self, text: str, colour: str | None) -> str:
         text = self.text(text)
         if self.colour_depth == "none" or colour is None:
             return text
         if self.colour_depth == "16":
             ground = nearest_of_16(parse_hex(colour))
-            return f"\x1b[{97 if ground in _NEED_WHITE else 30};{40 + ground}m{text}\x1b[0m"
+            return f"\x1b[{97 if ground in _GROUNDS_FOR_WHITE_TEXT else 30};{40 + ground}m{text}\x1b[0m"
         return f"\x1b[{self._code(38, INK)};{self._code(48, colour)}m{text}\x1b[0m"
 
     def _code(self, kind: int, colour: str) -> str:
@@ -87,18 +87,18 @@ class TextOutput:
 
 @lru_cache(maxsize=4096)
 def printable(text: str) -> str:
-    """The text without what a terminal could take for a command, in one line."""
+    """Return the text in one line, without control characters."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " for char in strip_invisible(text))
 
 
 def detect_output(stream: TextIO | None = None, *, ascii_only: bool | None = None) -> TextOutput:
-    """What a stream can show: NO_COLOR, FORCE_COLOR, TERM, pipes and locales without UTF-8 are respected.
+    """Find out what a stream can show, by NO_COLOR, FORCE_COLOR, TERM and the locale, and whether it is a terminal.
 
     Args:
-        stream: standard output when left out.
-        ascii_only: what the user wants; None: as the locale has it.
+        stream: None: standard output.
+        ascii_only: the user's choice; None: as the locale has it.
     """
     stream = stream or sys.stdout
     tty = stream.isatty() and not is_dumb_terminal()
@@ -118,13 +118,13 @@ def detect_output(stream: TextIO | None = None, *, ascii_only: bool | None = Non
 
 
 def _forced_depth() -> ColourDepth:
-    """As the terminal has them; where colour is forced and the terminal has none, the fewest."""
+    """Return the terminal's colours; if colour is forced on a terminal without any, 16."""
     found = colour_depth()
     return "16" if found == "none" else found
 
 
 def format_table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
-    """Lines of a table: ``align`` has ``<`` or ``>`` for each column; columns are as wide as their widest cell."""
+    """Return the lines of a table: ``align`` has ``<`` or ``>`` for each column."""
     sizes = [[_width(cell) for cell in row] for row in rows]
     widths = [max(row[column] for row in sizes) for column in range(len(align))] if rows else []
     lines = []
@@ -136,7 +136,7 @@ def format_table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
 
 
 def truncate(line: str, width: int) -> str:
-    """As much of the line as so many cells hold."""
+    """Cut the line to a width in cells."""
     if line.isascii():
         return line[:width]
     from rich.cells import set_cell_size
@@ -145,9 +145,9 @@ def truncate(line: str, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Cells that a text takes: Chinese letters take two each."""
+    """Return the cells that a text takes: Chinese characters take two each."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # costs as much as a tenth of the start
+    from rich.cells import cell_len  # importing it takes a tenth of the start-up time
 
     return cell_len(text)

@@ -1,5 +1,5 @@
-"""A job in the user interface: read from what the user typed, shown as a form, saved to a file.
+"""A job in the user interface: loaded from what the user typed, edited in a form, saved to a file.
 
-Lives here: ``job_argument`` (no Textual) for the command line, the form and its dialogs for the screens.
+Lives here: flags and loading (no Textual) for the command line; the form and its dialogs for the screens.
 Callers: ``screens``, ``app`` and ``cli``.
 """

@@ -1,4 +1,4 @@
-"""What the user has changed about a job, to be pasted elsewhere: vramtop's flags, and edits of the tool's own files."""
+"""The changed settings of a job as text to paste: vramtop's flags, and edits of the tool's own files."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -15,93 +15,92 @@ from .load_job import LoadedJob
 _ACCUMULATION = "training.gradient_accumulation"
 
 
-def changed_settings_text(job: Job, source: LoadedJob | None, given: str, *, gpus: int | None = None) -> str:
-    """The command that gives the same verdict, and below it the edits of the tool's own file or launch line.
+def changed_settings_text(job: Job, loaded: LoadedJob | None, text: str, *, gpus: int | None = None) -> str:
+    """Return the command that gives the same verdict, and below it the edits of the tool's own file or launch line.
 
     Args:
         job: as the form has it.
-        source: what it was opened from; None: it was typed.
-        given: how that was named: a path, or a launch line in one line.
-        gpus: so many cards of a kind that is not here.
+        loaded: the job that was opened; None: it was typed into the form.
+        text: what was opened: a path, or a launch line in one line.
+        gpus: number of GPUs of a machine that is described; None: this machine.
     """
-    command = " ".join(_command(job, source, given, gpus))
-    edits = "\n".join(_edit_lines(job, source))
+    command = " ".join(_command(job, loaded, text, gpus))
+    edits = "\n".join(_edit_lines(job, loaded))
     return f"{command}\n\n{edits}" if edits else command
 
 
-def _command(job: Job, source: LoadedJob | None, given: str, gpus: int | None) -> Iterator[str]:
+def _command(job: Job, loaded: LoadedJob | None, text: str, gpus: int | None) -> Iterator[str]:
     yield "vramtop fit"
-    launched = source is not None and source.place == "command line"
-    if source is None:
+    is_launch_line = loaded is not None and loaded.place == "command line"
+    if loaded is None:
         base = Job(name=job.name, model=ModelSpec(id=job.model.id, config=job.model.config))
         yield shlex.quote(job.model.id or "MODEL")
-        changes = _said(job_differences(base, job), base)
+        changes = _without_table_defaults(job_differences(base, job), base)
     else:
-        if not launched:
-            yield shlex.quote(given)
-        changes = _changes(job, source)
+        if not is_launch_line:
+            yield shlex.quote(text)
+        changes = _changes(job, loaded)
     yield from _flags(changes)
     if job.target.gpu and gpus is not None:
         yield f"--gpus {gpus}"
-    if launched:
-        yield f"-- {given}"
+    if is_launch_line:
+        yield f"-- {text}"
 
 
-def _changes(job: Job, source: LoadedJob) -> dict[str, Any]:
-    """What differs from what was read, with what was missing there, and what would follow from what is changed."""
-    changes = _said(job_differences(source.job, job), source.job)
+def _changes(job: Job, loaded: LoadedJob) -> dict[str, Any]:
+    """Return the differences from what was opened, with the settings that were missing there.
+
+    The accumulation is added if it was derived from a global batch: it would change with the other settings.
+    """
+    changes = _without_table_defaults(job_differences(loaded.job, job), loaded.job)
     tables = job_to_mapping(job)
-    for key in source.missing:
+    for key in loaded.missing:
         table, _, name = key.partition(".")
         changes[key] = tables[table].get(name)
-    if changes and source.reading is not None and source.reading.global_batch is not None:
+    if changes and loaded.reading is not None and loaded.reading.global_batch is not None:
         changes.setdefault(_ACCUMULATION, job.training.gradient_accumulation)
     return changes
 
 
-def _said(changes: Mapping[str, Any], before: Job) -> dict[str, Any]:
-    """The changes without the defaults of a table that is new, but for one, which makes the table."""
-    there, found, made = job_to_mapping(before), dict(changes), set[str]()
-    new = {"lora": job_to_mapping(Job(lora=Lora())), "inference": job_to_mapping(Job(inference=Inference()))}
+def _without_table_defaults(changes: Mapping[str, Any], before: Job) -> dict[str, Any]:
+    """Remove the defaults of tables that are new; one key of each stays, which creates the table."""
+    tables_before, kept, created = job_to_mapping(before), dict(changes), set[str]()
+    defaults = {"lora": job_to_mapping(Job(lora=Lora())), "inference": job_to_mapping(Job(inference=Inference()))}
     for key, value in changes.items():
         table, _, name = key.partition(".")
-        if table in new and table not in there and name:
-            if new[table][table].get(name) == value and table in made:
-                del found[key]
-            made.add(table)
-    return found
+        if table in defaults and table not in tables_before and name:
+            if defaults[table][table].get(name) == value and table in created:
+                del kept[key]
+            created.add(table)
+    return kept
 
 
 def _flags(changes: Mapping[str, Any]) -> Iterator[str]:
-    named = flags_by_key()
+    flags = flags_by_key()
     for key, value in changes.items():
         if value is None and "." not in key:
-            continue  # a table that is gone has no flag; what it was opened from says what to take out
+            continue  # a removed table has no flag; the edits tell to remove it
         if key == "target.gpu":
             yield f"--gpu-type {shlex.quote(str(value))}"
         elif key == TRUST_KEY and value is True:
-            yield named[key]
-        elif key in named and value is not None:
-            yield f"{named[key]} {shlex.quote(_text(value))}"
+            yield flags[key]
+        elif key in flags and value is not None:
+            yield f"{flags[key]} {shlex.quote(value if isinstance(value, str) else toml_value(value))}"
         elif value is not None:
             yield f"--set {shlex.quote(f'{key}={toml_value(value)}')}"
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else toml_value(value)
-
-
-def _edit_lines(job: Job, source: LoadedJob | None) -> Iterator[str]:
-    if source is None:
+def _edit_lines(job: Job, loaded: LoadedJob | None) -> Iterator[str]:
+    if loaded is None:
         return
-    changes = _changes(job, source)
-    gone = [key for key, value in changes.items() if value is None and "." not in key]
-    if gone:
-        yield f"# take out: {', '.join(gone)}"
-    if source.reading is None:
+    changes = _changes(job, loaded)
+    removed = [key for key, value in changes.items() if value is None and "." not in key]
+    if removed:
+        yield f"# remove: {', '.join(removed)}"
+    if loaded.reading is None:
         return
-    changed = job_differences(source.job, job)
+    changed = job_differences(loaded.job, job)
     wanted = {key: value for key, value in changes.items() if key in changed and value is not None}
     wanted.pop("target.gpu", None)
-    edits = tool_edits(source.reading, source.job, wanted, tool=source.tool, place=source.place)
+    edits = tool_edits(loaded.reading, loaded.job, wanted, tool=loaded.tool, place=loaded.place)
     yield from (f"# {edit.place}: {edit.words}" if edit.place else f"# {edit.words}" for edit in edits)

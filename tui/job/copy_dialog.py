@@ -1,4 +1,4 @@
-"""A text to take along: it went to the clipboard where the terminal has one, and can be selected where it has not."""
+"""A dialog with a text that was copied to the clipboard, to select it where the terminal has no clipboard."""
 
 from typing import ClassVar
 
@@ -8,29 +8,29 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static, TextArea
 
-_HOW = (
+_CLIPBOARD_HELP = (
     "Sent to the terminal's clipboard (OSC 52). Where nothing arrives there: hold Shift (Option on a Mac) and select "
     "it with the mouse; in tmux: set -g set-clipboard on."
 )
 
 
-class ShowTextScreen(ModalScreen[None]):
+class CopiedTextScreen(ModalScreen[None]):
     """Shows the text.
 
     Args:
-        text: what was copied.
-        title: what it is.
+        text: that was copied.
+        title: of the dialog.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "Back")]
     DEFAULT_CSS = """
-    ShowTextScreen { align: center middle; }
-    ShowTextScreen Vertical {
+    CopiedTextScreen { align: center middle; }
+    CopiedTextScreen Vertical {
         width: 100%; height: auto; max-height: 100%; background: $surface; border-top: solid $primary;
         border-bottom: solid $primary;
     }
-    ShowTextScreen TextArea { height: auto; max-height: 16; border: none; padding: 0; }
-    ShowTextScreen Static { height: auto; color: $text-muted; }
+    CopiedTextScreen TextArea { height: auto; max-height: 16; border: none; padding: 0; }
+    CopiedTextScreen Static { height: auto; color: $text-muted; }
     """
 
     def __init__(self, text: str, title: str) -> None:
@@ -39,19 +39,19 @@ class ShowTextScreen(ModalScreen[None]):
         self._heading = title
 
     def compose(self) -> ComposeResult:
-        """No border at the sides: what is selected by the terminal is the text alone."""
+        """Yield the text without borders at the sides, so that the terminal selects only the text."""
         with Vertical() as box:
             box.border_title = self._heading
             box.border_subtitle = "Esc closes"
-            yield TextArea(self._broken(), read_only=True, soft_wrap=True, show_cursor=False, compact=True)
-            yield Static(_HOW, markup=False)
+            yield TextArea(self._wrapped(), read_only=True, soft_wrap=True, show_cursor=False, compact=True)
+            yield Static(_CLIPBOARD_HELP, markup=False)
 
-    def _broken(self) -> str:
-        """Commands that are too long for a line are broken between flags, as a shell takes it."""
+    def _wrapped(self) -> str:
+        """Return the text with long commands broken between flags, as a shell accepts them."""
         lines = self._text.splitlines()
         long = (line.replace(" --", " \\\n  --") if len(line) >= self.app.size.width - 2 else line for line in lines)
         return "\n".join(long)
 
     def on_mount(self) -> None:
-        """Scroll with the arrows."""
+        """Let the arrow keys scroll the text."""
         self.query_one(TextArea).focus()

@@ -1,4 +1,4 @@
-"""The settings of a job as fields of a form: derived from ``Job`` itself, so that a form never lags behind it."""
+"""The settings of a job as fields of a form, derived from the fields of ``Job``: a new setting needs no change here."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from vramtop.estimator.job.job_file import with_changes
 from vramtop.estimator.model.find_config import built_in_models, hub_cache
 
 FieldKind = Literal["text", "number", "share", "choice", "flag", "words"]
+"""``share`` is a number above 0, at most 1; ``words`` is a list of words."""
 
 TUNING = "lora"
-"""The field that says whether there are adapters; the fields of ``[lora]`` count only if it says so."""
+"""The field that chooses full fine-tuning or adapters; the fields of ``[lora]`` count only with adapters."""
 FULL, LORA, QLORA = "full", "LoRA", "QLoRA"
 SERVING, ENGINE = "inference", "inference.engine"
 _MODE = "training.mode"
-DECIDING = (TUNING, _MODE, ENGINE)
-"""Fields by whose values others are shown or hidden."""
+FIELDS_THAT_HIDE_OTHERS = (TUNING, _MODE, ENGINE)
 
 _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("model", ModelSpec),
@@ -29,67 +29,67 @@ _TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("inference", Inference),
     ("parallel", Parallel),
 )
-_EMPTY: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
-"""What a job that lacks these tables would have in them."""
-_NOT_ON_A_LINE = ("model.config", "model.code_folder", "parallel.tensor_plan")
+_DEFAULT_TABLES: Mapping[str, msgspec.Struct] = {"lora": Lora(), "inference": Inference()}
+"""The defaults of tables that a job may lack."""
+_KEYS_WITHOUT_FIELD = ("model.config", "model.code_folder", "parallel.tensor_plan")
 _SERVING_KEYS = tuple(f"{SERVING}.{field.encode_name}" for field in msgspec.structs.fields(Inference))
 _LABELS = {"model.id": "model", "training.micro_batch": "micro-batch", TUNING: "fine-tuning"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobField:
-    """One setting that is typed or chosen."""
+    """A setting that is typed or chosen."""
 
     key: str
     """Dotted job key, such as ``training.micro_batch``; ``lora`` alone for the kind of fine-tuning."""
     label: str
     kind: FieldKind
     choices: tuple[str, ...] = ()
-    """What can be chosen; for ``words``: the words that stand alone."""
+    """The choices; of ``words``: words that replace the whole list, such as ``all-linear``."""
     optional: bool = False
-    """It may stay empty."""
+    """It may be empty."""
 
     @property
     def table(self) -> str:
-        """The job file's table, which is the form's heading."""
+        """The table of the job file, which is a heading of the form."""
         return self.key.partition(".")[0]
 
 
 def job_fields() -> tuple[JobField, ...]:
-    """Every field, in the job file's order."""
+    """Return all fields, in the order of the job file."""
     found = []
     for table, struct in _TABLES:
         if table == TUNING:
             found.append(JobField(key=TUNING, label=_LABELS[TUNING], kind="choice", choices=(FULL, LORA, QLORA)))
         for field in msgspec.structs.fields(struct):
             key = f"{table}.{field.encode_name}"
-            if key not in _NOT_ON_A_LINE:
+            if key not in _KEYS_WITHOUT_FIELD:
                 found.append(_field(key, field.type))
     return tuple(found)
 
 
 def field_value(job: Job, key: str) -> Any:
-    """What the job says for a field; the defaults of ``[lora]`` where it has none."""
+    """Return the job's value of a field; for a table that the job lacks, the default."""
     if key == TUNING:
         return FULL if job.lora is None else LORA if job.lora.quantization == "none" else QLORA
     table, _, name = key.partition(".")
     holder = getattr(job, table)
-    value = getattr(_EMPTY[table] if holder is None else holder, name)
+    value = getattr(_DEFAULT_TABLES[table] if holder is None else holder, name)
     return "nf4" if key == "lora.quantization" and value == "none" else value
 
 
 def value_text(value: Any) -> str:
-    """A value as it is typed into a field."""
+    """Return a value as it is typed into a field."""
     if value is None:
         return ""
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def parse_text(field: JobField, text: str) -> Any:
-    """What was typed into a field.
+    """Parse what was typed into a field.
 
     Raises:
-        InputError: it is no value of this field.
+        InputError: the text is not a value of this field.
     """
     text = text.strip()
     if not text and field.optional:
@@ -106,18 +106,18 @@ def parse_text(field: JobField, text: str) -> Any:
 
 
 def build_job(base: Job, values: Mapping[str, Any]) -> Job:
-    """The job with the form's values in place of its own.
+    """Return the job with the values of the form.
 
     Args:
-        base: what the form does not show stays as it is here.
+        base: the job whose other settings are kept.
         values: by key of ``JobField``.
 
     Raises:
-        InputError: the values make no job.
+        InputError: the values do not make a valid job.
     """
     serves = values.get(_MODE, base.training.mode) == "inference"
-    apart = {TUNING, *([] if serves else [SERVING])}  # a table that means nothing stays as it was
-    changes = {key: value for key, value in values.items() if key.partition(".")[0] not in apart}
+    unused_tables = {TUNING, *([] if serves else [SERVING])}  # they are kept as they are in the base
+    changes = {key: value for key, value in values.items() if key.partition(".")[0] not in unused_tables}
     if serves and base.inference is None and all(field_value(Job(), key) == values.get(key) for key in _SERVING_KEYS):
         changes = {key: value for key, value in changes.items() if key not in _SERVING_KEYS}
     if TUNING in values:
@@ -126,7 +126,7 @@ def build_job(base: Job, values: Mapping[str, Any]) -> Job:
 
 
 def adapter_values(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The job's ``[lora]`` table by the form's values; None for full fine-tuning."""
+    """Return the ``[lora]`` table of the form's values; None for full fine-tuning."""
     if values[TUNING] == FULL:
         return None
     adapters = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{TUNING}.")}
@@ -134,11 +134,11 @@ def adapter_values(values: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def shown_fields(values: Mapping[str, Any], fields: Sequence[JobField]) -> set[str]:
-    """Keys of the fields that mean something beside these values.
+    """Return the keys of the fields that have a meaning with these values.
 
     Args:
-        values: by key, at least of the kind of fine-tuning, the mode, and the engine that serves.
-        fields: all of the form's.
+        values: by key, at least those of ``FIELDS_THAT_HIDE_OTHERS``.
+        fields: all fields of the form.
     """
     hidden: set[str] = set()
     if values[TUNING] == FULL:
@@ -153,14 +153,14 @@ def shown_fields(values: Mapping[str, Any], fields: Sequence[JobField]) -> set[s
 
 
 def model_names() -> tuple[str, ...]:
-    """Names of models to suggest, short ones first: they are quicker to type."""
+    """Return names of built-in models to suggest; short ones first, since they are quicker to type."""
     models = built_in_models()
     short = (model.id.rpartition("/")[2] for model in models)
     return tuple(dict.fromkeys([*short, *(name for model in models for name in (*model.aliases, model.id))]))
 
 
 def cached_models(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Ids of the models in the Hugging Face cache, in alphabetical order; a cache that cannot be read has none."""
+    """Return the ids of the models in the Hugging Face cache, sorted; empty if the cache cannot be read."""
     try:
         names = sorted(
             entry.name

@@ -1,4 +1,4 @@
-"""Fields of a form: that of a model completes names and folders, and passes on what is no name."""
+"""Inputs of the job form; that of the model completes names and folders."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,29 +12,31 @@ from textual.widgets import Input
 
 from vramtop.estimator.common.paths import expand_user
 
-WITH_ALT = "¡™£¢∞§¶•ª"
-"""What Textual makes of Alt and a digit from 1 to 9, as a Mac's keyboard would."""
+ALT_DIGIT_CHARACTERS = "¡™£¢∞§¶•ª"
+"""The characters of Alt and a digit from 1 to 9, as Textual receives them (those of a Mac's keyboard)."""
 
 
 class FieldInput(Input):
-    """An input that leaves Alt and a digit to the screen."""
+    """An input that leaves Alt with a digit to the screen."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Everything that can be typed, but for these."""
-        return super().check_consume_key(key, character) and (character is None or character not in WITH_ALT)
+        """Return True if the input takes the key: all characters but those of Alt with a digit."""
+        return super().check_consume_key(key, character) and (
+            character is None or character not in ALT_DIGIT_CHARACTERS
+        )
 
 
 class ModelInput(FieldInput):
-    """An input that does not take several words for a model.
+    """The input of the model; a pasted launch line or file path is passed on in a message.
 
     Args:
-        value: to begin with.
+        value: the initial text.
         models: names to complete.
     """
 
     @dataclass
-    class PastedMore(Message):
-        """What was pasted is no name: a launch line, or the path of a file."""
+    class JobPasted(Message):
+        """A launch line, or the path of a file, was pasted."""
 
         text: str
 
@@ -47,26 +49,24 @@ class ModelInput(FieldInput):
             classes="control",
         )
 
-    def _on_paste(self, event: Paste) -> None:
+    def on_paste(self, event: Paste) -> None:
+        """Pass on what is not a model; everything else is left to ``Input``, which handles the event next."""
         text = event.text.strip()
         if len(text.split()) > 1 or text.strip("'\"").endswith((".toml", ".yaml", ".yml")):
             event.stop()
             event.prevent_default()
-            self.post_message(self.PastedMore(text))
-        else:
-            super()._on_paste(event)
-            event.prevent_default()
+            self.post_message(self.JobPasted(text))
 
 
 class ModelSuggester(Suggester):
-    """Completes names of models, and folders where what is typed is a path."""
+    """Completes names of models; if a path is typed, folders."""
 
     def __init__(self, models: Sequence[str]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._models = tuple(models)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """The first name that goes on as typed; folders are read off the UI thread, for a disk may hang."""
+        """Return the first completion; folders are read off the UI thread, since a disk may hang."""
         if value.startswith(("/", "./", "../", "~/")):
             return await asyncio.to_thread(_folder, value)
         typed = value.casefold()
@@ -74,7 +74,7 @@ class ModelSuggester(Suggester):
 
 
 def _folder(typed: str) -> str | None:
-    """The first folder in order that goes on as typed."""
+    """Return the first folder, in alphabetical order, whose path begins as typed."""
     before, _, begin = typed.rpartition("/")
     try:
         entries = sorted(each.name for each in expand_user(f"{before}/").iterdir() if each.name.startswith(begin))

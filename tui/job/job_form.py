@@ -1,4 +1,4 @@
-"""A job as a form: every setting typed or chosen, with its evidence where it was read, its error where it is wrong."""
+"""A form of all settings of a job, with the evidence of settings that were read and the errors of wrong ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from vramtop.estimator.job.job import Job
 
 from ..widgets.choice import Choice
 from .form_fields import (
-    DECIDING,
     ENGINE,
+    FIELDS_THAT_HIDE_OTHERS,
     SERVING,
     TUNING,
     JobField,
@@ -32,13 +32,20 @@ from .form_fields import (
 )
 from .form_inputs import FieldInput, ModelInput, ModelSuggester
 
-_MODEL = "model.id"
-_SUGGESTIONS = 6
+_MODEL_KEY = "model.id"
+_MAX_SUGGESTIONS = 6
 _NO, _YES = "no", "yes"
 
 
 class FieldRow(Widget):
-    """One setting: its label, its control, where its value came from, and what is wrong with it."""
+    """A setting: its label, its control, the evidence of its value, and its error.
+
+    Args:
+        field: the setting.
+        value: at first; None: none is given yet.
+        remark: the evidence of the value; empty: there is none.
+        models: names to suggest for the model.
+    """
 
     DEFAULT_CSS = """
     FieldRow { layout: grid; grid-size: 2; grid-columns: 26 1fr; grid-rows: auto; height: auto; }
@@ -50,7 +57,7 @@ class FieldRow(Widget):
 
     @dataclass
     class Edited(Message):
-        """The user has given this setting another value, or something that is none."""
+        """The user has typed or chosen another value, or something that is not a valid value."""
 
         key: str
 
@@ -58,76 +65,77 @@ class FieldRow(Widget):
         super().__init__(id=field_row_id(field.key))
         self.field = field
         self.value = value
-        """The last good value; None where nothing was given yet."""
+        """The last valid value; None if none was given yet."""
         self.error: str | None = None
-        """What is wrong with what was typed, in one sentence."""
+        """Why the typed text is not valid, in one sentence."""
         self._remark = remark
-        self._told = {"remark": remark}
+        self._shown_lines = {"remark": remark}
+        """Text of the lines below the control, by CSS class."""
         self._models = models
 
     def compose(self) -> ComposeResult:
-        """Label and control in one line, remarks below."""
+        """Yield label and control in one line, the remark below."""
         yield Label(self.field.label)
         yield self._control()
         if self._remark:
             yield Static(self._remark, classes="remark", markup=False)
 
-    def complain(self, sentence: str | None) -> None:
-        """Write what is wrong under the field; None takes it away."""
-        self._tell("error", f"✗ {sentence}" if sentence else "")
+    def show_error(self, sentence: str | None) -> None:
+        """Show an error below the field; None removes it."""
+        self._show_line("error", f"✗ {sentence}" if sentence else "")
 
     @on(Input.Changed)
     def typed(self, event: Input.Changed) -> None:
-        """Take in what was typed."""
+        """Parse the typed text."""
         event.stop()
         if event.value == value_text(self.value) and self.error is None:
             return
         self._suggest(event.value)
         try:
-            self._take(parse_text(self.field, event.value))
+            self._set_value(parse_text(self.field, event.value))
         except InputError as error:
             self.error = error.message
-            self.complain(self.error)
+            self.show_error(self.error)
             self.post_message(self.Edited(self.field.key))
 
     @on(Choice.Changed)
     def chosen(self, event: Choice.Changed) -> None:
-        """Take in what was chosen."""
+        """Use the chosen value."""
         event.stop()
-        if event.value != self._word(self.value):
-            self._take(event.value == _YES if self.field.kind == "flag" else event.value)
+        if event.value != self._choice_word(self.value):
+            self._set_value(event.value == _YES if self.field.kind == "flag" else event.value)
 
     def show(self, value: Any) -> None:
-        """Show another value, which the user has not typed."""
+        """Show a value that the user has not typed."""
         self.value, self.error = value, None
-        self.complain(None)
+        self.show_error(None)
         control = self.query_one(".control")
         if isinstance(control, Input):
             control.value = value_text(value)
         elif isinstance(control, Choice):
-            control.value = self._word(value)
+            control.value = self._choice_word(value)
 
-    def offer(self, models: Sequence[str]) -> None:
-        """Suggest these names too."""
+    def add_models(self, models: Sequence[str]) -> None:
+        """Suggest these names as well."""
         self._models = tuple(dict.fromkeys([*self._models, *models]))
         for control in self.query(Input):
             control.suggester = ModelSuggester(self._models)
 
-    def _take(self, value: Any) -> None:
+    def _set_value(self, value: Any) -> None:
         self.value, self.error = value, None
-        self.complain(None)
+        self.show_error(None)
         self.post_message(self.Edited(self.field.key))
 
-    def _word(self, value: Any) -> str:
+    def _choice_word(self, value: Any) -> str:
         return str(value) if self.field.kind == "choice" else _YES if value else _NO
 
     def _control(self) -> Widget:
         match self.field.kind:
             case "flag":
-                return Choice((_NO, _YES), self._word(self.value), classes="control")
+                return Choice((_NO, _YES), self._choice_word(self.value), classes="control")
             case "choice":
-                return Choice(self.field.choices, self._word(self.value), classes="control")
-            case _ if self.field.key == _MODEL:
+                return Choice(self.field.choices, self._choice_word(self.value), classes="control")
+            case _ if self.field.key == _MODEL_KEY:
                 return ModelInput(value_text(self.value), self._models)
             case _:
                 hint = "as usual" if self.field.optional else "type a value"
@@ -136,14 +144,14 @@ class FieldRow(Widget):
     def _suggest(self, text: str) -> None:
         typed = text.strip().lower()
         near = [name for name in self._models if typed in name.lower()]
-        told = bool(near) and all(typed != name.lower() for name in near)
-        self._tell("remark", " · ".join(near[:_SUGGESTIONS]) if told else self._remark)
+        is_incomplete = bool(near) and all(typed != name.lower() for name in near)
+        self._show_line("remark", " · ".join(near[:_MAX_SUGGESTIONS]) if is_incomplete else self._remark)
 
-    def _tell(self, kind: str, text: str) -> None:
-        """Write a line below the control; it only exists while there is something to write: forms are large."""
-        if text == self._told.get(kind, ""):
+    def _show_line(self, kind: str, text: str) -> None:
+        """Show a line below the control; the widget is made when it is needed first, since forms are large."""
+        if text == self._shown_lines.get(kind, ""):
             return
-        self._told[kind] = text
+        self._shown_lines[kind] = text
         found = self.query(f".{kind}")
         if found:
             line = found.first(Static)
@@ -157,9 +165,9 @@ class JobForm(VerticalScroll):
     """The settings of a job; posts ``Edited`` whenever one of them changes.
 
     Args:
-        base: the values to begin with; settings that have no field stay as they are here.
-        origins: where the values were read, by key; None: nothing was read, so nothing is said about it.
-        missing: keys that come first and stay empty until the user fills them in.
+        base: the job at first; its settings without a field are kept.
+        origins: where the values were read, by key; None: the job was not read.
+        missing: keys that are shown first, and are empty until the user fills them in.
         models: names to suggest for the model.
         id: the widget's id in the DOM.
     """
@@ -177,10 +185,10 @@ class JobForm(VerticalScroll):
 
     @dataclass
     class Edited(Message):
-        """The job has changed, or some field makes no sense now."""
+        """The job has changed, or a field is not valid now."""
 
         key: str
-        """The field that was edited; empty: all of them at once."""
+        """The field that was edited; empty: all fields."""
 
     def __init__(
         self,
@@ -200,7 +208,7 @@ class JobForm(VerticalScroll):
 
     @property
     def job(self) -> Job | None:
-        """The job as the form has it; None while a field is wrong or a needed one is empty."""
+        """The job of the form; None while a field is not valid or a missing setting is empty."""
         rows = self._rows
         if any(row.error or (row.value is None and row.field.key in self._missing) for row in rows):
             return None
@@ -208,19 +216,19 @@ class JobForm(VerticalScroll):
         return build_job(self._base, values)
 
     def fill(self, job: Job) -> None:
-        """Show this job's settings, as one edit."""
+        """Show the settings of this job, as one edit."""
         for row in self._rows:
             row.show(field_value(job, row.field.key))
-        self._show_what_counts()
+        self._update_shown_fields()
         self.post_message(self.Edited(""))
 
-    def offer(self, models: Sequence[str]) -> None:
-        """Suggest these models too."""
-        self._row_of(_MODEL).offer(models)
+    def add_models(self, models: Sequence[str]) -> None:
+        """Suggest these models as well."""
+        self._row_of(_MODEL_KEY).add_models(models)
 
     @property
-    def wrong(self) -> str | None:
-        """Why there is no job, in one sentence; None when there is one."""
+    def problem(self) -> str | None:
+        """Why there is no job, in one sentence; None if there is one."""
         for row in self._rows:
             if row.error:
                 return row.error
@@ -228,10 +236,10 @@ class JobForm(VerticalScroll):
                 return f"{row.field.label} is missing; fill it in"
         return None
 
-    def answer(self, key: str) -> tuple[str, Any] | None:
-        """What the user says by a field, as a dotted job key and its value; None while that is nothing.
+    def setting(self, key: str) -> tuple[str, Any] | None:
+        """Return the job key and value that a field stands for; None while it is not valid or empty.
 
-        Adapters are one answer: ``lora``, with all of its fields or None.
+        All fields of adapters stand for the key ``lora``, whose value is the whole table or None.
         """
         row = self._row_of(key)
         if row.error or row.value is None:
@@ -242,21 +250,21 @@ class JobForm(VerticalScroll):
         return TUNING, adapter_values({each.field.key: each.value for each in rows})
 
     def is_cleared(self, key: str) -> bool:
-        """The user has emptied this field."""
+        """Return True if the user has emptied this field."""
         control = self._row_of(key).query_one(".control")
         return isinstance(control, Input) and not control.value.strip()
 
-    def complain(self, key: str, sentence: str) -> None:
-        """Write a sentence under a field about what its value leads to."""
-        self._row_of(key or _MODEL).complain(sentence)
+    def show_error(self, key: str, sentence: str) -> None:
+        """Show an error below a field that is valid by itself, but not with the others."""
+        self._row_of(key or _MODEL_KEY).show_error(sentence)
 
-    def settle(self) -> None:
-        """Take away what ``complain`` wrote: the job makes sense now."""
+    def clear_errors(self) -> None:
+        """Remove the errors of ``show_error``: the job is valid now."""
         for row in self._rows:
-            row.complain(row.error)
+            row.show_error(row.error)
 
     def compose(self) -> ComposeResult:
-        """Missing settings first, then those that were read, then the rest; under the job file's headings."""
+        """Yield missing settings, then those that were read, then the others; below headings."""
         by_key = {field.key: field for field in self._fields}
         missing = [by_key[key] for key in self._missing if key in by_key]
         read = [f for f in self._fields if f not in missing and self._origin(f.key)]
@@ -274,15 +282,15 @@ class JobForm(VerticalScroll):
             yield from self._tables(rest)
 
     def on_mount(self) -> None:
-        """Hide what does not count."""
-        self._show_what_counts()
+        """Hide fields without a meaning."""
+        self._update_shown_fields()
 
     @on(FieldRow.Edited)
     def edited(self, event: FieldRow.Edited) -> None:
-        """Pass it on as the form's own message."""
+        """Post the form's own message."""
         event.stop()
-        if event.key in DECIDING:
-            self._show_what_counts()
+        if event.key in FIELDS_THAT_HIDE_OTHERS:
+            self._update_shown_fields()
         self.post_message(self.Edited(event.key))
 
     @property
@@ -303,7 +311,7 @@ class JobForm(VerticalScroll):
     def _row(self, field: JobField) -> FieldRow:
         value = None if field.key in self._missing else field_value(self._base, field.key)
         origin = self._origin(field.key)
-        models = self._models if field.key == _MODEL else ()
+        models = self._models if field.key == _MODEL_KEY else ()
         return FieldRow(field, value, remark=f"← {origin}" if origin else "", models=models)
 
     def _origin(self, key: str) -> str | None:
@@ -314,8 +322,8 @@ class JobForm(VerticalScroll):
             return next((origin for read, origin in origins.items() if read.startswith(f"{TUNING}.")), None)
         return origins.get(key)
 
-    def _show_what_counts(self) -> None:
-        shown = shown_fields({key: self._row_of(key).value for key in DECIDING}, self._fields)
+    def _update_shown_fields(self) -> None:
+        shown = shown_fields({key: self._row_of(key).value for key in FIELDS_THAT_HIDE_OTHERS}, self._fields)
         for row in self._rows:
             row.display = row.field.key in shown
         for heading in self.query(f"#heading-{SERVING}"):
@@ -323,5 +331,5 @@ class JobForm(VerticalScroll):
 
 
 def field_row_id(key: str) -> str:
-    """The DOM id of a setting's row."""
+    """Return the DOM id of a setting's row."""
     return "row-" + key.replace(".", "-")

@@ -131,7 +131,7 @@ def _from_file(path: Path, changes: Mapping[str, Any]) -> LoadedJob:
 def _is_torchtitan_file(path: Path) -> bool:
     """Return True if the TOML file has torchtitan's tables, which no job file has."""
     from vramtop.estimator.readers.source.data_files import read_table
-    from vramtop.estimator.readers.tools.registry import find_tool_by_config
+    from vramtop.estimator.readers.tools.tool_registry import find_tool_by_config
 
     try:
         return find_tool_by_config(read_table(path)) is not None

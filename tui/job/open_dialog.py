@@ -1,4 +1,4 @@
-"""Open a job: the path of a job file or of another tool's configuration, a launch line, or a model."""
+"""The dialog that opens a job: a job file, another tool's configuration, a launch line, or a model."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,11 +8,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import Paste
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
-
-from vramtop.estimator.common.errors import VramtopError
 
 from ..background.latest_only_task import LatestOnlyTask
 from .load_job import LoadedJob, load_from_text
@@ -25,26 +22,27 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedJob:
-    """A job that was read, and how the user named it."""
+    """A job that was loaded, and the text by which the user named it."""
 
-    source: LoadedJob
-    given: str
+    loaded: LoadedJob
+    text: str
 
 
 class LaunchInput(Input):
-    """Takes a pasted launch line of several lines as one."""
+    """Joins the lines of a pasted launch line."""
 
-    def _on_paste(self, event: Paste) -> None:
+    def on_paste(self, event: Paste) -> None:
+        """Insert the pasted lines as one; ``Input`` does not handle the event again."""
         self.replace(join_lines(event.text), *self.selection)
         event.stop()
         event.prevent_default()
 
 
 class OpenJobScreen(ModalScreen[OpenedJob | None]):
-    """Asks for a job, and returns what was read; Escape: None.
+    """Asks for a job and returns it; None after Escape.
 
     Args:
-        text: what to read at once; empty: the user is asked.
+        text: to load at once; empty: ask the user.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
@@ -58,66 +56,49 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
     OpenJobScreen #failure { color: $text-error; display: none; }
     """
 
-    @dataclass
-    class Read(Message):
-        """It was read, or could not be."""
-
-        text: str
-        answer: LoadedJob | str
-
     def __init__(self, text: str = "") -> None:
         super().__init__()
         self._text = join_lines(text)
-        self._work = LatestOnlyTask("open a job")
+        self._load_task = LatestOnlyTask("open a job", self.call_later, self._close, self._fail)
 
     def compose(self) -> ComposeResult:
-        """A field, and what can be typed into it."""
+        """Yield the input, and what can be typed into it."""
         with Vertical() as box:
             box.border_title = "Open"
-            box.border_subtitle = "Enter reads it · Esc closes"
-            yield Label("path, launch line or model; it can be pasted")
+            box.border_subtitle = "Enter opens it · Esc closes"
+            yield Label("path, launch line or model; type or paste it")
             yield LaunchInput(self._text, placeholder="sft.yaml", compact=True)
             yield Static(id="failure", markup=False)
             yield Static(_HINT, markup=False)
 
     def on_mount(self) -> None:
-        """Read what is given at once."""
+        """Load the initial text."""
         self.query_one(Input).focus()
         if self._text:
-            self._read(self._text)
+            self._load(self._text)
 
     @on(Input.Submitted)
     def submitted(self, event: Input.Submitted) -> None:
-        """Read what was typed; a line that ends in a backslash goes on with what is typed or pasted next."""
+        """Load what was typed; after a backslash at its end, wait for the next line."""
         event.stop()
         box = self.query_one(Input)
         if event.value.rstrip().endswith("\\"):
             box.value = f"{event.value.rstrip()[:-1].rstrip()} "
             box.action_end()
         else:
-            self._read(event.value)
+            self._load(event.value)
 
-    @on(Read)
-    def read(self, event: Read) -> None:
-        """Return it, or say in one sentence why that is not possible."""
-        if isinstance(event.answer, LoadedJob):
-            self.dismiss(OpenedJob(source=event.answer, given=event.text.strip().removeprefix("$ ")))
-        else:
-            self._fail(event.answer)
+    def on_unmount(self) -> None:
+        """Discard the result of loading that has not ended: disks may hang."""
+        self._load_task.cancel()
 
-    def _read(self, text: str) -> None:
+    def _load(self, text: str) -> None:
         self._fail("")
-        self._work.submit(lambda: self._answer(text))
+        name = text.strip().removeprefix("$ ")
+        self._load_task.submit(lambda: OpenedJob(loaded=load_from_text(text), text=name))
 
-    def _answer(self, text: str) -> None:
-        """Runs on a thread of its own: disks may hang."""
-        answer: LoadedJob | str
-        try:
-            answer = load_from_text(text)
-        except VramtopError as error:
-            answer = error.message
-        if self.is_running:
-            self.post_message(self.Read(text, answer))
+    def _close(self, opened: OpenedJob) -> None:
+        self.dismiss(opened)
 
     def _fail(self, sentence: str) -> None:
         failure = self.query_one("#failure", Static)
@@ -126,5 +107,5 @@ class OpenJobScreen(ModalScreen[OpenedJob | None]):
 
 
 def join_lines(text: str) -> str:
-    """A command of several lines, joined by backslashes or not, in one."""
+    """Join the lines of a command, with or without backslashes at their ends."""
     return " ".join(line.strip().removesuffix("\\").rstrip() for line in text.splitlines() if line.strip())

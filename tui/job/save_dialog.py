@@ -1,4 +1,4 @@
-"""Save a job as a job file: asks where, and before it replaces anything."""
+"""The dialog that saves a job as a job file; it asks before it replaces a file."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -20,8 +20,8 @@ class SaveJobScreen(ModalScreen[Path | None]):
     """Asks for a path and writes the job there; returns the path, or None after Escape.
 
     Args:
-        job: what to save.
-        path: where, unless the user says otherwise.
+        job: to save.
+        path: that is proposed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
@@ -38,43 +38,43 @@ class SaveJobScreen(ModalScreen[Path | None]):
         super().__init__()
         self._job = job
         self._path = path
-        self._asked: str | None = None
-        """The path that is there already, and that the user was asked about."""
+        self._replace_path: str | None = None
+        """The existing path that the next Enter replaces."""
 
     def compose(self) -> ComposeResult:
-        """The path."""
+        """Yield the input of the path."""
         with Vertical() as box:
             box.border_title = "Save as a job file"
             box.border_subtitle = "Enter saves · Esc closes"
-            yield Label(f"path (in {Path.cwd()}, where it does not begin with /)", markup=False)
+            yield Label(f"path (relative to {Path.cwd()})", markup=False)
             yield Input(self._path, placeholder="job.toml", compact=True)
             yield Static(id="failure", markup=False)
 
     def on_mount(self) -> None:
-        """Ready to be typed over."""
+        """Focus the path."""
         self.query_one(Input).focus()
 
     @on(Input.Changed)
     def typed(self) -> None:
-        """Another path is another question."""
-        self._asked = None
+        """Forget the question about an existing file: the path is another one now."""
+        self._replace_path = None
         self._fail("")
 
     @on(Input.Submitted)
     def submitted(self, event: Input.Submitted) -> None:
-        """Write the file; one that is there only after a second Enter."""
+        """Write the file; an existing one only after a second Enter."""
         event.stop()
         text = event.value.strip()
         if not text:
             self._fail("type a path, such as job.toml")
             return
         path = Path(text if text.endswith(".toml") else f"{text}.toml")
-        if expand_user(str(path)).exists() and self._asked != text:
-            self._asked = text
-            self._fail(f"{path} is there already: Enter again replaces it, another name keeps it")
+        if expand_user(str(path)).exists() and self._replace_path != text:
+            self._replace_path = text
+            self._fail(f"{path} exists: press Enter again to replace it, or type another name")
             return
         try:
-            save_job(self._job, path, overwrite=self._asked == text)
+            save_job(self._job, path, overwrite=self._replace_path == text)
         except InputError as error:
             self._fail(error.message)
         else:
@@ -87,12 +87,12 @@ class SaveJobScreen(ModalScreen[Path | None]):
 
 
 def open_save_dialog(opener: Screen[None], job: Job, file: Path | None) -> None:
-    """Open the screen, and say where the job lies then.
+    """Open the dialog, and notify the user of the path.
 
     Args:
-        opener: the screen that the user comes from.
-        job: what is saved.
-        file: the job file that it was read from; None: there was none.
+        opener: the screen from which it is opened.
+        job: to save.
+        file: the job file that the job was loaded from; None: it was not loaded from one.
     """
     path = str(file) if file else f"{job.label}.toml"
 

@@ -1,4 +1,4 @@
-"""What is odd on a GPU, in lines of plain text."""
+"""Anomalies of a GPU as lines of plain text."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,9 +9,9 @@ from ..draw.text_output import TextOutput
 ANOMALY_COLOUR = "#c96c04"
 
 
-def anomaly_lines(odd: Iterable[Anomaly], terminal: TextOutput, *, indent: str = "     ") -> Iterator[str]:
-    """Each oddity: its sentence with a mark, and below it what to do."""
-    for oddity in odd:
-        sentence = terminal.wrapped(f"! {oddity.sentence}", indent=indent, further=f"{indent}  ")
-        yield from (terminal.paint(line, ANOMALY_COLOUR) for line in sentence)
-        yield from terminal.wrapped(oddity.advice, indent=f"{indent}  ")
+def anomaly_lines(anomalies: Iterable[Anomaly], output: TextOutput, *, indent: str = "     ") -> Iterator[str]:
+    """Yield the sentence of each anomaly with a mark, and below it what to do."""
+    for anomaly in anomalies:
+        sentence = output.wrapped(f"! {anomaly.sentence}", indent=indent, further=f"{indent}  ")
+        yield from (output.paint(line, ANOMALY_COLOUR) for line in sentence)
+        yield from output.wrapped(anomaly.advice, indent=f"{indent}  ")

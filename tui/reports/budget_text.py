@@ -1,4 +1,4 @@
-"""Budgets and verdicts as text for a terminal: what ``estimate``, ``fit`` and ``attach`` print."""
+"""Budgets and verdicts as text for a terminal, as ``estimate``, ``fit`` and ``attach`` print them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,89 +12,89 @@ from ..draw.bars import BarSegment, component_segments, draw_bar, mark_range
 from ..draw.palette import COMPONENTS, VERDICTS
 from ..draw.text_output import TextOutput, format_table, printable
 
-_TENSORS = 6
-_METHODS = {
+_MAX_TENSORS = 6
+_METHOD_TEXTS = {
     "formula": "closed form, parameters counted from the shape",
     "exact": "closed form, parameters counted on the built model",
     "traced": "one training step traced",
 }
 
 
-def budget_lines(budget: Budget, terminal: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
-    """A budget: headline, bar, table by phase and component, assumptions and warnings.
+def budget_lines(budget: Budget, output: TextOutput, *, scale_bytes: int | None = None) -> Iterator[str]:
+    """Yield a budget: headline, bar, table by phase and component, assumptions and warnings.
 
     Args:
-        budget: what to show.
-        terminal: what the output can show.
-        scale_bytes: what the bar's full width stands for, such as a card's total; the upper bound when left out.
+        budget: of a job.
+        output: what the output can show.
+        scale_bytes: bytes of the bar's full width, such as a GPU's total; None: the upper bound of the budget.
     """
     peak = budget.peak
-    yield terminal.paint(f"{budget.job.label}: {_job_words(budget)}", None, bold=True)
-    yield terminal.text(_model_words(budget))
+    yield output.paint(f"{budget.job.label}: {_job_line(budget)}", None, bold=True)
+    yield output.text(_model_line(budget))
     if budget.serving is not None:
         each = format_gib(budget.serving.sequence_bytes, digits=2)
-        yield terminal.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
+        yield output.text(f"vLLM: {each} GiB of cache for each sequence of {budget.serving.length:,} tokens")
     if budget.host is not None:
         loading, steady = (format_gib(size) for size in (budget.host.loading_bytes(1), budget.host.steady_bytes(1)))
-        yield terminal.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
+        yield output.text(f"host memory of a process: {loading} GiB while loading, {steady} GiB after that")
     batch = effective_batch(budget.job)
     if batch is not None:
         advice = batch.advice()
-        yield from terminal.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}")
+        yield from output.wrapped(f"{batch.describe()}{f' ({advice})' if advice else ''}")
     yield ""
     scale = scale_bytes or round(peak.high_bytes * 1.05)
-    width = terminal.width - 12
+    width = output.width - 12
     cells = mark_range(
         draw_bar(component_segments(peak.components), scale_bytes=scale, width=width),
         low_bytes=peak.low_bytes,
         high_bytes=peak.high_bytes,
         scale_bytes=scale,
-        ascii_only=terminal.ascii_only,
+        ascii_only=output.ascii_only,
     )
-    yield f"{terminal.bar(cells)} {format_gib(scale):>6} GiB"
-    yield terminal.text(
-        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device in the {peak.phase}"
+    yield f"{output.bar(cells)} {format_gib(scale):>6} GiB"
+    yield output.text(
+        f"peak {format_gib(peak.device_bytes, digits=2)} GiB on the device during {peak.phase}"
         f" ({format_gib(peak.low_bytes)} - {format_gib(peak.high_bytes)});"
         f" torch: {format_gib(peak.allocated_bytes, digits=2)} allocated,"
         f" {format_gib(peak.reserved_bytes, digits=2)} reserved"
     )
     yield ""
-    yield from _phase_table(budget, terminal)
-    yield from _tensor_table(budget, terminal)
+    yield from _phase_table(budget, output)
+    yield from _tensor_table(budget, output)
     for title, sentences in (("assumed", budget.assumptions), ("warning", budget.warnings)):
         for sentence in sentences:
-            yield from terminal.wrapped(f"{title}: {sentence}", further="  ")
+            yield from output.wrapped(f"{title}: {sentence}", further="  ")
 
 
-def fit_lines(found: FitResult, budget: Budget, terminal: TextOutput) -> Iterator[str]:
-    """A verdict: in words, a bar per GPU, and the host."""
+def fit_lines(found: FitResult, budget: Budget, output: TextOutput) -> Iterator[str]:
+    """Yield a verdict: its sentence, a bar for each GPU, and the host."""
     mark = VERDICTS[found.verdict]
-    yield terminal.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + terminal.text(f"  {found.sentence}")
+    yield output.paint(f"{mark.letter} {mark.word}", mark.colour, bold=True) + output.text(f"  {found.sentence}")
     yield ""
     for gpu in found.gpus:
-        yield from _gpu_lines(gpu, budget, found, terminal)
+        yield from _gpu_lines(gpu, budget, found, output)
     if found.host is not None:
-        yield terminal.text(f"  host: {found.host.sentence}")
+        yield output.text(f"  host: {found.host.sentence}")
 
 
-def _gpu_lines(gpu: DeviceVerdict, budget: Budget, found: FitResult, terminal: TextOutput) -> Iterator[str]:
+def _gpu_lines(gpu: DeviceVerdict, budget: Budget, found: FitResult, output: TextOutput) -> Iterator[str]:
     room, mark = gpu.device, VERDICTS[gpu.verdict]
     chosen = "*" if room in found.rank_devices else " "
     short = f", short of {format_gib(gpu.shortfall_bytes)} GiB" if gpu.shortfall_bytes else ""
     if room.unusable_reason:
-        yield terminal.text(f"{chosen}{_room_words(room)} {room.unusable_reason}")
+        yield output.text(f"{chosen}{_gpu_name(room)} {room.unusable_reason}")
         return
     size = f"{format_gib(room.available_bytes)} GiB available of {format_gib(room.total_bytes)}"
-    verdict = terminal.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
-    yield terminal.text(f"{chosen}{_room_words(room)}: {size}: ") + verdict + short
+    verdict = output.paint(f"{mark.letter} {mark.word.lower()}", mark.colour)
+    yield output.text(f"{chosen}{_gpu_name(room)}: {size}: ") + verdict + short
     if room.unread_reason:
-        yield from terminal.wrapped(room.unread_reason, indent="  ", further="  ")
+        yield from output.wrapped(room.unread_reason, indent="  ", further="  ")
     if room.total_bytes is None or room.free_bytes is None:
         return
     held = BarSegment(room.total_bytes - room.free_bytes, "#", "#788497")
     committed = BarSegment(room.committed_bytes, "c", "#788497")
     parts = [held, committed, *component_segments(budget.peak.components)]
-    cells = draw_bar(parts, scale_bytes=room.total_bytes, width=terminal.width - 2, empty=".")
+    cells = draw_bar(parts, scale_bytes=room.total_bytes, width=output.width - 2, empty=".")
     taken = held.size_bytes + committed.size_bytes
     if taken + budget.peak.low_bytes < room.total_bytes:
         cells = mark_range(
@@ -102,16 +102,16 @@ def _gpu_lines(gpu: DeviceVerdict, budget: Budget, found: FitResult, terminal: T
             low_bytes=taken + budget.peak.low_bytes,
             high_bytes=taken + budget.peak.high_bytes,
             scale_bytes=room.total_bytes,
-            ascii_only=terminal.ascii_only,
+            ascii_only=output.ascii_only,
         )
-    yield "  " + terminal.bar(cells)
+    yield "  " + output.bar(cells)
 
 
-def _room_words(room: DeviceCapacity) -> str:
-    return room.label if room.mig else f"{room.label} {room.name or 'unknown card'}"
+def _gpu_name(room: DeviceCapacity) -> str:
+    return room.label if room.mig else f"{room.label} {room.name or 'unknown GPU'}"
 
 
-def _job_words(budget: Budget) -> str:
+def _job_line(budget: Budget) -> str:
     job = budget.job
     training, parallel = job.training, job.parallel
     what = "inference" if training.mode == "inference" else "full fine-tuning"
@@ -128,25 +128,24 @@ def _job_words(budget: Budget) -> str:
     return ", ".join(words)
 
 
-def _model_words(budget: Budget) -> str:
+def _model_line(budget: Budget) -> str:
     facts = budget.model
     count = "" if facts.count == "exact" else " (approximate)"
-    return (
-        f"{facts.parameters:,} parameters{count}, {facts.trainable_parameters:,} trainable; {_METHODS[budget.method]}"
-    )
+    trainable = f"{facts.trainable_parameters:,} trainable"
+    return f"{facts.parameters:,} parameters{count}, {trainable}; {_METHOD_TEXTS[budget.method]}"
 
 
-def _tensor_table(budget: Budget, terminal: TextOutput) -> Iterator[str]:
-    """The largest tensors at the peak, where a step was traced."""
+def _tensor_table(budget: Budget, output: TextOutput) -> Iterator[str]:
+    """Yield the largest tensors at the peak; there are none unless a step was traced."""
     if not budget.largest:
         return
     yield f"largest at the peak ({budget.peak.phase}), GiB"
-    rows = tensor_rows(budget.largest[:_TENSORS])
-    yield from (terminal.text(line[: terminal.width]) for line in format_table(rows, "<><<<"))
+    rows = tensor_rows(budget.largest[:_MAX_TENSORS])
+    yield from (output.text(line[: output.width]) for line in format_table(rows, "<><<<"))
     yield ""
 
 
-def _phase_table(budget: Budget, terminal: TextOutput) -> Iterator[str]:
+def _phase_table(budget: Budget, output: TextOutput) -> Iterator[str]:
     names = [name for name in COMPONENTS if any(getattr(phase.components, name) for phase in budget.phases)]
     head = ("GiB", *(phase.name for phase in budget.phases))
     rows = [head]
@@ -155,13 +154,13 @@ def _phase_table(budget: Budget, terminal: TextOutput) -> Iterator[str]:
         figures = (format_gib(getattr(phase.components, name), digits=2) for phase in budget.phases)
         rows.append((f"{mark.letter} {mark.word}", *figures))
     rows.append(("  allocated", *(format_gib(phase.allocated_bytes, digits=2) for phase in budget.phases)))
-    rows.append(("  in all", *(format_gib(phase.components.total_bytes, digits=2) for phase in budget.phases)))
-    yield from (terminal.text(line) for line in format_table(rows, "<" + ">" * len(budget.phases)))
+    rows.append(("  total", *(format_gib(phase.components.total_bytes, digits=2) for phase in budget.phases)))
+    yield from (output.text(line) for line in format_table(rows, "<" + ">" * len(budget.phases)))
     yield ""
 
 
 def tensor_rows(tensors: Sequence[LargeTensor]) -> list[tuple[str, str, str, str, str]]:
-    """(letter, GiB, module, type, shape) of each."""
+    """Return (letter, GiB, module, dtype, shape) of each tensor."""
     return [
         (
             COMPONENTS[tensor.component].letter,

@@ -1,4 +1,4 @@
-"""Why a process holds something else than its budget, in lines."""
+"""Why a process holds more or less memory than its budget, as content."""
 
 from textual.content import Content
 
@@ -9,11 +9,11 @@ from ..draw.text_output import printable
 
 
 def divergence_content(divergence: Divergence) -> Content:
-    """One sentence, and below it the parts that differ and what would predict them, the likeliest first."""
+    """Return the sentence, and below it the components that differ and the most likely explanations."""
     head, below = divergence.sentence, divergence.lines
-    said = next((line for line in below if head.endswith(f"; {line}")), None)
-    if said is not None:  # it is the first of those below
-        head = head.removesuffix(f"; {said}")
+    repeated = next((line for line in below if head.endswith(f"; {line}")), None)
+    if repeated is not None:  # the sentence ends in the first of the lines below
+        head = head.removesuffix(f"; {repeated}")
     lines = [Content.assemble(("Why? ", "bold"), printable(head))]
     lines += [Content.assemble(("  · ", MUTED), printable(line)) for line in below]
     return Content("\n").join(lines)

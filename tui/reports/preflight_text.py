@@ -1,4 +1,4 @@
-"""What preflight found, as text for a terminal."""
+"""The outcome of preflight as text for a output."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -9,7 +9,7 @@ from vramtop.monitor.preflight.context.check import CheckResult, CheckStatus
 from ..draw.palette import CHECK_UNKNOWN, CHECKS, Mark
 from ..draw.text_output import TextOutput
 
-_COUNTED: dict[CheckStatus, tuple[str, str]] = {
+_STATUS_NOUNS: dict[CheckStatus, tuple[str, str]] = {
     "failure": ("failure", "failures"),
     "warning": ("warning", "warnings"),
     "pass": ("passed", "passed"),
@@ -17,32 +17,32 @@ _COUNTED: dict[CheckStatus, tuple[str, str]] = {
 }
 
 MARK_WIDTH = max(len(mark.word) for mark in (*CHECKS.values(), CHECK_UNKNOWN)) + 2
-"""Of sign and word together."""
+"""Cells of sign and word together."""
 
 
-def preflight_lines(label: str, outcomes: Sequence[CheckResult], terminal: TextOutput) -> Iterator[str]:
-    """Headline, a row for each check with what to do below it, and a last line with the sum."""
-    yield terminal.paint(f"{label}: preflight", None, bold=True)
+def preflight_lines(label: str, outcomes: Sequence[CheckResult], output: TextOutput) -> Iterator[str]:
+    """Yield a headline, a row for each check with advice below it, and a summary."""
+    yield output.paint(f"{label}: preflight", None, bold=True)
     yield ""
     name_width = max((len(outcome.name) for outcome in outcomes), default=0)
     for outcome in outcomes:
         mark = outcome_mark(outcome)
-        head = terminal.paint(f"{mark.letter} {mark.word}".ljust(MARK_WIDTH), mark.colour, bold=mark.word.isupper())
+        head = output.paint(f"{mark.letter} {mark.word}".ljust(MARK_WIDTH), mark.colour, bold=mark.word.isupper())
         margin = MARK_WIDTH + name_width + 4
-        text, advice = outcome_lines(outcome, terminal.width - margin, terminal.text)
+        text, advice = outcome_lines(outcome, output.width - margin, output.text)
         yield f"{head}  {outcome.name:<{name_width}}  {text[0]}"
         yield from (" " * margin + line for line in (*text[1:], *advice))
     yield ""
-    yield terminal.text(summary_line(outcomes))
+    yield output.text(summary_line(outcomes))
 
 
 def outcome_lines(outcome: CheckResult, width: int, drawable: Callable[[str], str]) -> tuple[list[str], list[str]]:
-    """What was found, and what to do, each in lines of this width.
+    """Return what was found, and what to do, both wrapped to this width.
 
     Args:
-        outcome: what a check says.
+        outcome: of a check.
         width: in cells.
-        drawable: the text as it can be shown.
+        drawable: turns a text into what the output can show.
     """
     found = wrap(drawable(outcome.found), width, break_on_hyphens=False) or [""]
     if not outcome.advice:
@@ -51,24 +51,24 @@ def outcome_lines(outcome: CheckResult, width: int, drawable: Callable[[str], st
 
 
 def outcome_mark(outcome: CheckResult) -> Mark:
-    """How an outcome is shown."""
+    """Return the mark of an outcome."""
     return CHECK_UNKNOWN if outcome.unknown else CHECKS[outcome.status]
 
 
 def summary_line(outcomes: Sequence[CheckResult]) -> str:
-    """How many of each, and what that comes to."""
+    """Return the number of outcomes by status, and the conclusion."""
     if any(outcome.status == "failure" for outcome in outcomes):
-        end = "the job will not run like this"
+        conclusion = "the job will fail"
     elif any(outcome.unknown and outcome.decisive for outcome in outcomes):
-        end = "whether the job can start cannot be told"
+        conclusion = "it is unknown whether the job can start"
     else:
-        end = "nothing that was looked at stands in the way"
-    return f"{count_outcomes(outcomes)}: {end}"
+        conclusion = "no check found a problem that stops the job"
+    return f"{count_outcomes(outcomes)}: {conclusion}"
 
 
-def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] = tuple(_COUNTED)) -> str:
-    """How many of each: ``1 failure, 2 warnings, 7 passed``; empty where there is none."""
+def count_outcomes(outcomes: Sequence[CheckResult], of: Container[CheckStatus] = tuple(_STATUS_NOUNS)) -> str:
+    """Return the number of outcomes by status: ``1 failure, 2 warnings, 7 passed``; empty if there is none."""
     counts = Counter(outcome.status for outcome in outcomes if outcome.status in of)
     return ", ".join(
-        f"{counts[status]} {words[counts[status] != 1]}" for status, words in _COUNTED.items() if counts[status]
+        f"{counts[status]} {words[counts[status] != 1]}" for status, words in _STATUS_NOUNS.items() if counts[status]
     )

@@ -1,4 +1,4 @@
-"""The app as screens see it: the latest board, how readings arrive, and what a screen may ask the app to open."""
+"""The part of the app that screens use: the latest board, the state of the readings, and opening screens."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from ..draw.labels import shorten
+from ..draw.text_output import printable
 from ..tty.terminal_app import TerminalApp
+from ..widgets.choice import ChoiceMenu
 
 if TYPE_CHECKING:
-    from vramtop.estimator.budget.budget import Budget
+    from collections.abc import Callable, Sequence
+
+    from textual.geometry import Offset
+    from textual.screen import Screen
+    from textual.widget import Widget
+
+    from vramtop.estimator.job.job import Job
+    from vramtop.monitor.attach.attachment import Attachment
     from vramtop.monitor.board.board import Board, ProcessRow
     from vramtop.monitor.board.watchlist import Watchlist
+    from vramtop.monitor.snapshot.snapshot import ProcessKey
+
+    from ..background.job_estimates import EstimateFunction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedStatus:
-    """How readings arrive."""
+    """Interval, age and state of the readings."""
 
     interval: float
     """Seconds between readings."""
@@ -24,11 +37,11 @@ class FeedStatus:
     """Age of the latest reading; None while it is as recent as it should be."""
     paused: bool = False
     recording: str | None = None
-    """The file that is being recorded."""
+    """Name of the file that is being recorded."""
     failure: str | None = None
     """Why there are no new readings."""
     banner: str | None = None
-    """What is special about this run, such as that a recording is played."""
+    """A line about what is special about this run, such as that a recording is played."""
 
 
 @runtime_checkable
@@ -36,7 +49,7 @@ class ShowsBoard(Protocol):
     """A screen that receives every new board, and the latest one when it becomes active again."""
 
     def show_board(self, board: Board) -> None:
-        """Show these figures; called on the UI thread, about once an interval."""
+        """Show this board; called on the UI thread, about once an interval."""
 
 
 class BoardApp(TerminalApp):
@@ -45,30 +58,64 @@ class BoardApp(TerminalApp):
     watchlist: Watchlist
     board: Board | None
     """The latest board; None until the first reading."""
+    estimate: EstimateFunction | None
+    """A quick estimate; None: that of ``estimation``."""
+    refine: EstimateFunction | None
+    """A better and slower estimate; None: there is none."""
+    python: str | None
+    """The interpreter that the user gave with ``--python``."""
+    fit_draft: Job | None
+    """The job that was edited last in the fit check."""
+    attachments: dict[ProcessKey, Attachment]
+    """Jobs read from followed processes: an ended process can no longer be read."""
 
     @property
     @abstractmethod
     def feed(self) -> FeedStatus:
-        """How readings arrive."""
+        """Interval, age and state of the readings."""
 
     @property
     @abstractmethod
-    def no_ending(self) -> str | None:
-        """Why no process can be ended from here, in one sentence; None: they can."""
+    def termination_refusal(self) -> str | None:
+        """Why no process can be terminated from here, in one sentence; None: they can be."""
 
     @property
     @abstractmethod
-    def card_bytes(self) -> int | None:
-        """Memory of the largest GPU or MIG device; None where none is known."""
+    def selected_process(self) -> ProcessRow | None:
+        """The process under the dashboard's cursor."""
 
     @abstractmethod
     def show_process(self, row: ProcessRow) -> None:
         """Open the attach screen on this process."""
 
     @abstractmethod
-    def show_step(self, budget: Budget, card_bytes: int | None) -> None:
-        """Open the step screen on this budget."""
+    def push_once(self, screen: Screen[None]) -> None:
+        """Open a screen, unless another one is being opened: a repeated key opens one screen."""
 
     @abstractmethod
-    def renew_board(self) -> None:
+    def rebuild_board(self) -> None:
         """Build the board again from the latest snapshot, because the set of known jobs has changed."""
+
+    @property
+    def max_gpu_bytes(self) -> int | None:
+        """Memory of the largest GPU or MIG device; None if none is known."""
+        rows = [row for gpu in self.board.gpus for row in gpu.devices or (gpu,)] if self.board else []
+        return max((row.reading.total_bytes for row in rows if row.reading.total_bytes), default=None)
+
+    def choose_job(self, jobs: Sequence[Job], on_chosen: Callable[[Job], object], place: Offset) -> None:
+        """Call ``on_chosen`` with the only job, or with the one that the user chooses in a menu at ``place``."""
+        if len(jobs) == 1:
+            on_chosen(jobs[0])
+            return
+        names = [shorten(printable(job.label), self.size.width - 8) for job in jobs]
+
+        def choose(index: int | None) -> None:
+            if index is not None:
+                on_chosen(jobs[index])
+
+        self.push_screen(ChoiceMenu(names, place), choose)
+
+
+def is_ascii_only(widget: Widget) -> bool:
+    """Return True if the widget's app draws with ASCII characters only."""
+    return isinstance(widget.app, TerminalApp) and widget.app.ascii_only

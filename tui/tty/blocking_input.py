@@ -1,62 +1,71 @@
-"""Reads keys without waking up ten times a second, as Textual's own thread does, when nobody types."""
+"""A driver whose input thread sleeps until there is input; Textual's own wakes up ten times a second."""
 
 import codecs
 import contextlib
 import os
 import select
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from textual._parser import ParseError
-from textual._xterm_parser import XTermParser
-from textual.drivers.linux_driver import LinuxDriver
+from textual.app import App
 
-if TYPE_CHECKING:
-    from textual.app import App
+from .textual_private import DriverHooks, XTermParser
 
-_LOOK_SECONDS = 0.1
-"""Between two looks after something was typed: whether an Escape was a key, or the begin of one."""
-_QUIET_SECONDS = 2.0
-"""After this nothing that was typed is undecided any more, whatever ``ESCDELAY`` says."""
+_POLL_SECONDS = 0.1
+"""Time between two polls after input: whether an Escape was a key, or the start of a sequence."""
+_IDLE_SECONDS = 2.0
+"""Time without input after which no sequence is incomplete any more, whatever ``ESCDELAY`` is."""
 
 
-class BlockingInputDriver(LinuxDriver):
-    """Textual's driver, whose input thread sleeps until there is input, or until it is to end."""
+class BlockingInputDriver(DriverHooks):
+    """Reads keys on a thread that blocks until there is input, or until it is stopped.
 
-    def __init__(
-        self, app: "App[Any]", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
-    ) -> None:
-        super().__init__(app, debug=debug, mouse=mouse, size=size)
-        self.exit_event = self._stop = _StopEvent()
+    Args:
+        app: the app.
+        output: what to draw on.
+        debug: as in ``LinuxDriver``.
+        mouse: whether the mouse is used.
+        size: in cells; None: that of the terminal.
+    """
+
+    def __init__(self, app: App[Any], *, output: Any, debug: bool, mouse: bool, size: tuple[int, int] | None) -> None:
+        super().__init__(app, output=output, debug=debug, mouse=mouse, size=size)
+        self._parser_debug = debug
+        self._stop = StopEvent()
+        self._can_block = XTermParser is not None and hasattr(self, "exit_event")
+        """False for a Textual without the parser, or that stops its input thread in another way."""
+        if self._can_block:
+            self.exit_event = self._stop
 
     def run_input_thread(self) -> None:
-        """Pass on what is typed until ``exit_event`` is set."""
-        parser = XTermParser(self._debug)
+        """Pass on input until ``exit_event`` is set."""
+        if not self._can_block:
+            super().run_input_thread()
+            return
+        parser = XTermParser(self._parser_debug)
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         poll = select.poll()
         poll.register(self.fileno, select.POLLIN)
         poll.register(self._stop.reader, select.POLLIN)
-        quiet = 0.0
+        idle_seconds = 0.0
         while not self._stop.is_set():
-            ready = [number for number, _ in poll.poll(None if quiet >= _QUIET_SECONDS else _LOOK_SECONDS * 1000)]
+            timeout_ms = None if idle_seconds >= _IDLE_SECONDS else _POLL_SECONDS * 1000
+            ready = [number for number, _ in poll.poll(timeout_ms)]
             if self.fileno in ready:
-                quiet = 0.0
+                idle_seconds = 0.0
                 data = os.read(self.fileno, 4096)
-                if not data:  # its end; whoever looks after the terminal ends the program
+                if not data:  # end of input; the driver notices that the terminal is gone
                     poll.unregister(self.fileno)
                 for event in parser.feed(decode(data)) if data else ():
                     self.process_message(event)
             else:
-                quiet += _LOOK_SECONDS
+                idle_seconds += _POLL_SECONDS
             for event in parser.tick():
                 self.process_message(event)
-        with contextlib.suppress(EOFError, ParseError):
-            for _ in parser.feed(""):
-                pass
 
 
-class _StopEvent(threading.Event):
-    """An event that can be waited for together with input."""
+class StopEvent(threading.Event):
+    """An event that ``poll`` can wait for together with input: ``reader`` becomes readable when it is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,12 +73,12 @@ class _StopEvent(threading.Event):
         os.set_blocking(self.reader, False)
 
     def set(self) -> None:
-        """Wake up who waits."""
+        """Set the event and wake up the thread that polls."""
         super().set()
         os.write(self._writer, b"\0")
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the event."""
         super().clear()
         with contextlib.suppress(BlockingIOError):
             os.read(self.reader, 4096)

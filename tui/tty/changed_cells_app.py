@@ -1,48 +1,47 @@
-"""An app that sends a terminal only the cells that have changed, and keeps nothing of the screens that were closed."""
+"""An app that sends only changed cells to the terminal, and keeps nothing of closed screens."""
 
 from typing import ClassVar
 
 from rich.console import RenderableType
-from textual._styles_cache import StylesCache
-from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
-from textual.screen import Screen
 
 from .terminal_contents import TerminalContents
+from .textual_private import AppHooks, clear_styles_cache
 
 
-class ChangedCellsApp(App[None]):
+class ChangedCellsApp(AppHooks):
     """Compares what Textual would send with what the terminal shows already.
 
     Args:
-        driver_class: Textual's own for this terminal when left out.
+        driver_class: None: Textual's own for this terminal.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+l", "repaint", show=False)]
 
     def __init__(self, driver_class: type[Driver] | None = None) -> None:
         super().__init__(driver_class=driver_class)
-        self._shown_cells = TerminalContents()
+        self._contents = TerminalContents()
 
     def on_mount(self) -> None:
-        """What other programs have written while this one was away is not known."""
+        """Repaint after a suspension: other programs may have written on the terminal."""
         self.app_resume_signal.subscribe(self, lambda _: self.action_repaint())
 
     def on_resize(self) -> None:
-        """The terminal may have moved or dropped what it showed."""
-        self._shown_cells.forget()
+        """Send the next update whole: the terminal may have moved or dropped lines."""
+        self._contents.invalidate()
 
     def action_repaint(self) -> None:
         """Send the whole screen: another program may have written on it."""
-        self._shown_cells.forget()
+        self._contents.invalidate()
         self.refresh(layout=True)
 
     def pop_screen(self) -> AwaitComplete:
-        """Let the drawings of a screen go with it: Textual keeps those of 1,024 widgets in a cache of colours."""
-        StylesCache.get_inner_outer.cache_clear()
+        """Close the screen, and let go of its drawings."""
+        clear_styles_cache()
         return super().pop_screen()
 
-    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        super()._display(screen, self._shown_cells.only_changes(renderable))
+    def reduce_update(self, update: RenderableType | None) -> RenderableType | None:
+        """Return the changed cells of an update."""
+        return self._contents.only_changes(update)

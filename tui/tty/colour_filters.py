@@ -1,6 +1,6 @@
-"""What is done to the colours of every drawn line at the end: made to read, and to what the terminal can show.
+"""Filters of the colours of every drawn line: enough contrast, and only colours that the terminal has.
 
-Themes and widgets choose colours without knowing each other; here both sides of each pair are known.
+Themes and widgets choose colours independently of each other; only here is it known which text stands on which ground.
 """
 
 import os
@@ -17,8 +17,8 @@ from textual.filter import LineFilter
 from ..draw.capabilities import ColourDepth
 from ..draw.contrast import (
     BLACK,
-    DRAWN_CONTRAST,
-    TEXT_CONTRAST,
+    MIN_DRAWING_CONTRAST,
+    MIN_TEXT_CONTRAST,
     VGA,
     WHITE,
     XTERM,
@@ -34,25 +34,25 @@ from ..draw.contrast import (
 )
 
 _WORDS = re.compile(r"\w|[^\W\u2500-\u259f]|[!-~]")
-"""A letter, digit or sign: something to be read, not drawn."""
-_STANDS_OUT = 1.3
-"""Contrast from which a ground is meant to be seen: bars, badges and the cursor, not the head of a table."""
-_DARK = 0.06
-"""The luminance below which the ground of a screen counts as black."""
+"""A letter, digit or punctuation mark, not a line or block character."""
+_MIN_VISIBLE_GROUND_CONTRAST = 1.3
+"""Contrast from which a ground stands out: bars, badges and the cursor do, a table's head does not."""
+_MAX_BLACK_LUMINANCE = 0.06
+"""Luminance up to which the ground of a screen counts as black."""
 _PLAIN = Style.from_color(RichColor.default(), RichColor.default())
 
 
 @lru_cache(maxsize=8192)
 def is_text(text: str) -> bool:
-    """There is something to be read in it, not only lines, blocks and blanks."""
+    """Return True if there is something to read, not only lines, blocks and blanks."""
     return _WORDS.search(text) is not None
 
 
 class ReadableFilter(LineFilter):
-    """Gives text a contrast of 4.5, and what is drawn on the plain ground one of 3, in the colours of the terminal.
+    """Gives text a contrast of 4.5, and drawings on the plain ground one of 3, in the colours of the terminal.
 
     Args:
-        colours: how many the terminal has.
+        colours: number of colours that the terminal has.
     """
 
     def __init__(self, colours: ColourDepth) -> None:
@@ -61,10 +61,10 @@ class ReadableFilter(LineFilter):
         self._sixteen = VGA if os.environ.get("TERM", "").startswith("linux") else XTERM
         self._fitted = lru_cache(maxsize=8192)(self._fit)
         self.dark = True
-        """What the ground is taken for where the theme leaves it to the terminal."""
+        """True if the ground is taken for dark where the theme leaves it to the terminal."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same segments with colours that read."""
+        """Return the segments with readable colours."""
         ground, dark = background.rich_color, self.dark
         return [
             segment
@@ -78,12 +78,12 @@ class ReadableFilter(LineFilter):
         behind = around if style.bgcolor is None else style.bgcolor
         ground = plain if behind.is_default else self._shown(behind)
         if self._colours == "16":
-            return self._of_16(style, around, ground, plain, TEXT_CONTRAST if text else DRAWN_CONTRAST)
+            return self._of_16(style, around, ground, plain, MIN_TEXT_CONTRAST if text else MIN_DRAWING_CONTRAST)
         if style.color is None or _is_named(style.color):
             return style
         if not text and style.bgcolor is not None and style.bgcolor != around:
-            return style  # neighbours in a drawing: letters tell them apart
-        least = TEXT_CONTRAST if text else DRAWN_CONTRAST
+            return style  # parts of a bar are told apart by letters
+        least = MIN_TEXT_CONTRAST if text else MIN_DRAWING_CONTRAST
         if self._colours == "256":
             ground = ground if _is_named(behind) else rgb_of_256(nearest_of_256(ground))
             return style + Style.from_color(RichColor.from_ansi(readable_of_256(_rgb(style.color), ground, least)))
@@ -93,11 +93,11 @@ class ReadableFilter(LineFilter):
         return self._sixteen[colour.number or 0] if colour.type == ColorType.STANDARD else _rgb(colour)
 
     def _of_16(self, style: Style, around: RichColor, ground: Rgb, plain: Rgb, least: float) -> Style:
-        """The style in 16 colours; what the theme leaves to the terminal stays so."""
+        """Return the style in 16 colours; colours that the theme leaves to the terminal stay so."""
         number = (
             (0 if plain == BLACK else 7) if style.bgcolor is None or style.bgcolor.is_default else nearest_of_16(ground)
         )
-        if style.bgcolor == around and luminance(ground) < _DARK:
+        if style.bgcolor == around and luminance(ground) < _MAX_BLACK_LUMINANCE:
             number = 0  # the whole screen of a bluish dark theme would be blue
         under = None
         if not _is_named(style.bgcolor):
@@ -110,34 +110,36 @@ class ReadableFilter(LineFilter):
         return style + Style.from_color(RichColor.from_ansi(text), under)
 
 
-class PlainFilter(LineFilter):
-    """Takes all colours out, for NO_COLOR and terminals without; what stood out by its ground is reversed."""
+class ColourlessFilter(LineFilter):
+    """Removes all colours, for NO_COLOR and terminals without them; text on a visible ground is reversed."""
 
     dark = True
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same segments without colour."""
+        """Return the segments without colours."""
         ground = background.rich_color
         return [
-            segment if segment.style is None else Segment(segment.text, _plain(segment.style, ground), segment.control)
+            segment
+            if segment.style is None
+            else Segment(segment.text, _without_colour(segment.style, ground), segment.control)
             for segment in segments
         ]
 
 
 @lru_cache(maxsize=4096)
-def _plain(style: Style, around: RichColor) -> Style:
+def _without_colour(style: Style, around: RichColor) -> Style:
     marked = (
         style.bgcolor is not None
         and not _is_named(style.bgcolor)
         and not _is_named(around)
-        and contrast(_rgb(style.bgcolor), _rgb(around)) >= _STANDS_OUT
+        and contrast(_rgb(style.bgcolor), _rgb(around)) >= _MIN_VISIBLE_GROUND_CONTRAST
     )
     plain = style + _PLAIN
     return plain + Style(reverse=True) if marked else plain
 
 
 def _is_named(colour: RichColor | None) -> bool:
-    """Left to the terminal: its default, or one of its own 16."""
+    """Return True if the colour is left to the terminal: its default, or one of its own 16."""
     return colour is None or colour.type in (ColorType.DEFAULT, ColorType.STANDARD)
 
 

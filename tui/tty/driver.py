@@ -1,4 +1,7 @@
-"""Textual's driver for a terminal that is stopped, closed, taken away or old: it is left as it was found."""
+"""The driver of the real terminal: it leaves the terminal as it found it, however the dashboard ends.
+
+Beyond Textual's driver it handles signals, stopped processes, closed terminals, and old terminals that show queries.
+"""
 
 import asyncio
 import contextlib
@@ -10,7 +13,7 @@ import sys
 import termios
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 from textual.events import Resize
 from textual.geometry import Size
@@ -20,115 +23,123 @@ from .blocking_input import BlockingInputDriver
 if TYPE_CHECKING:
     from .terminal_app import TerminalApp
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""What ends the dashboard from outside; the keys of the same meaning never arrive as signals."""
-_PATIENCE_SECONDS = 0.8
-"""How long an ending may take: a terminal that was closed answers nothing, and a driver's call may hang."""
-_LOOK_SECONDS = 1.0
-"""Between two looks whether the terminal is still there."""
-_PRINT_QUERIES = ("linux", "vt", "cons", "sun")
-"""How terminals are named that show the tail of a question they do not know on the screen."""
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that end the dashboard; the keys of the same meaning arrive as keys."""
+_MAX_END_SECONDS = 0.8
+"""Time that an orderly end may take: a closed terminal answers nothing, and a driver call may hang."""
+_HANG_UP_CHECK_SECONDS = 1.0
+"""Time between two checks that the terminal is still there."""
+_TERMS_THAT_SHOW_QUERIES = ("linux", "vt", "cons", "sun")
+"""How the names of terminals begin that show the end of a query they do not know on the screen."""
+_RESTORE_SCREEN = "\x1b[?1049h\x1b[?25l\x1b[?1004h\x1b[?2004h\x1b[?7l"
+"""Alternate screen, no cursor, focus events, bracketed paste, no line wrap: as Textual sets them at its start."""
+_RESTORE_MOUSE = "\x1b[?1000h\x1b[?1003h\x1b[?1015h\x1b[?1006h"
 
 
 class TerminalDriver(BlockingInputDriver):
-    """Reads keys from standard input and draws on standard output, so that standard error may go to a file."""
+    """Reads keys from standard input and draws on standard output, so that standard error may go to a file.
+
+    Args:
+        app: the app.
+        debug: as in ``LinuxDriver``.
+        mouse: whether the mouse is used.
+        size: in cells; None: that of the terminal.
+    """
 
     def __init__(
         self, app: "TerminalApp", *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
-        super().__init__(app, debug=debug, mouse=mouse, size=size)
-        self._out = _Patient(sys.__stdout__ or sys.__stderr__)
-        self._file = cast("Any", self._out)
-        self._app: TerminalApp = app
-        self._raw: Any = None
+        output = _SafeOutput(sys.__stdout__ or sys.__stderr__)
+        super().__init__(app, output=output, debug=debug, mouse=mouse, size=size)
+        self._output = output
+        self._terminal_app = app
+        self._uses_mouse = mouse
+        self._is_reading = False
+        """True while the input thread runs."""
+        self._shell_settings: Any = None
+        """The terminal's settings before the dashboard."""
+        self._own_settings: Any = None
         """The terminal's settings while the dashboard has it."""
-        self._hung_up = select.poll()
-        self._hung_up.register(self.fileno, 0)
-        loop = asyncio.get_running_loop()
-        for number in ENDING:
-            loop.add_signal_handler(number, partial(self.end_by, number))
-            signal.signal(
-                number, self._end_soon
-            )  # at once, also while the loop waits for a terminal that takes nothing
-        loop.call_later(_LOOK_SECONDS, self._look)
+        self._hang_up_poll = select.poll()
+        self._hang_up_poll.register(self.fileno, 0)
+        self._event_loop = asyncio.get_running_loop()
+        for number in END_SIGNALS:
+            self._event_loop.add_signal_handler(number, partial(self.end_by_signal, number))
+            signal.signal(number, self._end_soon)  # also while the loop waits for a terminal that takes no output
+        signal.signal(signal.SIGCONT, self._on_continue)
+        self._event_loop.call_later(_HANG_UP_CHECK_SECONDS, self._check_hang_up)
 
-    def end_by(self, number: int) -> None:
-        """End because of a signal: in order where that can be, but end.
+    def end_by_signal(self, number: int) -> None:
+        """End because of a signal: in order if possible, in any case within ``_MAX_END_SECONDS``.
 
         Args:
-            number: of the signal; the exit code is 128 and this, as shells have it.
+            number: of the signal; the exit code is 128 plus this, as in shells.
         """
         self._end_soon(number)
-        self._app.exit(return_code=128 + number)
+        self._terminal_app.exit(return_code=128 + number)
 
     def _end_soon(self, number: int, _: object = None) -> None:
-        """See to it that the process is gone soon, whatever hangs."""
+        """Start a timer that ends the process, whatever hangs."""
 
-        def leave() -> None:
-            self._app.close_recording()
-            if self.attrs_before is not None:
-                with contextlib.suppress(termios.error):
-                    termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+        def end_process() -> None:
+            self._terminal_app.close_recording()
+            _apply_settings(self.fileno, self._shell_settings)
             os._exit(128 + number)
 
-        timer = threading.Timer(_PATIENCE_SECONDS, leave)
+        timer = threading.Timer(_MAX_END_SECONDS, end_process)
         timer.daemon = True
         timer.start()
 
-    def _look(self) -> None:
-        """End when the terminal was closed and nobody said so: under ``nohup`` there is no SIGHUP."""
-        if self._hung_up.poll(0):
-            self.end_by(signal.SIGHUP)
+    def _check_hang_up(self) -> None:
+        """End if the terminal was closed without a signal: under ``nohup`` there is no SIGHUP."""
+        if self._hang_up_poll.poll(0):
+            self.end_by_signal(signal.SIGHUP)
         else:
-            self._loop.call_later(_LOOK_SECONDS, self._look)
+            self._event_loop.call_later(_HANG_UP_CHECK_SECONDS, self._check_hang_up)
 
     def start_application_mode(self) -> None:
-        """As Textual does; what the terminal was set to then is kept for ``_take_again``."""
+        """Start as Textual does, and keep the terminal's settings from before and after."""
+        self._shell_settings = _read_settings(self.fileno)
         super().start_application_mode()  # type: ignore[no-untyped-call]
-        with contextlib.suppress(termios.error):
-            self._raw = termios.tcgetattr(self.fileno)
+        self._own_settings = _read_settings(self.fileno)
 
     def stop_application_mode(self) -> None:
-        """As Textual does; under screen and mosh, which have no other screen to go back to, nothing is left on it."""
+        """Stop as Textual does; the screen is cleared for screen and mosh, which have no other one to go back to."""
         self.write("\x1b[0m\x1b[H\x1b[2J")
         super().stop_application_mode()
 
-    def _sigcont_application(self, *_: object) -> None:
-        """Go on: after Ctrl-Z from the beginning, after a SIGSTOP, which nobody can prepare for, with what is there."""
-        if not self._auto_restart:
-            return
-        if self._key_thread is not None and self._key_thread.is_alive():
-            self._take_again()
-        else:  # also when it was started in the background
+    def _on_continue(self, *_: object) -> None:
+        """Go on after SIGCONT: start again after Ctrl-Z; after SIGSTOP, which cannot be caught, only repair."""
+        if self._is_reading:
+            self._repair_terminal()
+        else:  # also if it was started in the background
             self.resume_application_mode()
 
-    def _take_again(self) -> None:
-        """The shell had the terminal in the meantime, or not: set what it may have changed, and draw everything."""
+    def _repair_terminal(self) -> None:
+        """Set what the shell may have changed while it had the terminal, and draw everything."""
         with contextlib.suppress(OSError):
             if os.tcgetpgrp(self.fileno) != os.getpgrp():  # continued in the background
                 os.kill(os.getpid(), signal.SIGSTOP)
                 return
-        if self._raw is not None:
-            with contextlib.suppress(termios.error):
-                termios.tcsetattr(self.fileno, termios.TCSANOW, self._raw)
-        self.write("\x1b[?1049h\x1b[?25l\x1b[?1004h")
-        self._enable_bracketed_paste()
-        self._disable_line_wrap()
-        self._enable_mouse_support()
-        size = Size(*self._get_terminal_size())
+        _apply_settings(self.fileno, self._own_settings)
+        self.write(_RESTORE_SCREEN + (_RESTORE_MOUSE if self._uses_mouse else ""))
+        size = Size(*self.terminal_size())
         for message in (Resize(size, size), self.SignalResume()):
-            asyncio.run_coroutine_threadsafe(self._app._post_message(message), loop=self._loop)
+            self.send_message(message)
 
-    def _run_input_thread(self) -> None:
-        """A terminal that can no longer be read is no fault of the program."""
+    def run_input_thread(self) -> None:
+        """Read keys; a terminal that can no longer be read ends the dashboard without an error."""
+        self._is_reading = True
         try:
-            self.run_input_thread()
+            super().run_input_thread()
         except OSError:
-            self._loop.call_soon_threadsafe(self.end_by, signal.SIGHUP)
+            self._event_loop.call_soon_threadsafe(self.end_by_signal, signal.SIGHUP)
+        finally:
+            self._is_reading = False
 
-    def _get_terminal_size(self) -> tuple[int, int]:
-        """What the terminal says; ``COLUMNS`` and ``LINES``, which do not change with it, where it says nothing."""
-        for number in (self._out.fileno(), self.fileno):
+    def terminal_size(self) -> tuple[int, int]:
+        """Return columns and lines as the terminal reports them, otherwise ``COLUMNS`` and ``LINES``."""
+        for number in (self._output.fileno(), self.fileno):
             with contextlib.suppress(OSError):
                 width, height = os.get_terminal_size(number)
                 if width and height:
@@ -136,37 +147,43 @@ class TerminalDriver(BlockingInputDriver):
         width, height = shutil.get_terminal_size()
         return width or 80, height or 24
 
-    def _request_terminal_sync_mode_support(self) -> None:
-        if _answers():
-            super()._request_terminal_sync_mode_support()
-
-    def _query_in_band_window_resize(self) -> None:
-        if _answers():
-            super()._query_in_band_window_resize()
+    @property
+    def answers_queries(self) -> bool:
+        """True if the terminal does not show queries on the screen."""
+        return not os.environ.get("TERM", "").startswith(_TERMS_THAT_SHOW_QUERIES)
 
 
-class _Patient:
-    """Standard output, to which writing never fails: a dead writer would hold up the whole program."""
+class _SafeOutput:
+    """Standard output that never raises: an error would end Textual's writer thread, and block the whole program."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write what can be written; the input says that the terminal is gone."""
+        """Write what can be written; the input notices that the terminal is gone."""
         if self._stream is not None:
             with contextlib.suppress(OSError):
                 self._stream.write(text)
 
     def flush(self) -> None:
-        """Likewise."""
+        """Flush what can be written."""
         if self._stream is not None:
             with contextlib.suppress(OSError):
                 self._stream.flush()
 
     def fileno(self) -> int:
-        """Of the stream; -1 where there is none."""
+        """Return the stream's file descriptor; -1 if there is no stream."""
         return -1 if self._stream is None else self._stream.fileno()
 
 
-def _answers() -> bool:
-    return not os.environ.get("TERM", "").startswith(_PRINT_QUERIES)
+def _read_settings(fileno: int) -> Any:
+    try:
+        return termios.tcgetattr(fileno)
+    except termios.error:
+        return None
+
+
+def _apply_settings(fileno: int, settings: Any) -> None:
+    if settings is not None:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(fileno, termios.TCSANOW, settings)

@@ -1,4 +1,4 @@
-"""What is done to every drawn line at the end, whatever widget drew it: made harmless, and turned into ASCII."""
+"""Filters of every drawn line, whatever widget drew it: harmless text, ASCII, and the order of all filters."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -12,7 +12,7 @@ from vramtop.monitor.host.plain_text import INVISIBLE_CHARACTERS
 
 from ..draw.capabilities import ColourDepth
 from ..draw.palette import ASCII_SIGNS
-from .colour_filters import PlainFilter, ReadableFilter
+from .colour_filters import ColourlessFilter, ReadableFilter
 
 _LINES = {
     **dict.fromkeys("─┄┈╌", "-"),
@@ -34,36 +34,35 @@ _TABLE = {ord(char): ascii_char for char, ascii_char in (_LINES | _BLOCKS | _ARR
 
 @lru_cache(maxsize=4096)
 def to_ascii(text: str) -> str:
-    """The text with an ASCII sign in place of every other one, as wide as before."""
+    """Replace every non-ASCII character by ASCII characters of the same width."""
     if text.isascii():
         return text
-    signs = text.translate(_TABLE)
-    return "".join(sign if sign.isascii() else "?" * cell_len(sign) for sign in signs)
+    chars = text.translate(_TABLE)
+    return "".join(char if char.isascii() else "?" * cell_len(char) for char in chars)
 
 
 @lru_cache(maxsize=4096)
-def to_inert(text: str) -> str:
-    """The text without what a terminal could take for a command or a change of direction, as wide as before."""
+def to_harmless(text: str) -> str:
+    """Remove control characters and changes of direction; the text stays as wide as before."""
     if text.isprintable() and (text.isascii() or not INVISIBLE_CHARACTERS.search(text)):
         return text
-    return set_cell_size(
-        "".join(sign for sign in INVISIBLE_CHARACTERS.sub("", text) if sign.isprintable()), cell_len(text)
-    )
+    visible = "".join(char for char in INVISIBLE_CHARACTERS.sub("", text) if char.isprintable())
+    return set_cell_size(visible, cell_len(text))
 
 
-class InertFilter(LineFilter):
-    """Takes control characters out of each drawn line: commands, names and typed text come from strangers."""
+class ControlCharacterFilter(LineFilter):
+    """Removes control characters: process names, command lines and pasted text are untrusted."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's signature
-        """The same segments, harmless."""
-        return [Segment(to_inert(text), style, control) for text, style, control in segments]
+        """Return the segments with harmless text."""
+        return [Segment(to_harmless(text), style, control) for text, style, control in segments]
 
 
 class AsciiFilter(LineFilter):
-    """Turns each drawn line into ASCII."""
+    """Draws with ASCII characters only."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's signature
-        """The same segments with ASCII text."""
+        """Return the segments with ASCII text."""
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]
 
 
@@ -71,17 +70,18 @@ class OutputFilters:
     """The filters that every drawn line goes through.
 
     Args:
-        colours: how many the terminal has.
+        colours: number of colours that the terminal has.
         ascii_only: draw with ASCII characters only.
     """
 
     def __init__(self, colours: ColourDepth, *, ascii_only: bool) -> None:
         self.colourless = colours == "none"
-        self.colour_filter = PlainFilter() if self.colourless else ReadableFilter(colours)
+        self.colour_filter = ColourlessFilter() if self.colourless else ReadableFilter(colours)
         self.ascii_filter = AsciiFilter(ascii_only)
-        self._inert = InertFilter()
+        self._control_characters = ControlCharacterFilter()
 
-    def filters(self, theirs: Sequence[LineFilter]) -> Sequence[LineFilter]:
-        """Ours after Textual's own, of which those for NO_COLOR still use greys."""
-        kept = [each for each in theirs if not isinstance(each, (Monochrome, NoColor))]
-        return [*kept, self.colour_filter, self._inert, *([self.ascii_filter] if self.ascii_filter.enabled else [])]
+    def combine(self, textual_filters: Sequence[LineFilter]) -> Sequence[LineFilter]:
+        """Return Textual's filters, then these; Textual's own for NO_COLOR are left out, since they still use greys."""
+        kept = [each for each in textual_filters if not isinstance(each, (Monochrome, NoColor))]
+        ascii_filters = [self.ascii_filter] if self.ascii_filter.enabled else []
+        return [*kept, self.colour_filter, self._control_characters, *ascii_filters]

@@ -1,4 +1,4 @@
-"""What a bug report needs to know of the terminal."""
+"""Facts about the terminal for a bug report."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ from vramtop.monitor.doctor.system import SystemFacts
 from ..draw.capabilities import ColourDepth, colour_depth, is_dumb_terminal
 from ..draw.text_output import TextOutput
 
-_LEAST_COLUMNS, _LEAST_LINES = 80, 24
+_MIN_COLUMNS, _MIN_LINES = 80, 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalFacts:
-    """What the terminal is, as far as programs can tell."""
+    """The terminal, as far as a program can find out."""
 
     input_is_terminal: bool
     output_is_terminal: bool
@@ -25,18 +25,18 @@ class TerminalFacts:
     lines: int | None
     encoding: str
     colours: ColourDepth
-    """What can be shown, by the environment."""
+    """Number of colours, by the environment."""
     dumb: bool
-    """It cannot move a cursor, or nobody knows which it is."""
+    """It cannot move the cursor, or its type is unknown."""
     ascii_only: bool
-    """What vramtop makes of it."""
+    """vramtop draws with ASCII characters only."""
     within: tuple[str, ...]
-    """What it is reached through."""
+    """What it runs in, such as tmux or ssh."""
     term: str | None
 
 
 def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: TextOutput) -> TerminalFacts:
-    """Of the terminal that vramtop runs in."""
+    """Collect the facts of the terminal that vramtop runs in."""
     columns = lines = None
     for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
         if columns is None and stream is not None:
@@ -56,15 +56,15 @@ def terminal_facts(environ: Mapping[str, str], system: SystemFacts, terminal: Te
     )
 
 
-def terminal_findings(facts: TerminalFacts) -> Iterator[Issue]:
-    """What keeps the dashboard from opening or from looking as it is meant."""
+def terminal_issues(facts: TerminalFacts) -> Iterator[Issue]:
+    """Yield what keeps the dashboard from opening, or from being drawn in full."""
     if facts.dumb:
-        sentence = f"TERM={facts.term or ''}: the dashboard does not open in such a terminal; vramtop --once prints"
+        sentence = f"TERM={facts.term or ''}: the dashboard does not open in such a terminal; use vramtop --once"
         yield Issue(severity="note", sentence=sentence)
     if facts.ascii_only:
         sentence = "only ASCII is drawn: the locale or the encoding is not UTF-8, or --ascii was given"
         yield Issue(severity="note", sentence=sentence)
-    small = (facts.columns or _LEAST_COLUMNS) < _LEAST_COLUMNS or (facts.lines or _LEAST_LINES) < _LEAST_LINES
+    small = (facts.columns or _MIN_COLUMNS) < _MIN_COLUMNS or (facts.lines or _MIN_LINES) < _MIN_LINES
     if small:
-        sentence = f"the terminal has {facts.columns}x{facts.lines} cells; the dashboard is made for 80x24 and more"
+        sentence = f"the terminal has {facts.columns}x{facts.lines} cells; the dashboard needs 80x24 to show everything"
         yield Issue(severity="note", sentence=sentence)

@@ -1,4 +1,4 @@
-"""What is shown where the terminal has no room for anything else."""
+"""The screen of a terminal that is too small for any other screen."""
 
 from textual.app import ComposeResult
 from textual.geometry import Size
@@ -6,11 +6,11 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 MIN_SIZE = Size(40, 10)
-"""With less, no screen has room for its first line and what can be done."""
+"""In a smaller terminal no screen has room for its first line and its keys."""
 
 
 class TooSmallScreen(Screen[None]):
-    """One sentence, as much of it as there is room for."""
+    """One sentence with the size that is needed."""
 
     DEFAULT_CSS = """
     TooSmallScreen { overflow: hidden; }
@@ -22,7 +22,7 @@ class TooSmallScreen(Screen[None]):
         yield Static(id="sentence", markup=False)
 
     def on_resize(self) -> None:
-        """Say how much is missing."""
+        """Write the size that is there and the size that is needed."""
         width, height = self.size
         needed = f"{MIN_SIZE.width} x {MIN_SIZE.height}"
         self.query_one(Static).update(f"too small: {width} x {height} here, vramtop needs {needed}; q quits")

@@ -1,5 +1,5 @@
 """Widgets that several screens share.
 
-Lives here: small Textual widgets that know budgets and text but no screen.
+Lives here: small Textual widgets that know budgets and text, but no screen.
 Callers: ``job``, ``screens`` and ``app``.
 """

@@ -1,4 +1,4 @@
-"""A budget in figures and bars: pure text, for every screen that shows one."""
+"""A budget in figures and bars, as lines of content for every screen that shows one."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,35 +10,34 @@ from vramtop.estimator.job.effective_batch import effective_batch
 from vramtop.monitor.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.fit.fit_result import DeviceVerdict, FitResult
 
-from ..draw.bars import BarSegment, Cell, component_segments, draw_bar, mark_range
-from ..draw.gpu_bars import SLACK, bar_content
+from ..draw.bars import BarSegment, Cell, component_segments, draw_bar, mark_range, memory_segment
+from ..draw.gpu_bars import bar_content
 from ..draw.labels import badge
-from ..draw.palette import COMPONENTS, VERDICTS
+from ..draw.palette import COMPONENTS, OTHER_MEMORY, VERDICTS, MemoryKind
 
 METHOD_LABELS: Mapping[Method, str] = {
     "formula": "from the shape",
     "exact": "exact count",
     "traced": "traced step",
 }
-HELD = BarSegment(0, "█", "#788497")
-COMMITTED = BarSegment(0, "▒", "#788497")
+_GPU_LEGEND: tuple[MemoryKind, ...] = ("held", "committed", "slack")
 _EDGE = "│"
 _PHASE_HEADS = {"optimizer step": "optimizer"}
-_LABEL, _TAIL = 22, 20
+_LABEL_WIDTH, _TAIL_WIDTH = 22, 20
 
 
 def is_better_estimate(new: Budget, old: Budget | None) -> bool:
-    """Whether a budget is worth more than the one before: another job's is, a quick one after an exact one is not."""
+    """Return True if a budget should replace another: it is of another job, or its method is at least as accurate."""
     return old is None or old.job != new.job or new.method != "formula" or old.method == "formula"
 
 
 def verdict_line(fit: FitResult) -> Content:
-    """The verdict: its sign and word in colour, and the sentence."""
+    """Return the verdict: its sign and word in colour, and its sentence."""
     return Content.assemble(badge(VERDICTS[fit.verdict], fit.verdict), f" {fit.sentence}")
 
 
 def peak_line(budget: Budget) -> Content:
-    """The expected peak, its range, its phase, and how deep the estimate went."""
+    """Return the expected peak, its range, its phase, and the method of the estimate."""
     peak = budget.peak
     return Content.assemble(
         "peak ",
@@ -49,14 +48,14 @@ def peak_line(budget: Budget) -> Content:
 
 
 def model_lines(budget: Budget) -> list[Content]:
-    """How large the model is, and how much data one optimizer step sees."""
+    """Return the size of the model, and the batch of one optimizer step."""
     model, job = budget.model, budget.job
-    sure = "" if model.count == "exact" else "about "
+    about = "" if model.count == "exact" else "about "
     trainable = "all trainable"
     if model.trainable_parameters != model.parameters:
         trainable = f"{short_count(model.trainable_parameters)} trainable"
     batch = effective_batch(job)
-    lines = [Content(f"model {sure}{short_count(model.parameters)} parameters, {trainable}")]
+    lines = [Content(f"model {about}{short_count(model.parameters)} parameters, {trainable}")]
     if batch is not None:
         lines.append(Content(f"batch {batch.describe()}"))
         if advice := batch.advice():
@@ -65,7 +64,7 @@ def model_lines(budget: Budget) -> list[Content]:
 
 
 def short_count(count: int) -> str:
-    """A count of parameters as people say it: ``8.03 B``."""
+    """Format a count of parameters: ``8.03 B``."""
     for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
         if count >= size:
             return f"{count / size:.2f} {unit}"
@@ -73,7 +72,7 @@ def short_count(count: int) -> str:
 
 
 def phase_table(budget: Budget) -> list[Content]:
-    """GiB by component (rows, which are the bar's legend too) and phase (columns); the peak's phase is marked."""
+    """Return GiB by component (rows, also the bar's legend) and phase (columns); the peak's phase is marked."""
     heads = [_PHASE_HEADS.get(phase.name, phase.name) for phase in budget.phases]
     marked = [
         f"{head}◀" if phase.name == budget.peak.phase else head
@@ -91,19 +90,19 @@ def phase_table(budget: Budget) -> list[Content]:
 
 
 def remark_lines(budget: Budget) -> list[Content]:
-    """Warnings first, then what was taken for granted."""
+    """Return the warnings, then the assumptions."""
     warnings = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in budget.warnings]
     return warnings + [Content.assemble((f"- {sentence}", "dim")) for sentence in budget.assumptions]
 
 
 def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool = False) -> list[Content]:
-    """A bar per GPU on the card's scale: held, committed, this job where it would go, free.
+    """Return a bar for each GPU, on the scale of its memory: held, committed, this job where it is placed, free.
 
     Args:
         fit: the verdict.
-        budget: the job's.
-        width: cells of a line.
-        placed_only: those that get no rank are told in one line, where they are several.
+        budget: of the job.
+        width: of a line, in cells.
+        placed_only: sum up several GPUs without a rank in one line.
     """
     placed = [gpu for gpu in fit.gpus if gpu.device in fit.rank_devices]
     others = [gpu for gpu in fit.gpus if gpu not in placed]
@@ -117,46 +116,46 @@ def gpu_lines(fit: FitResult, budget: Budget, *, width: int, placed_only: bool =
 
 
 def gpu_legend() -> Content:
-    """What the signs of ``gpu_lines`` mean, apart from the components' letters."""
-    words = f"{HELD.char} held  {COMMITTED.char} committed  {SLACK.char} slack  ├─┤ range  letters: see below"
-    return Content.styled(words, "dim")
+    """Return the meaning of the signs in ``gpu_lines``, except for the letters of components."""
+    marks = "  ".join(f"{mark.letter} {mark.word}" for mark in map(OTHER_MEMORY.__getitem__, _GPU_LEGEND))
+    return Content.styled(f"{marks}  ├─┤ range  letters: see below", "dim")
 
 
 def budget_segments(budget: Budget) -> list[BarSegment]:
-    """The peak by component, and the allocator's slack."""
+    """Return the peak by component, and the allocator's slack."""
     slack = budget.peak.device_bytes - budget.peak.components.total_bytes
-    return [*component_segments(budget.peak.components), BarSegment(slack, SLACK.char, SLACK.colour)]
+    return [*component_segments(budget.peak.components), memory_segment("slack", slack)]
 
 
 def budget_bar(budget: Budget, *, scale_bytes: int, width: int) -> list[Cell]:
-    """The peak by component with its range, on a scale."""
+    """Draw the peak by component with its range, on a scale."""
     peak = budget.peak
     cells = draw_bar(budget_segments(budget), scale_bytes=scale_bytes, width=width)
     return mark_range(cells, low_bytes=peak.low_bytes, high_bytes=peak.high_bytes, scale_bytes=scale_bytes)
 
 
 def short_gpu_name(name: str | None) -> str:
-    """A card's name without what all of them share."""
+    """Return a GPU's name without the words that most names share."""
     return (name or "GPU").replace("NVIDIA ", "").replace("GeForce ", "")
 
 
 def _gpu_line(gpu: DeviceVerdict, budget: Budget, *, width: int, placed: bool) -> Content:
     room = gpu.device
-    label = f"{'▶' if placed else ' '}{room.index:>2} {_card_words(room)}"[: _LABEL - 1]
-    room_for_bar = max(8, width - _LABEL - _TAIL - len(_EDGE) - 1)
+    label = f"{'▶' if placed else ' '}{room.index:>2} {_gpu_label(room)}"[: _LABEL_WIDTH - 1]
+    room_for_bar = max(8, width - _LABEL_WIDTH - _TAIL_WIDTH - len(_EDGE) - 1)
     cells = _gpu_bar(gpu, budget, room_for_bar, placed=placed)
     return Content.assemble(
-        (f"{label:<{_LABEL}}", "bold" if placed else ""), bar_content(cells), f"{_EDGE} ", _gpu_tail(gpu)
+        (f"{label:<{_LABEL_WIDTH}}", "bold" if placed else ""), bar_content(cells), f"{_EDGE} ", _gpu_tail(gpu)
     )
 
 
-def _card_words(room: DeviceCapacity) -> str:
-    """``H100 80GB HBM3``, ``MIG 1g.10gb gi 3``, where there is no place for more ``1c.3g.40gb gi 3/1``."""
+def _gpu_label(room: DeviceCapacity) -> str:
+    """``H100 80GB HBM3``, ``MIG 1g.10gb gi 3``, or if that is too long ``1c.3g.40gb gi 3/1``."""
     if room.mig is None:
         return short_gpu_name(room.name)
     part = f"/{room.mig.compute_instance}" if room.mig.compute_instance else ""
     words = f"{room.mig.profile or ''} gi {room.mig.gpu_instance}{part}".strip()
-    return f"MIG {words}" if len(words) <= _LABEL - 9 else words
+    return f"MIG {words}" if len(words) <= _LABEL_WIDTH - 9 else words
 
 
 def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) -> list[Cell]:
@@ -165,8 +164,8 @@ def _gpu_bar(gpu: DeviceVerdict, budget: Budget, width: int, *, placed: bool) ->
         return [Cell("?") for _ in range(width)]
     held = room.total_bytes - room.free_bytes
     taken: Sequence[BarSegment] = (
-        BarSegment(held, HELD.char, HELD.colour),
-        BarSegment(room.committed_bytes, COMMITTED.char, COMMITTED.colour),
+        memory_segment("held", held),
+        memory_segment("committed", room.committed_bytes),
     )
     job = budget_segments(budget) if placed else []
     cells = draw_bar([*taken, *job], scale_bytes=room.total_bytes, width=width)

@@ -1,4 +1,4 @@
-"""A widget that draws its rows itself, and repaints only when they have changed."""
+"""A widget that draws rows of cells, and repaints only when they have changed."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +14,7 @@ from ..draw.bars import Cell
 
 
 class CellRows(Widget):
-    """Rows of cells, drawn anew for another size.
+    """Base of widgets that draw rows of cells; a subclass draws them again for another size.
 
     Args:
         ascii_only: draw without block characters.
@@ -34,11 +34,11 @@ class CellRows(Widget):
         self._rows: list[list[Cell]] = []
 
     def on_resize(self, _: Resize) -> None:
-        """Draw for the new size."""
+        """Draw the rows for the new size."""
         self._draw()
 
     def render_line(self, y: int) -> Strip:
-        """The row ``y`` as drawn last."""
+        """Return the row as it was drawn last."""
         if y >= len(self._rows):
             return Strip.blank(self.size.width, self.rich_style)
         return cells_strip(self._rows[y], self.rich_style)
@@ -47,18 +47,25 @@ class CellRows(Widget):
         raise NotImplementedError
 
     def _keep(self, rows: list[list[Cell]]) -> None:
-        """Show these rows from now on."""
+        """Show these rows."""
         if rows != self._rows:
             self._rows = rows
             self.refresh()
 
 
+def with_axes(labels: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str]) -> list[list[Cell]]:
+    """Return the rows of a graph with a label at the left of each, and the lines of its horizontal axis below."""
+    graph = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, rows, strict=False)]
+    margin = " " * len(labels[0])
+    return [*graph, *([Cell(char) for char in margin + line] for line in below)]
+
+
 def cells_strip(cells: Sequence[Cell], ground: Style | None = None) -> Strip:
-    """The cells as one line of a widget.
+    """Return the cells as one line of a widget.
 
     Args:
         cells: from left to right.
-        ground: the widget's own style, under the cells' colours.
+        ground: the widget's own style, below the colours of the cells.
     """
     base = ground or Style.null()
     runs = groupby(cells, key=lambda cell: (cell.colour, cell.ground))

@@ -1,4 +1,7 @@
-"""One of a few words, on one line and in one widget: Textual's ``Select`` is six, which a form of thirty feels."""
+"""A choice between a few words, as one widget of one line.
+
+Textual's ``Select`` consists of six widgets, which makes a form of thirty slow.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +24,8 @@ class Choice(Widget, can_focus=True):
     """Shows the chosen word; left and right step through the choices, Enter or a click lists them.
 
     Args:
-        choices: what can be chosen.
-        value: what is chosen to begin with.
+        choices: the words.
+        value: the word that is chosen at first.
         id: the widget's id in the DOM.
         classes: its CSS classes.
     """
@@ -59,12 +62,12 @@ class Choice(Widget, can_focus=True):
         self.set_reactive(Choice.value, value)
 
     def render(self) -> Content:
-        """The word, and a sign that there are others."""
+        """Return the word, and a sign that there are others."""
         room = max(0, self.size.width - 2)
         return Content.assemble(f"{self.value[:room]:<{room}}", ("▼", "dim"))
 
     def watch_value(self, value: str) -> None:
-        """Tell the form."""
+        """Post the new word."""
         self.post_message(self.Changed(value))
 
     def on_click(self) -> None:
@@ -72,11 +75,11 @@ class Choice(Widget, can_focus=True):
         self.action_list()
 
     def action_step(self, by: int) -> None:
-        """Choose the next word, or the one before."""
+        """Choose the next word, or the previous one."""
         self.value = self.choices[(self.choices.index(self.value) + by) % len(self.choices)]
 
     def action_list(self) -> None:
-        """List the choices below the word; of two, take the other one."""
+        """List the choices below the word; if there are two, choose the other one."""
         if len(self.choices) == 2:
             self.action_step(1)
             return
@@ -91,13 +94,13 @@ class Choice(Widget, can_focus=True):
 
 
 class ChoiceMenu(ModalScreen[int | None]):
-    """A list of words to choose from, which returns the place of the chosen one; Escape or a click beside it: None.
+    """A list of words that returns the index of the chosen one, or None after Escape or a click beside it.
 
     Args:
-        words: what can be chosen.
-        place: where the list begins; where the screen ends, it ends above.
-        at: the word that is marked to begin with.
-        width: cells that the list takes at least.
+        words: the choices.
+        place: top left of the list; if the screen ends below, the list is above.
+        at: index of the word that is highlighted at first.
+        width: minimum width in cells.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Back")]
@@ -114,11 +117,11 @@ class ChoiceMenu(ModalScreen[int | None]):
         self._width = width
 
     def compose(self) -> ComposeResult:
-        """The list, with one word marked."""
+        """Yield the list."""
         yield OptionList(*self._words, compact=True, markup=False)
 
     def on_mount(self) -> None:
-        """Put the list in its place, or above it where the screen ends."""
+        """Highlight the word, and place the list below or above."""
         options = self.query_one(OptionList)
         options.highlighted = self._at
         height = min(12, len(self._words))
@@ -127,11 +130,11 @@ class ChoiceMenu(ModalScreen[int | None]):
         options.styles.offset = (self._place.x, y)
 
     def on_click(self, event: Click) -> None:
-        """A click beside the list."""
+        """Close without a choice after a click beside the list."""
         if event.widget is self:
             self.dismiss(None)
 
     @on(OptionList.OptionSelected)
     def selected(self, event: OptionList.OptionSelected) -> None:
-        """Take the word."""
+        """Return the index of the word."""
         self.dismiss(event.option_index)

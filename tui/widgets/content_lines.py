@@ -1,4 +1,4 @@
-"""Lines of content, each of which is drawn only when it says something else."""
+"""Lines of content, each of which is repainted only when it has changed."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ from textual.style import Style
 
 
 class ContentLines(ScrollView, can_focus=False):
-    """Lines that are as wide as the widget; where there is no room for all of them, they scroll."""
+    """Lines as wide as the widget, which scroll if there is no room for all of them."""
 
     DEFAULT_CSS = "ContentLines { overflow: hidden hidden; scrollbar-size-vertical: 1; }"
     ALLOW_SELECT = False
@@ -22,28 +22,28 @@ class ContentLines(ScrollView, can_focus=False):
         super().__init__(id=id)
         self._lines: list[Content] = []
         self._strips: dict[int, Strip] = {}
-        """Lines that have been drawn."""
+        """Lines that have been drawn, by number."""
         self._width = 0
-        """Their cells."""
+        """Width of the drawn lines."""
         self._styles: dict[tuple[str | Style, ...], RichStyle] = {}
-        """By the styles that lie over each other, the lowest first."""
+        """The combined style, by the styles that lie over each other, the lowest first."""
 
     @property
     def lines(self) -> Sequence[Content]:
-        """What is on the screen now, or scrolled out of it."""
+        """All lines, also those that are scrolled out of view."""
         return self._lines
 
     @property
     def shown(self) -> Content:
-        """The same as one text."""
+        """All lines as one text."""
         return Content("\n").join(self._lines)
 
     def show_lines(self, lines: Sequence[Content]) -> None:
-        """Show these lines from now on."""
+        """Show these lines."""
         before, self._lines = self._lines, list(lines)
-        alike = min(len(before), len(self._lines))
-        changed = [at for at in range(alike) if not _are_alike(before[at], self._lines[at])]
-        changed += range(alike, max(len(before), len(self._lines)))
+        common = min(len(before), len(self._lines))
+        changed = [at for at in range(common) if not _are_equal(before[at], self._lines[at])]
+        changed += range(common, max(len(before), len(self._lines)))
         for at in changed:
             self._strips.pop(at, None)
         self.virtual_size = Size(self.size.width, len(self._lines))
@@ -52,9 +52,9 @@ class ContentLines(ScrollView, can_focus=False):
             self.refresh(*(Region(0, at - top, width, 1) for at in changed))
 
     def render_line(self, y: int) -> Strip:
-        """The line, as it was drawn last where it is the same."""
+        """Return the line, which is drawn again only if it has changed."""
         at = y + self.scroll_offset.y
-        if self._width != self.size.width:  # it may be painted before it is told of its new size
+        if self._width != self.size.width:  # it may be painted before it gets its resize event
             self._strips.clear()
             self._width = self.size.width
         if at >= len(self._lines) or not self.size.width:
@@ -65,16 +65,16 @@ class ContentLines(ScrollView, can_focus=False):
         return strip
 
     def notify_style_update(self) -> None:
-        """Colours may have changed."""
+        """Draw all lines again: colours may have changed."""
         super().notify_style_update()
         self._strips.clear()
         self._styles.clear()
 
-    def _style_of(self, at: int) -> Style:  # noqa: ARG002 - for those that draw some lines in another style
+    def _style_of(self, at: int) -> Style:  # noqa: ARG002 - for subclasses that draw some lines in another style
         return self.visual_style
 
     def _draw(self, line: Content, base: Style) -> Strip:
-        """The line in the widget's width. Textual's own way also wraps and aligns, and takes several times as long."""
+        """Draw the line in the widget's width; Textual also wraps and aligns, which takes several times as long."""
         text, spans, width = line.plain, line.spans, self.size.width
         cuts = sorted({0, len(text), *(cut for span in spans for cut in span[:2])})
         segments = []
@@ -94,5 +94,5 @@ class ContentLines(ScrollView, can_focus=False):
         return known
 
 
-def _are_alike(one: Content, other: Content) -> bool:
+def _are_equal(one: Content, other: Content) -> bool:
     return one is other or one.is_same(other)

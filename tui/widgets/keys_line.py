@@ -1,6 +1,6 @@
-"""The keys of a screen in one line at its foot.
+"""The keys of a screen in one line at its bottom, made from its BINDINGS.
 
-Textual's ``Footer`` has a widget for each key, makes them anew when the focus moves, and keeps the old ones for ever.
+Textual's ``Footer`` has a widget for each key, makes new ones when the focus moves, and never frees the old ones.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ _GAP = 1
 
 
 class KeysLine(Widget):
-    """Each key with what it does; the command palette's at the right, where there is room.
+    """Each key with its description; the key of the command palette at the right, if there is room.
 
     Args:
-        show_command_palette: whether its key is among them.
+        show_command_palette: show the key of the command palette.
     """
 
     ALLOW_SELECT = False
@@ -34,27 +34,27 @@ class KeysLine(Widget):
         super().__init__()
         self._show_command_palette = show_command_palette
         self._keys: list[tuple[Binding, bool]] = []
-        """What can be pressed, and whether it does anything now."""
+        """The keys, and whether each is enabled now."""
         self._palette: Binding | None = None
 
     def on_mount(self) -> None:
-        """Follow the screen's keys: they depend on what has the focus."""
-        self.screen.bindings_updated_signal.subscribe(self, self._take)
+        """Follow the screen's keys, which depend on the focus."""
+        self.screen.bindings_updated_signal.subscribe(self, self._update_keys)
 
     def render(self) -> Content:
-        """The line."""
-        keys = Content(" " * _GAP).join([self._words(binding, enabled) for binding, enabled in self._keys])
-        palette = Content("") if self._palette is None else self._words(self._palette, True)
+        """Return the line."""
+        keys = Content(" " * _GAP).join([self._key_text(binding, enabled) for binding, enabled in self._keys])
+        palette = Content("") if self._palette is None else self._key_text(self._palette, True)
         gap = self.size.width - keys.cell_length - palette.cell_length
         return keys if gap < 2 * _GAP else Content.assemble(keys, " " * gap, palette)
 
     def on_mouse_down(self, event: MouseDown) -> None:
-        """A click presses the key."""
-        for binding, start, end in self._places():
+        """Press the key that was clicked."""
+        for binding, start, end in self._key_columns():
             if start <= event.x < end:
                 self.app.simulate_key(binding.key)
 
-    def _take(self, screen: Screen[object]) -> None:
+    def _update_keys(self, screen: Screen[object]) -> None:
         if screen is not self.screen or not screen.app.app_focus:
             return
         shown: dict[str, tuple[Binding, bool]] = {}
@@ -68,19 +68,19 @@ class KeysLine(Widget):
             self._keys, self._palette = keys, command
             self.refresh()
 
-    def _words(self, binding: Binding, enabled: bool) -> Content:
+    def _key_text(self, binding: Binding, enabled: bool) -> Content:
         key = Content.styled(self.app.get_key_display(binding), self.get_visual_style("keys--key"))
-        words = Content.assemble(key, f" {binding.description}") if binding.description else key
-        return words if enabled else words.stylize(self.get_visual_style("keys--disabled"))
+        text = Content.assemble(key, f" {binding.description}") if binding.description else key
+        return text if enabled else text.stylize(self.get_visual_style("keys--disabled"))
 
-    def _places(self) -> Iterator[tuple[Binding, int, int]]:
-        """First column of each, and the one behind its last."""
+    def _key_columns(self) -> Iterator[tuple[Binding, int, int]]:
+        """Yield each key with its first column and the column after its last."""
         at = 0
         for binding, enabled in self._keys:
-            length = self._words(binding, enabled).cell_length
+            length = self._key_text(binding, enabled).cell_length
             yield binding, at, at + length
             at += length + _GAP
         if self._palette is not None:
-            length = self._words(self._palette, True).cell_length
+            length = self._key_text(self._palette, True).cell_length
             if self.size.width - at + _GAP - length >= 2 * _GAP:
                 yield self._palette, self.size.width - length, self.size.width

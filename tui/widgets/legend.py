@@ -1,4 +1,4 @@
-"""What the letters of a budget bar mean, in one line."""
+"""The meaning of the letters and signs of a budget's bar, in one line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from ..draw.labels import MUTED
-from ..draw.palette import COMPONENTS
+from ..draw.palette import COMPONENTS, OTHER_MEMORY, MemoryKind
 from .static_lines import StaticLines
 
 if TYPE_CHECKING:
     from vramtop.estimator.budget.budget import ComponentName
 
-_SHORT: dict[ComponentName, str] = {
+_SHORT_WORDS: dict[ComponentName, str] = {
     "gradients": "grads",
     "optimizer": "optim",
     "activations": "activ",
@@ -24,13 +24,17 @@ _SHORT: dict[ComponentName, str] = {
 }
 
 
+_BAR_SIGNS: tuple[MemoryKind, ...] = ("slack", "unattributed", "reserved")
+
+
 def legend_line(width: int, *, bars: bool = True) -> Content:
-    """The legend; with short words where there is little room, and without the signs of bars where there are none."""
-    signs = "  · slack  ├─┤ range  ▓ unattributed  ░ reserved" if bars else ""
+    """Return the legend, with short words if there is little space; ``bars``: with the signs that only bars have."""
+    slack, unattributed, reserved = (f"{mark.letter} {mark.word}" for mark in map(OTHER_MEMORY.__getitem__, _BAR_SIGNS))
+    signs = f"  {slack}  ├─┤ range  {unattributed}  {reserved}" if bars else ""
     for short, extra in ((False, signs), (False, ""), (True, "")):
         parts = []
         for name, mark in COMPONENTS.items():
-            word = _SHORT.get(name, mark.word) if short else mark.word
+            word = _SHORT_WORDS.get(name, mark.word) if short else mark.word
             parts.append(Content.assemble((mark.letter, f"#0b1220 on {mark.colour}"), (f" {word}", MUTED)))
         line = Content.assemble(Content("  ").join(parts), (extra, MUTED))
         if line.cell_length <= width:

@@ -1,11 +1,11 @@
-"""Text that is drawn only when it has changed."""
+"""Static text that is repainted only when it has changed."""
 
 from textual.content import Content
 from textual.widgets import Static
 
 
 class StaticLines(Static):
-    """A ``Static`` that compares before it updates: most lines stay the same from one second to the next."""
+    """A ``Static`` that compares before it updates: most lines stay the same for seconds."""
 
     DEFAULT_CSS = "StaticLines { height: auto; text-wrap: nowrap; }"
 
@@ -16,18 +16,18 @@ class StaticLines(Static):
 
         Args:
             content: one line or several.
-            layout: its height may have changed.
+            layout: the height may have changed.
         """
         if self._shown is None or not self._shown.is_same(content):
             before, self._shown = self._shown, content
             self.update(content, layout=layout and self._height(before) != self._height(content))
 
     def _height(self, content: Content | None) -> int:
-        """Rows that the content takes at this width: a new layout of a whole screen takes many times a repaint."""
+        """Return the rows that the content takes: laying out a screen again costs many times more than a repaint."""
         width = self.content_size.width
         return -1 if content is None or not width else content.get_height(self.styles.get_rules(), width)
 
     @property
     def shown(self) -> Content:
-        """What is on the screen now."""
+        """The content that is shown."""
         return self._shown or Content()

@@ -1,4 +1,4 @@
-"""A cell of a table as a table holds it: cut to its column, coloured by how it is meant, no markup."""
+"""A cell of a table: cut to its column, coloured by its tone, without markup."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from rich.text import Text
 from ..draw.cell_text import CellText, Tone
 from ..draw.labels import shorten
 
-_TONES: dict[Tone, tuple[str, str]] = {
+_TONE_STYLES: dict[Tone, tuple[str, str]] = {
     "plain": ("", ""),
     "muted": ("dim", "dim"),
     "good": ("#22c55e", "#15803d"),
     "over": ("bold #f87171", "bold #b91c1c"),
     "under": ("bold #fbbf24", "bold #92400e"),
 }
-"""Styles on dark and on light ground."""
+"""Styles on dark and on light ground, by tone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,6 @@ class TableCell:
 
 
 def table_cell(cell: CellText, width: int, *, right: bool, dark: bool) -> TableCell:
-    """The cell for a column of this width, on dark or light ground."""
+    """Return the cell for a column of this width, on dark or light ground."""
     text = shorten(cell.text, width)
-    return TableCell(f"{text:>{width}}" if right else text, _TONES[cell.tone][not dark])
+    return TableCell(f"{text:>{width}}" if right else text, _TONE_STYLES[cell.tone][not dark])

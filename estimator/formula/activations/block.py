@@ -11,7 +11,7 @@ from .linear_inputs import LinearInput
 _ACTIVATION_TENSORS = {"gelu_new": 4, "gelu_fast": 5, "quick_gelu": 2, "relu": 0}
 """Tensors of f per token that an activation function saves; the native ones (silu, gelu) save their input."""
 AUTOCAST_ACTIVATION_TENSORS = {"gelu_new": 7}
-"""The same in units of two bytes under CUDA's autocast, which runs ``pow`` and everything after it in fp32."""
+"""Tensors of f per token, in units of two bytes, under CUDA's autocast: it runs ``pow`` and all after it in fp32."""
 
 
 def attention_half_per_token(context: LayerContext) -> float:

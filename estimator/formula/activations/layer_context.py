@@ -154,12 +154,12 @@ def _masked_layers(job: ResolvedJob, arch: Architecture) -> float:
 
 @lru_cache(maxsize=256)
 def _readers(stage: Stage, *, trains_weights: bool) -> dict[LinearInput, tuple[int, int]]:
-    adapted = {held.group.name.partition(".lora_")[0] for held in stage.parameters if held.adapter}
+    adapted = {local.group.name.partition(".lora_")[0] for local in stage.parameters if local.adapter}
     found: dict[LinearInput, set[str]] = {}
-    for held in stage.parameters:
-        name = linear_input_of(held.group.name)
-        if name and held.group.linear and held.group.layered:
-            found.setdefault(name, set()).add(held.group.name.removesuffix(".weight"))
+    for local in stage.parameters:
+        name = linear_input_of(local.group.name)
+        if name and local.group.linear and local.group.layered:
+            found.setdefault(name, set()).add(local.group.name.removesuffix(".weight"))
     return {
         name: (_distinct_modules(modules), _distinct_modules(modules if trains_weights else modules & adapted))
         for name, modules in found.items()
@@ -168,10 +168,10 @@ def _readers(stage: Stage, *, trains_weights: bool) -> dict[LinearInput, tuple[i
 
 @lru_cache(maxsize=256)
 def _adapted_expert_elements(stage: Stage) -> int:
-    experts = [held for held in stage.parameters if held.group.role == "expert"]
-    if not any(held.adapter for held in experts):
+    experts = [local for local in stage.parameters if local.group.role == "expert"]
+    if not any(local.adapter for local in experts):
         return 0
-    return sum(held.elements // max(1, held.tensors) for held in experts if not held.adapter)
+    return sum(local.elements // max(1, local.tensors) for local in experts if not local.adapter)
 
 
 def _distinct_modules(names: set[str]) -> int:

@@ -20,11 +20,9 @@ class LossBytes:
     """Bytes for one micro-batch on the last stage; zeros on the others."""
 
     forward_bytes: int
-    """Peak while the loss is computed, including what is saved."""
-    saved_bytes: int
-    """Saved for the backward pass."""
+    """Peak while the loss is computed, including tensors saved for the backward pass."""
     backward_bytes: int
-    """Peak while the loss runs backward, including what was saved."""
+    """Peak while the loss runs backward, including those tensors."""
     gradient_bytes: int = 0
     """The logits' gradient in the compute type, with which the head runs backward."""
     upcast_bytes: int = 0
@@ -48,8 +46,8 @@ class _Logits:
     """Elements of the head's input."""
     head_bytes: int
     """The gradient of the head's weight, if that is trained."""
-    compute: int
-    loss: int
+    compute_width: int
+    loss_width: int
     """Bytes per element in which the loss is computed."""
     capped: bool
     """Soft-capped by tanh, which saves its output."""
@@ -66,28 +64,28 @@ class _Logits:
 
     @property
     def cap_bytes(self) -> int:
-        return self.compute * self.elements if self.capped else 0
+        return self.compute_width * self.elements if self.capped else 0
 
     @property
-    def copy(self) -> int:
+    def copy_width(self) -> int:
         """Bytes per element of the copy in which the loss is computed; 0 if the dtypes agree."""
-        return self.loss if self.compute != self.loss else 0
+        return self.loss_width if self.compute_width != self.loss_width else 0
 
 
 def loss_bytes(job: ResolvedJob, arch: Architecture, stage: Stage) -> LossBytes:
     """Return the bytes of logits and loss on one stage."""
     if not stage.last:
-        return LossBytes(forward_bytes=0, saved_bytes=0, backward_bytes=0)
+        return LossBytes(forward_bytes=0, backward_bytes=0)
     tokens = job.local_tokens
     if not arch.has_vocab_head:
         outputs = arch.num_labels * (tokens if arch.task == "token-classification" else job.training.micro_batch)
-        return LossBytes(forward_bytes=12 * outputs, saved_bytes=4 * outputs, backward_bytes=12 * outputs)
+        return LossBytes(forward_bytes=12 * outputs, backward_bytes=12 * outputs)
     framework = job.framework
     ranks = job.parallel.tensor if framework.splits_logits else 1
     logits = _logits(job, arch, tokens=tokens, ranks=ranks)
     if not job.trains:
-        size = logits.compute * logits.elements
-        return LossBytes(forward_bytes=size, saved_bytes=size, backward_bytes=0)
+        size = logits.compute_width * logits.elements
+        return LossBytes(forward_bytes=size, backward_bytes=0)
     if framework.loss_in_place:
         return _in_place_loss(logits)
     if framework.keeps_fp32_logits and job.training.loss != "fused-linear":
@@ -110,8 +108,8 @@ def _logits(job: ResolvedJob, arch: Architecture, *, tokens: int, ranks: int) ->
         elements=-(-tokens * arch.vocab // ranks),
         hidden_elements=tokens * arch.hidden,
         head_bytes=widths.compute * arch.vocab * arch.hidden // ranks if job.lora is None else 0,
-        compute=widths.compute,
-        loss=4 if causal or widths.mixed else widths.compute,
+        compute_width=widths.compute,
+        loss_width=4 if causal or widths.mixed else widths.compute,
         capped=bool(arch.logit_softcap),
         casts_in_loss=causal,
         mixed=widths.mixed,
@@ -130,11 +128,16 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
     Losses that leave the cast to autocast keep c-byte log-probabilities besides: ``cross_entropy`` asks for a softmax
     in the dtype of the logits, and only ``nll_loss`` reads fp32 (ATen/native/LossNLL.cpp, ATen/autocast_mode.h).
     """
-    n, c, wide, copy, capped = logits.elements, logits.compute, logits.loss, logits.copy, logits.cap_bytes
+    n, c, wide, copy, capped = (
+        logits.elements,
+        logits.compute_width,
+        logits.loss_width,
+        logits.copy_width,
+        logits.cap_bytes,
+    )
     if logits.compiled:
         return LossBytes(
             forward_bytes=c * n + capped,
-            saved_bytes=c * n + capped,
             backward_bytes=2 * c * n + capped,
             eager_extra_bytes=(3 * wide - c) * n if framework.may_leave_loss_eager else 0,
         )
@@ -149,7 +152,6 @@ def _full_loss(logits: _Logits, framework: Framework, *, split: bool) -> LossByt
     softmax_input = (lowered or wide) * n if logits.saves_softmax_inputs else 0
     return LossBytes(
         forward_bytes=(returned + (lowered or copy) + wide) * n + capped,
-        saved_bytes=saved + softmax_input,
         backward_bytes=((lowered or wide) + 2 * wide) * n + capped + softmax_input,
         gradient_bytes=c * n,
         upcast_bytes=saved + (c + wide) * n if lowered else 0,
@@ -163,19 +165,18 @@ def _vocabulary_parallel_loss(logits: _Logits) -> LossBytes:
     Forward: input, shifted input and its exponential; backward: log-softmax, a gradient of zeros, the exponential
     and their sum, all in fp32.
     """
-    n, c, wide, capped = logits.elements, logits.compute, logits.loss, logits.cap_bytes
+    n, c, wide, capped = logits.elements, logits.compute_width, logits.loss_width, logits.cap_bytes
     return LossBytes(
-        forward_bytes=(c + logits.copy + 2 * wide) * n + capped,
-        saved_bytes=wide * n + capped,
+        forward_bytes=(c + logits.copy_width + 2 * wide) * n + capped,
         backward_bytes=4 * wide * n + capped,
-        low_precision_bytes=c * n if logits.copy else 0,
+        low_precision_bytes=c * n if logits.copy_width else 0,
     )
 
 
 def _in_place_loss(logits: _Logits) -> LossBytes:
     """Bytes of Megatron's loss (tensor_parallel/cross_entropy.py): one fp32 copy is softmax and then gradient."""
-    largest = (logits.compute + 4) * logits.elements
-    return LossBytes(forward_bytes=largest, saved_bytes=4 * logits.elements, backward_bytes=largest)
+    largest = (logits.compute_width + 4) * logits.elements
+    return LossBytes(forward_bytes=largest, backward_bytes=largest)
 
 
 def _fused_linear_loss(logits: _Logits) -> LossBytes:
@@ -183,11 +184,9 @@ def _fused_linear_loss(logits: _Logits) -> LossBytes:
 
     A chunk's gradient of the head's weight is a whole matrix before it is added to the others'.
     """
-    c, hidden = logits.compute, logits.compute * logits.hidden_elements
+    c, hidden = logits.compute_width, logits.compute_width * logits.hidden_elements
     chunk = min(logits.elements, logits.hidden_elements)
-    return LossBytes(
-        forward_bytes=(c + 8) * chunk + hidden + logits.head_bytes, saved_bytes=hidden, backward_bytes=2 * hidden
-    )
+    return LossBytes(forward_bytes=(c + 8) * chunk + hidden + logits.head_bytes, backward_bytes=2 * hidden)
 
 
 def _chunks_one_by_one(logits: _Logits) -> LossBytes:
@@ -195,7 +194,7 @@ def _chunks_one_by_one(logits: _Logits) -> LossBytes:
 
     In backward each chunk gives a gradient of the whole head, which is added to that of the chunks before.
     """
-    n, c, head = logits.elements, logits.compute, logits.head_bytes
+    n, c, head = logits.elements, logits.compute_width, logits.head_bytes
     chunk = -(-n // _LOSS_CHUNKS)
     kept = c if logits.compiled else 4  # logits, or their log-softmax
     passing = c if logits.compiled else 8 + c
@@ -203,7 +202,6 @@ def _chunks_one_by_one(logits: _Logits) -> LossBytes:
     second = first - kept * chunk + 2 * head
     return LossBytes(
         forward_bytes=c * n if logits.compiled else (c + 4) * n + 4 * chunk,
-        saved_bytes=kept * n,
         backward_bytes=max(first, first - passing * chunk + head, second),
     )
 
@@ -213,11 +211,11 @@ def _chunks_at_once(logits: _Logits, *, split: bool) -> LossBytes:
 
     The gradients of the hidden states are accumulated in fp32.
     """
-    c, gradients = logits.compute, 4 * logits.hidden_elements
+    c, gradients = logits.compute_width, 4 * logits.hidden_elements
     chunk = -(-logits.elements // _LOSS_CHUNKS)
     most = (2 * c if logits.compiled else c + 16 if split else c + 12) * chunk
     largest = gradients + max(most, c * chunk + 2 * logits.head_bytes)
-    return LossBytes(forward_bytes=largest, saved_bytes=gradients, backward_bytes=largest)
+    return LossBytes(forward_bytes=largest, backward_bytes=largest)
 
 
 def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
@@ -231,7 +229,7 @@ def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
         logits: its logits.
         unpacked: bytes of the head's dequantized weight.
     """
-    n, c, length = logits.elements, logits.compute, job.training.sequence_length
+    n, c, length = logits.elements, logits.compute_width, job.training.sequence_length
     before = 0 if job.versions.runs_longest_first else 4 * n
     passing = before + c * n + max(4 * n if c != 4 else 0, unpacked)
     chunk = 8 * n * min(HEAD_CHUNK, length) // length
@@ -242,7 +240,6 @@ def _litgpt_loss(job: ResolvedJob, logits: _Logits, unpacked: int) -> LossBytes:
         backward = max(8 * n + chunk, 12 * n)
     return LossBytes(
         forward_bytes=max(passing, computing),
-        saved_bytes=8 * n,
         backward_bytes=backward,
         gradient_bytes=(4 + c) * n,
         retained_bytes=4 * n,

@@ -40,7 +40,7 @@ class SavedActivations:
     outside_blocks_bytes: int
     """Embedding, final norm and head, without logits and loss."""
     recomputed_bytes: int
-    """What one layer's backward pass first restores of what checkpointing or offloading removed."""
+    """Tensors removed by checkpointing or offloading that one layer's backward pass restores first."""
     mlp_half_bytes: int
     """The part of one layer that is freed once its MLP half has run backward."""
     mlp_backward_bytes: int
@@ -54,7 +54,7 @@ class SavedActivations:
     boundary_bytes: int
     """The residual stream between two blocks."""
     previous_graph_bytes: int = 0
-    """What the graph of the previous micro-batch still holds during the forward pass."""
+    """Tensors that the graph of the previous micro-batch still holds during the forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +169,8 @@ def _head_input_per_token(context: LayerContext, stage: Stage) -> float:
     size, c = context.arch.hidden, context.widths.compute
     if context.trains_weights:
         return c * size
-    adapted = any(held.adapter for held in stage.head)
-    quantized = any(held.quantized for held in stage.head)
+    adapted = any(local.adapter for local in stage.head)
+    quantized = any(local.quantized for local in stage.head)
     kept = c * size if quantized and context.versions.keeps_quantized_inputs else 0
     if adapted and context.framework.adapter_dropout:
         kept += litgpt.dropout_per_token(context.widths, size)

@@ -45,7 +45,9 @@ _LAYER_NORM_DECODER = Family(
 )
 
 DECODERS: Mapping[str, Family] = {
-    "llama": replace(LLAMA_LIKE, qa_prefix="transformer", bias_fields=("attention_bias", "mlp_bias")),
+    "llama": replace(
+        LLAMA_LIKE, qa_prefix="transformer", bias_fields=("attention_bias", "mlp_bias"), marker_field="rms_norm_eps"
+    ),
     "mistral": replace(LLAMA_LIKE, absent={"num_key_value_heads": 8, "sliding_window": 4096}),
     "qwen2": replace(
         LLAMA_LIKE,
@@ -116,6 +118,7 @@ DECODERS: Mapping[str, Family] = {
         prefix="transformer",
         tied=True,
         block_norms=("ln_1", "ln_2"),
+        marker_field="n_embd",
         mlp_ratio=4,
         dropout=0.1,
         reads_kv_heads=False,

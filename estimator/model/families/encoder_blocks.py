@@ -12,33 +12,41 @@ from .family import Family
 
 def bert_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
     """Yield the parameters of BERT and RoBERTa: embeddings, blocks, and the pooler if the task's model has one."""
-    embeddings, block, layers = f"{prefix}embeddings.", f"{prefix}encoder.layer.*.", arch.layers
-    yield NamedShape(f"{embeddings}word_embeddings.weight", (arch.vocab, arch.hidden), 1, "embedding")
-    yield NamedShape(f"{embeddings}position_embeddings.weight", (arch.positions, arch.hidden), 1, "embedding")
-    yield NamedShape(f"{embeddings}token_type_embeddings.weight", (arch.token_types, arch.hidden), 1, "embedding")
-    yield from norm(f"{embeddings}LayerNorm", arch.hidden, 1, bias=True)
-    for name in ("self.query", "self.key", "self.value", "output.dense"):
-        yield from linear(f"{block}attention.{name}", arch.hidden, arch.hidden, layers, bias=True)
-    yield from linear(f"{block}intermediate.dense", arch.mlp_size, arch.hidden, layers, bias=True)
-    yield from linear(f"{block}output.dense", arch.hidden, arch.mlp_size, layers, bias=True)
-    for name in family.block_norms:
-        yield from norm(block + name, arch.hidden, layers, bias=True)
+    attention = ("self.query", "self.key", "self.value", "output.dense")
+    mlp = ("intermediate.dense", "output.dense")
+    yield from _encoder(arch, family, prefix, block="encoder.layer.*.", attention=attention, mlp=mlp)
     if arch.task in family.heads.pooled:
         yield from linear(f"{prefix}pooler.dense", arch.hidden, arch.hidden, 1, bias=True)
 
 
 def distilbert_body(arch: Architecture, family: Family, prefix: str) -> Iterator[NamedShape]:
-    """Yield the parameters of DistilBERT: BERT's block without token types and pooler."""
-    embeddings, block, layers = f"{prefix}embeddings.", f"{prefix}transformer.layer.*.", arch.layers
-    yield NamedShape(f"{embeddings}word_embeddings.weight", (arch.vocab, arch.hidden), 1, "embedding")
-    yield NamedShape(f"{embeddings}position_embeddings.weight", (arch.positions, arch.hidden), 1, "embedding")
-    yield from norm(f"{embeddings}LayerNorm", arch.hidden, 1, bias=True)
-    for name in ("q_lin", "k_lin", "v_lin", "out_lin"):
-        yield from linear(f"{block}attention.{name}", arch.hidden, arch.hidden, layers, bias=True)
-    yield from linear(f"{block}ffn.lin1", arch.mlp_size, arch.hidden, layers, bias=True)
-    yield from linear(f"{block}ffn.lin2", arch.hidden, arch.mlp_size, layers, bias=True)
+    """Yield the parameters of DistilBERT: BERT's block under other names."""
+    attention, mlp = ("q_lin", "k_lin", "v_lin", "out_lin"), ("ffn.lin1", "ffn.lin2")
+    yield from _encoder(arch, family, prefix, block="transformer.layer.*.", attention=attention, mlp=mlp)
+
+
+def _encoder(
+    arch: Architecture,
+    family: Family,
+    prefix: str,
+    *,
+    block: str,
+    attention: tuple[str, ...],
+    mlp: tuple[str, str],
+) -> Iterator[NamedShape]:
+    """Yield embeddings and blocks of an encoder with learned positions, layer norms and biases."""
+    embeddings, block, layers, hidden = f"{prefix}embeddings.", f"{prefix}{block}", arch.layers, arch.hidden
+    tables = {"word": arch.vocab, "position": arch.positions, "token_type": arch.token_types}
+    for name, rows in tables.items():
+        if rows:
+            yield NamedShape(f"{embeddings}{name}_embeddings.weight", (rows, hidden), 1, "embedding")
+    yield from norm(f"{embeddings}LayerNorm", hidden, 1, bias=True)
+    for name in attention:
+        yield from linear(f"{block}attention.{name}", hidden, hidden, layers, bias=True)
+    yield from linear(f"{block}{mlp[0]}", arch.mlp_size, hidden, layers, bias=True)
+    yield from linear(f"{block}{mlp[1]}", hidden, arch.mlp_size, layers, bias=True)
     for name in family.block_norms:
-        yield from norm(block + name, arch.hidden, layers, bias=True)
+        yield from norm(block + name, hidden, layers, bias=True)
 
 
 def t5_body(arch: Architecture, _family: Family, prefix: str) -> Iterator[NamedShape]:

@@ -50,7 +50,7 @@ _BERT = Family(
 )
 
 ENCODERS: Mapping[str, Family] = {
-    "bert": _BERT,
+    "bert": replace(_BERT, marker_field="type_vocab_size"),
     "roberta": replace(
         _BERT,
         prefix="roberta",
@@ -89,6 +89,7 @@ ENCODERS: Mapping[str, Family] = {
             answers_are_labels=True,
         ),
         rules=BlockRules(softmax_in_score_dtype=True),
+        marker_field="d_kv",
         stack="encoder-decoder",
         tied=True,
         gated=False,

@@ -68,7 +68,9 @@ class Family:
     heads: TaskHeads = TaskHeads()
     rules: BlockRules = field(default_factory=BlockRules)
 
-    # What its config leaves unstated.
+    # --- config
+    marker_field: str | None = None
+    """Config field that identifies the family, or its nearest relative, where ``model_type`` is missing."""
     absent: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """Values of fields that a config does not mention."""
     stack: Literal["decoder", "encoder", "encoder-decoder"] = "decoder"
@@ -86,7 +88,7 @@ class Family:
     mlp_ratio: int | None = None
     """MLP size over hidden size if the config states none; None: the config must state the MLP size."""
     bias_fields: tuple[str, ...] = ()
-    """Which of the fields ``attention_bias``, ``mlp_bias``, ``qkv_bias`` the family's code reads."""
+    """Fields that the family's code reads, of ``attention_bias``, ``mlp_bias`` and ``qkv_bias``."""
     qkv_bias: bool = False
     """Queries, keys and values have a bias unless a field states otherwise."""
     output_bias: bool = False
@@ -113,14 +115,14 @@ class Family:
     relative_positions: bool = False
     """Attention adds T5's learned bias for relative positions."""
 
-    # Mixtures of experts.
+    # --- mixtures of experts
     experts: bool = True
     """The config may have experts."""
     router_bias: bool = False
     shared_expert_gate: bool = False
     """There is one shared expert, weighted by a gate of its own."""
     expert_names: tuple[str, str, str] | None = None
-    """What checkpoints call an expert's gate, up and down projection, which transformers 5 fuses.
+    """Names of an expert's gate, up and down projection in checkpoints; transformers 5 fuses them.
 
     peft accepts these names for the fused tensors; None: it does not.
     """

@@ -1,7 +1,7 @@
 """The registry of model families by ``model_type``.
 
 A family is added by one row here or in ``decoders``, ``mixtures`` or ``encoders``; a block that no other family has
-needs its own body function beside ``llama_body``.
+needs its own body function, like ``llama_body``.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from .family import Family
 from .mixtures import MIXTURES, WITH_EXPERT_NAMES
 
 FAMILIES: dict[str, Family] = {**DECODERS, **MIXTURES, **ENCODERS}
-"""The families whose parameters are counted exactly."""
+"""The families whose parameters are counted exactly; of two marker fields in a config the later family's counts."""
 GENERIC = LLAMA_LIKE
 """The record of an unknown ``model_type``: a decoder like Llama's."""
 _RELATIVES: Mapping[str, Family] = MappingProxyType(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...common.errors import InputError
 from ..source.data_files import layer_from_table, read_table
-from ..source.settings import Setting, SettingsLayer
+from ..source.layered_settings import Setting, SettingsLayer
 from .program import Program
 
 _NAME_BY_VARIABLE = {

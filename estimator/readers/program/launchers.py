@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from ..source.flags import flag_name, is_flag, parse_flags
-from ..source.settings import Setting
+from ..source.layered_settings import Setting
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)

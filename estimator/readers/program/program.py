@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView
-from ..source.settings import SettingsLayer
+from ..source.layered_settings import SettingsLayer
 from .launchers import Launch
 
 

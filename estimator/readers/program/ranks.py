@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_int, default_setting, parse_digits
+from ..source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_int, default_setting, parse_digits
 from .accelerate_env import environment_layer
 from .launchers import Launch, count_world_info_ranks
 
@@ -51,7 +51,7 @@ def read_world_size(
         return from_environment
     launchers = set(launch.launchers)
     if started and environ and launchers & _SET_RANK and "tool" not in launchers:
-        return WorldSize(ranks=default_setting(1, f"{launch.launchers[-1]} gave it no RANK: a single process"))
+        return WorldSize(ranks=default_setting(1, f"{launch.launchers[-1]} set no RANK: a single process"))
     if "torchrun" in launchers:
         return _torchrun_ranks(launch.options, environ)
     if "deepspeed" in launchers:

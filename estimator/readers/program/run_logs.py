@@ -16,7 +16,7 @@ from typing import Any
 from ...common.errors import InputError
 from ...common.untrusted_files import read_start
 from ..source.data_files import read_table
-from ..source.settings import LayeredSettings, Setting
+from ..source.layered_settings import LayeredSettings, Setting
 from .program import Program
 
 _MAX_FILE_BYTES = 8 << 20

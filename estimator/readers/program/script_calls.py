@@ -1,10 +1,10 @@
-"""Calls in a training script that decide about memory, by the names of transformers' and accelerate's arguments."""
+"""Reads the calls in a training script that decide about memory, as transformers' and accelerate's arguments."""
 
 import ast
 import re
 from collections.abc import Callable, Mapping
 
-from ..source.settings import Setting, default_setting
+from ..source.layered_settings import UNKNOWN_TABLE, Setting, default_setting
 from .script_values import Call, ScriptEvaluator
 
 TRAINING_CONFIG = re.compile(
@@ -12,8 +12,6 @@ TRAINING_CONFIG = re.compile(
 )
 SIZE_ARGUMENTS = ("per_device_train_batch_size", "max_length")
 """Arguments whose default is hardly meant where a script computes them: the user is asked for the value."""
-UNKNOWN_TABLE = "**"
-"""Name that stands for arguments passed as a table (``**settings``) whose contents are unknown."""
 LENGTH_ARGUMENTS = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "seq_length", "seq_len", "sequence_length"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 from ...common.errors import InputError
 from ...common.untrusted_files import TooLargeError, check_nesting, parse_toml, read_file
 from .filesystem_view import FilesystemView
-from .settings import Setting
+from .layered_settings import Setting
 
 _TYPE_NAMES = {list: "a list", str: "plain text", int: "a number", float: "a number", bool: "true or false"}
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from ...job.job import Job, UncertaintyDirection
 from ...job.job_file import with_changes
-from .settings import Setting
+from .layered_settings import Setting
 
 REQUIRED_KEYS = ("model.id", "training.micro_batch", "training.sequence_length")
 """Job keys without which an estimate would be about another job."""
@@ -143,15 +143,15 @@ class FindingCollector:
         self._uncertainties: dict[Uncertainty, None] = {}
         self._global_batch: GlobalBatch | None = None
 
-    def put(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
+    def record(self, key: str, value: Any, origin: str, *, written: bool = True) -> None:
         """Record a value, unless the key has one already."""
         self._findings.setdefault(key, Finding(key=key, value=value, origin=origin, written=written))
 
-    def put_from(self, setting: Setting, key: str, value: Any) -> None:
+    def record_from(self, setting: Setting, key: str, value: Any) -> None:
         """Record a value that follows from a setting, with the setting's origin."""
-        self.put(key, value, setting.origin, written=setting.written)
+        self.record(key, value, setting.origin, written=setting.written)
 
-    def put_global_batch(self, sequences: int | None, setting: Setting, *, rounds_up: bool = False) -> None:
+    def record_global_batch(self, sequences: int | None, setting: Setting, *, rounds_up: bool = False) -> None:
         """Record the sequences per optimizer step over all ranks, from which the accumulation steps follow."""
         if sequences is not None:
             self._global_batch = GlobalBatch(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from .settings import Setting
+from .layered_settings import Setting
 
 _FLAG = re.compile(r"--?[A-Za-z_]")
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from .settings import Setting, default_layer
+from .layered_settings import Setting, default_layer
 
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _ASSUMED = {"transformers": "5", "trl": "1.16", "peft": "0.17", "torch": "2.8"}

@@ -1,5 +1,5 @@
 """Tools: one module per training tool, each turning that tool's flags and files into a Job.
 
-Lives here: each module exports a ``TOOL``, which ``registry`` finds by itself; a new tool is one new module here.
+Lives here: each module exports a ``TOOL``, which ``tool_registry`` finds by itself; a new tool is one new module here.
 Callers: the two entry points of ``readers``, ``advice`` for the tools' own key names, ``monitor`` for launch lines.
 """

@@ -10,7 +10,7 @@ from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer.model_facts import known_config, stored_dtype
 from ..trainer.precision import WEIGHT_DTYPES
 from ..trainer.unread_settings import warn_of_unread
@@ -19,10 +19,10 @@ from .shared.key_rules import (
     bool_rule,
     int_rule,
     known_optimizer,
-    put_bool,
-    put_int,
-    put_ranks,
-    put_word,
+    record_bool,
+    record_int,
+    record_ranks,
+    record_word,
     word_rule,
 )
 from .shared.known_models import folder_id
@@ -89,11 +89,11 @@ def read(program: Program) -> JobReading:
     _read_optimizer(settings, findings)
     loss = settings.find("loss_fn._target_", "loss_fn")
     if loss is not None:
-        findings.put_from(loss, "training.loss", _LOSSES.get(as_word(loss) or "", "full"))
+        findings.record_from(loss, "training.loss", _LOSSES.get(as_word(loss) or "", "full"))
     _read_adapters(settings, findings)
     _read_parallel(program, settings)
     if (total := settings.find("step_scheduler.global_batch_size")) is not None:
-        findings.put_global_batch(as_int(total), total)
+        findings.record_global_batch(as_int(total), total)
     warn_of_unread(settings, findings)
     return findings.build()
 
@@ -104,23 +104,23 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         "model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path", "model.config.name_or_path"
     )
     if name is not None:
-        findings.put_from(name, "model.id", folder_id(program.filesystem, str(name.value)) or str(name.value))
+        findings.record_from(name, "model.id", folder_id(program.filesystem, str(name.value)) or str(name.value))
     builder = settings.find("model._target_")
     task = next((task for word, task in _TASKS.items() if builder is not None and word in str(builder.value)), None)
     if builder is not None and task is not None:
-        findings.put_from(builder, "model.task", task)
+        findings.record_from(builder, "model.task", task)
     attention = settings.find("model.attn_implementation", "model.backend.attn")
     if attention is not None and as_word(attention) in _ATTENTION:
-        findings.put_from(attention, "model.attention", as_word(attention))
+        findings.record_from(attention, "model.attention", as_word(attention))
     elif attention is not None:
         sentence = f"{attention.origin}: attention {attention.value!r} is not known here and is counted as sdpa."
         findings.mark_uncertain("model.attention", sentence)
-    origin = "written nowhere; FlashAttention 2 where it is installed, which needs as much"
-    findings.put("model.attention", "sdpa", origin, written=False)
+    origin = "not set anywhere; FlashAttention 2, the default where it is installed, needs as much memory"
+    findings.record("model.attention", "sdpa", origin, written=False)
 
 
 def _read_precision(program: Program, settings: LayeredSettings) -> None:
-    """Put the dtype in which the weights are loaded, by default as stored; FSDP2 gathers fp32 weights in 16 bits."""
+    """Record the dtype in which the weights are loaded, by default as stored; FSDP2 gathers fp32 weights in 16 bits."""
     findings, dtype = program.findings, settings.find("model.torch_dtype", "model.dtype")
     if dtype is None or as_word(dtype) == "auto":
         stored = stored_dtype(known_config(findings.get("model.id"), program.environ))
@@ -129,17 +129,17 @@ def _read_precision(program: Program, settings: LayeredSettings) -> None:
     low = WEIGHT_DTYPES.get(as_word(policy) or "bfloat16", "bf16")
     if WEIGHT_DTYPES.get(as_word(dtype) or "") == "fp32" and low != "fp32" and _is_fsdp2(program, settings):
         origin = f"{dtype.origin}; FSDP2 gathers in {policy.origin if policy is not None else 'bf16 by default'}"
-        findings.put("training.precision", f"{low}-mixed", origin, written=dtype.written)
+        findings.record("training.precision", f"{low}-mixed", origin, written=dtype.written)
     elif (kept := settings.find_true("distributed.preserve_fp32_weights")) is not None:
-        findings.put_from(kept, "training.precision", f"{low}-mixed")
+        findings.record_from(kept, "training.precision", f"{low}-mixed")
     else:
-        put_word(findings, "training.precision", dtype, WEIGHT_DTYPES)
+        record_word(findings, "training.precision", dtype, WEIGHT_DTYPES)
 
 
 def _read_length(settings: LayeredSettings, findings: FindingCollector) -> None:
     packed = settings.find("packed_sequence.packed_sequence_size")
     length = packed if as_int(packed) else settings.find(*_LENGTH_NAMES)
-    put_int(findings, "training.sequence_length", length)
+    record_int(findings, "training.sequence_length", length)
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -149,37 +149,37 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> No
     optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
     if optimizer == "adamw" and settings.is_true("optimizer.fused"):
         optimizer = "adamw-fused"
-    findings.put_from(setting, "training.optimizer", optimizer)
+    findings.record_from(setting, "training.optimizer", optimizer)
 
 
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
     if settings.find("peft._target_", "peft.dim", "peft.peft_scheme") is None:
         return
-    put_int(findings, "lora.rank", settings.find("peft.dim") or default_setting(8, "Automodel's default peft.dim"))
+    record_int(findings, "lora.rank", settings.find("peft.dim") or default_setting(8, "Automodel's default peft.dim"))
     modules, all_linear = settings.find("peft.target_modules"), settings.find_true("peft.match_all_linear")
     if all_linear is not None:
-        findings.put_from(all_linear, "lora.targets", "all-linear")
+        findings.record_from(all_linear, "lora.targets", "all-linear")
     elif modules is not None:
         _read_targets(modules, findings)
     four, eight = settings.find_true("quantization.load_in_4bit"), settings.find_true("quantization.load_in_8bit")
     double = settings.is_true("quantization.bnb_4bit_use_double_quant")
     if four is not None:
-        findings.put_from(four, "lora.quantization", "nf4-double" if double else "nf4")
+        findings.record_from(four, "lora.quantization", "nf4-double" if double else "nf4")
     elif eight is not None:
-        findings.put_from(eight, "lora.quantization", "int8")
+        findings.record_from(eight, "lora.quantization", "int8")
 
 
 def _read_targets(modules: Setting, findings: FindingCollector) -> None:
-    """Put names, which may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one named so."""
+    """Record names, which may be patterns: ``*_proj`` is every projection of a block, ``*.q_proj`` the one named so."""
     patterns = modules.value if isinstance(modules.value, list) else [modules.value]
     names = [str(pattern).rpartition(".")[2] for pattern in patterns]
     if names == ["*_proj"]:
-        findings.put_from(modules, "lora.targets", "all-linear")
+        findings.record_from(modules, "lora.targets", "all-linear")
     elif any("*" in name for name in names):
         findings.warn(f"{modules.origin}: the pattern {modules.value} is not understood; give lora.targets as names.")
         findings.require("lora.targets")
     else:
-        findings.put_from(modules, "lora.targets", names)
+        findings.record_from(modules, "lora.targets", names)
 
 
 def _read_parallel(program: Program, settings: LayeredSettings) -> None:
@@ -192,7 +192,7 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     if strategy is None:
         sentence = f"{named.origin}: strategy {named.value!r} is not known here; FSDP2 is counted."
         findings.mark_uncertain("parallel.strategy", sentence, direction="more")
-    findings.put_from(named, "parallel.strategy", strategy or "fsdp2")
+    findings.record_from(named, "parallel.strategy", strategy or "fsdp2")
     sizes = {
         "tensor": find("distributed.tp_size"),
         "pipeline": find("distributed.pp_size"),
@@ -201,9 +201,9 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
         "data_replicate": find("distributed.dp_replicate_size"),
     }
     if strategy == "ddp":
-        put_int(findings, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
+        record_int(findings, "parallel.data_replicate", find("distributed.dp_size") or world.ranks)
         return
-    put_ranks(program, world, sizes, _data_shards(settings))
+    record_ranks(findings, world, sizes, _data_shards(settings))
     _read_expert_resharding(settings, findings)
     apply_rules(_SHARDED_RULES, settings, findings, tool="Automodel")
     _read_sharding_options(settings, findings, is_megatron_fsdp=strategy == "megatron-fsdp")
@@ -214,16 +214,16 @@ def _read_sharding_options(settings: LayeredSettings, findings: FindingCollector
     sharding = find("distributed.data_parallel_sharding_strategy", "distributed.zero_dp_strategy")
     if is_megatron_fsdp:
         default = default_setting("optim_grads_params", "Automodel's default sharding")
-        put_word(findings, "parallel.sharding", sharding or default, _SHARDING)
+        record_word(findings, "parallel.sharding", sharding or default, _SHARDING)
     offload = find("distributed.offload_policy", "distributed.cpu_offload", "distributed.offload_policy._target_")
     if offload is not None and (as_bool(offload) or "cpuoffload" in str(offload.value).lower()):
-        findings.put_from(offload, "parallel.cpu_offload", "all")
+        findings.record_from(offload, "parallel.cpu_offload", "all")
     reduce = find("distributed.mp_policy.reduce_dtype", "distributed.grad_reduce_in_fp32")
     if reduce is None and is_megatron_fsdp:
         reduce = default_setting(False, "Automodel's default grad_reduce_in_fp32")
     if reduce is not None:
         dtype = WEIGHT_DTYPES.get(as_word(reduce) or "", "fp32" if as_bool(reduce) else "bf16")
-        findings.put_from(reduce, "parallel.reduce_dtype", dtype)
+        findings.record_from(reduce, "parallel.reduce_dtype", dtype)
 
 
 def _is_fsdp2(program: Program, settings: LayeredSettings) -> bool:
@@ -251,12 +251,12 @@ def _data_shards(settings: LayeredSettings) -> Setting | None:
 
 
 def _read_expert_resharding(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Put that weights stay gathered by default where experts are spread over ranks (``MoEParallelizerConfig``)."""
+    """Record that weights stay gathered by default where experts are spread over ranks (``MoEParallelizerConfig``)."""
     experts = settings.find("distributed.ep_size")
     written = settings.find("distributed.moe.reshard_after_forward")
     if experts is not None and (as_int(experts) or 1) > 1:
         default = default_setting(False, f"{experts.origin}: Automodel's default with experts")
-        put_bool(findings, "parallel.reshard_after_forward", written or default)
+        record_bool(findings, "parallel.reshard_after_forward", written or default)
 
 
 def _world_size(program: Program, settings: LayeredSettings) -> WorldSize:

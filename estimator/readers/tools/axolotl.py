@@ -5,12 +5,13 @@ transformers' Trainer and accelerate.
 """
 
 import re
+from collections.abc import Mapping
 
 from ..program.accelerate_env import accelerate_layers
 from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_bool, as_int, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.merged_settings import tool_layers
@@ -34,12 +35,13 @@ _ACCELERATE_NAMES = {
     "dp_replicate_size": "parallelism_config_dp_replicate_size",
     "fsdp_version": "fsdp_version",
 }
-_ATTENTION_SWITCHES = {
-    "flash_attention": "flash_attention_2",
-    "sdp_attention": "sdpa",
-    "eager_attention": "eager",
-    "xformers_attention": "sdpa",
-    "flex_attention": "sdpa",
+_SWITCHES: Mapping[str, tuple[str, object]] = {
+    "lora_target_linear": ("lora_target_modules", "all-linear"),
+    "flash_attention": ("attn_implementation", "flash_attention_2"),
+    "sdp_attention": ("attn_implementation", "sdpa"),
+    "eager_attention": ("attn_implementation", "eager"),
+    "xformers_attention": ("attn_implementation", "sdpa"),
+    "flex_attention": ("attn_implementation", "sdpa"),
 }
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
     *("bf16", "bfloat16", "fp16", "float16", "float32", "bnb_config_kwargs.bnb_4bit_use_double_quant", "batch_size"),
@@ -76,13 +78,7 @@ def _translate(layer: SettingsLayer) -> Translation:
     adapter = translation.pop("adapter")
     if adapter is not None and as_word(adapter) in ("lora", "qlora"):
         translation.put("use_peft", True, adapter)
-    linear = translation.pop("lora_target_linear")
-    if linear is not None and as_bool(linear):
-        translation.put("lora_target_modules", "all-linear", linear)
-    for name, attention in _ATTENTION_SWITCHES.items():
-        switch = translation.pop(name)
-        if switch is not None and as_bool(switch):
-            translation.put("attn_implementation", attention, switch)
+    translation.switch(_SWITCHES)
     _translate_checkpointing(translation)
     _translate_loss(translation)
     _translate_sharding(translation)
@@ -135,7 +131,7 @@ def _precision(settings: LayeredSettings) -> dict[str, Setting]:
 
 
 def _weights(dtype: str) -> Setting:
-    return default_setting(dtype, f"axolotl loads weights in {dtype} then")
+    return default_setting(dtype, f"axolotl then loads weights in {dtype}")
 
 
 def _accumulation(settings: LayeredSettings) -> dict[str, Setting]:

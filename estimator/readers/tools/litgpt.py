@@ -11,9 +11,9 @@ from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import read_world_size, visible_gpus
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import apply_rules, int_rule, known_optimizer, put_int, word_rule
+from .shared.key_rules import apply_rules, int_rule, known_optimizer, record_int, word_rule
 from .shared.known_models import folder_id
 from .shared.merged_settings import CONFIG_SUFFIXES, tool_settings
 from .shared.tool import Tool, ToolKey, ToolKeys, has_any
@@ -64,7 +64,7 @@ def read(program: Program) -> JobReading:
     findings, settings = program.findings, tool_settings(program, "config")
     recipe = _recipe(program, settings)
     pretrains = recipe == "pretrain"
-    findings.put("training.framework", "litgpt", "the program is LitGPT's")
+    findings.record("training.framework", "litgpt", "the program is LitGPT")
     _read_model(program, settings)
     apply_rules(
         (int_rule("training.micro_batch", "train.micro_batch_size", default=4 if pretrains else 1), *_RULES),
@@ -74,10 +74,10 @@ def read(program: Program) -> JobReading:
     )
     name = "train.global_batch_size"
     total = settings.find(name) or _default(512 if pretrains else 16, name)
-    findings.put_global_batch(as_int(total), total)
+    findings.record_global_batch(as_int(total), total)
     _read_optimizer(settings, findings, pretrains=pretrains)
     if pretrains:
-        findings.put("training.compile", True, "litgpt pretrain compiles its model", written=False)
+        findings.record("training.compile", True, "litgpt pretrain compiles its model", written=False)
     if recipe in ("lora", "finetune", "finetune_lora"):
         _read_adapters(settings, findings)
     elif recipe.startswith(("adapter", "finetune_adapter")):
@@ -104,7 +104,7 @@ def _recipe(program: Program, settings: LayeredSettings) -> str:
 
 
 def _read_model(program: Program, settings: LayeredSettings) -> None:
-    """Put the model's id: a checkpoint folder ends in organisation and model, as on the Hugging Face hub."""
+    """Record the model's id: a checkpoint folder ends in organisation and model, as on the Hugging Face hub."""
     setting = settings.find("checkpoint_dir", "model_name", "initial_checkpoint_dir", "repo_id")
     if setting is None:
         words = [word for word in program.launch.arguments if not word.startswith("-") and "=" not in word]
@@ -116,26 +116,26 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         return
     text = str(setting.value).rstrip("/")
     name = "/".join(PurePath(text).parts[-2:]) if "/" in text else text
-    program.findings.put_from(setting, "model.id", folder_id(program.filesystem, text) or name)
+    program.findings.record_from(setting, "model.id", folder_id(program.filesystem, text) or name)
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector, *, pretrains: bool) -> None:
-    """Put the optimizer: quantized weights always get bitsandbytes' paged AdamW (``litgpt/utils.py``).
+    """Record the optimizer: quantized weights always get bitsandbytes' paged AdamW (``litgpt/utils.py``).
 
     Pretraining uses torch's fused AdamW.
     """
     quantized = settings.find("quantize")
     if quantized is not None and not pretrains:
         origin = f"{quantized.origin}: LitGPT's optimizer for it"
-        findings.put("training.optimizer", "paged-adamw", origin, written=False)
+        findings.record("training.optimizer", "paged-adamw", origin, written=False)
     setting = settings.find("optimizer.class_path", "optimizer") or _default("AdamW", "optimizer")
     optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
     fused = pretrains or settings.is_true("optimizer.init_args.fused", "optimizer.fused")
-    findings.put_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
+    findings.record_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
 
 
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
-    put_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
+    record_int(findings, "lora.rank", settings.find("lora_r") or _default(8, "lora_r"))
     targets: list[str] = []
     origins: list[str] = []
     for name, (layers, on_by_default) in _TARGETS.items():
@@ -145,18 +145,18 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
         if setting is not None:
             origins.append(setting.origin)
     origin = "; ".join(origins) or "LitGPT's default: queries and values"
-    findings.put("lora.targets", targets, origin, written=bool(origins))
+    findings.record("lora.targets", targets, origin, written=bool(origins))
     quantize = settings.find("quantize")
     quantization = _QUANTIZATION.get(str(quantize.value)) if quantize is not None else None
     if quantize is not None and quantization is not None:
-        findings.put_from(quantize, "lora.quantization", quantization)
+        findings.record_from(quantize, "lora.quantization", quantization)
     elif quantize is not None:
         sentence = f"{quantize.origin}: {quantize.value!r} is not known here and is not counted."
         findings.mark_uncertain("lora.quantization", sentence, direction="less")
 
 
 def _read_ranks(program: Program, settings: LayeredSettings, *, pretrains: bool) -> None:
-    """Put the ranks: several devices mean FSDP, and for fine-tuning checkpointed blocks (``FSDPStrategy``)."""
+    """Record the ranks: several devices mean FSDP, and for fine-tuning checkpointed blocks (``FSDPStrategy``)."""
     findings = program.findings
     world = read_world_size(program.launcher, LayeredSettings(), program.environ)
     devices = settings.find("devices") or (_default("auto", "devices") if pretrains else None)
@@ -167,14 +167,14 @@ def _read_ranks(program: Program, settings: LayeredSettings, *, pretrains: bool)
     number = as_int(ranks)
     if ranks is None or number in (None, 1):
         if ranks is not None and number == 1:
-            findings.put("parallel.data_shard", 1, ranks.origin, written=False)
+            findings.record("parallel.data_shard", 1, ranks.origin, written=False)
         return
     nodes = as_int(settings.find("num_nodes")) or 1
-    findings.put("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
-    findings.put_from(ranks, "parallel.data_shard", (number or 1) * nodes)
+    findings.record("parallel.strategy", "fsdp1", f"{ranks.origin}: LitGPT shards over several devices", written=False)
+    findings.record_from(ranks, "parallel.data_shard", (number or 1) * nodes)
     if not pretrains:
-        origin = f"{ranks.origin}: LitGPT checkpoints every block then"
-        findings.put("training.activation_checkpointing", "full", origin, written=False)
+        origin = f"{ranks.origin}: LitGPT then checkpoints every block"
+        findings.record("training.activation_checkpointing", "full", origin, written=False)
 
 
 TOOL = Tool(

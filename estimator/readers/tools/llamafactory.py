@@ -4,13 +4,14 @@ Names and meanings: ``src/llamafactory/hparams`` of LLaMA-Factory 0.9. It trains
 """
 
 import re
+from collections.abc import Mapping
 
 from ..program.accelerate_env import accelerate_layers
 from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import processes_per_node
 from ..source.evidence import MODEL_STATES, FindingCollector, JobReading
-from ..source.settings import (
+from ..source.layered_settings import (
     LayeredSettings,
     Setting,
     SettingsLayer,
@@ -27,7 +28,12 @@ from .shared.tool import Tool, ToolKey, ToolKeys, has_any
 from .shared.trainer_keys import OPTIMIZER_NAMES, batch_keys
 from .shared.translation import Translation, uses_deepspeed
 
-_TRAINER_NAMES = {"enable_liger_kernel": "use_liger_kernel", "cutoff_len": "max_length"}
+_TRAINER_NAMES = {"enable_liger_kernel": "use_liger_kernel", "cutoff_len": "max_length", "lora_rank": "lora_r"}
+_SWITCHES: Mapping[str, tuple[str, object]] = {
+    "use_unsloth_gc": ("activation_offloading", True),
+    "pure_bf16": ("bf16", False),
+    "use_muon": ("optim", "muon"),
+}
 _ATTENTION = {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _V1_SECTIONS = ("peft_config", "dist_config", "quant_config", "optim_config", "kernel_config")
 _READ_ELSEWHERE_OR_WITHOUT_EFFECT = (
@@ -79,24 +85,18 @@ def _warn_of_uncounted(program: Program, settings: LayeredSettings, names: list[
 def _translate(layer: SettingsLayer, findings: FindingCollector) -> dict[str, Setting]:
     translation = Translation(layer)
     translation.rename(_TRAINER_NAMES)
+    translation.switch(_SWITCHES)
     translation.pop(*_READ_ELSEWHERE_OR_WITHOUT_EFFECT)
     if (off := translation.pop("disable_gradient_checkpointing")) is not None:
         translation.put("activation_checkpointing", not as_bool(off), off)
-    unsloth = translation.pop("use_unsloth_gc")
-    if unsloth is not None and as_bool(unsloth):
-        translation.put("activation_offloading", True, unsloth)
     attention = translation.pop("flash_attn")
     if attention is not None and as_word(attention) in _ATTENTION:
         translation.put("attn_implementation", _ATTENTION[as_word(attention) or ""], attention)
-    translation.rename({"lora_rank": "lora_r"})
-    pure = translation.pop("pure_bf16")
-    if pure is not None and as_bool(pure):
-        translation.put("bf16", False, pure)
-    _translate_optimizers(translation, findings)
+    _warn_of_small_state_optimizers(translation, findings)
     return translation.trainer
 
 
-def _translate_optimizers(translation: Translation, findings: FindingCollector) -> None:
+def _warn_of_small_state_optimizers(translation: Translation, findings: FindingCollector) -> None:
     for name in _SMALL_STATE_OPTIMIZERS:
         switch = translation.pop(f"use_{name}")
         translation.pop(*(each for each in list(translation.trainer) if each.startswith(f"{name}_")))
@@ -104,9 +104,6 @@ def _translate_optimizers(translation: Translation, findings: FindingCollector) 
             sentence = f"{switch.origin}: that optimizer's states are counted as AdamW's."
             findings.mark_uncertain("training.optimizer", sentence, direction="less")
             findings.add_uncertainty("less", "gradients")
-    muon = translation.pop("use_muon")
-    if muon is not None and as_bool(muon):
-        translation.put("optim", "muon", muon)
 
 
 def _own_defaults(*, lora: bool) -> dict[str, Setting]:

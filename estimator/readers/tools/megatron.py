@@ -10,9 +10,9 @@ from typing import Any
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import apply_rules, bool_rule, int_rule, put_ranks, put_word, switch_rule, word_rule
+from .shared.key_rules import apply_rules, bool_rule, int_rule, record_ranks, record_word, switch_rule, word_rule
 from .shared.merged_settings import tool_settings
 from .shared.tool import Tool, ToolKey, ToolKeys
 
@@ -43,7 +43,7 @@ _SWIGLU_FFN_MULTIPLE = 64
 def read(program: Program) -> JobReading:
     """Return the job of a Megatron-LM command line."""
     findings, settings = program.findings, tool_settings(program, "yaml_cfg")
-    findings.put("training.framework", "megatron", "the program is Megatron-LM's")
+    findings.record("training.framework", "megatron", "the program is Megatron-LM")
     if settings.is_true("use_checkpoint_args"):
         findings.warn("--use-checkpoint-args takes the model's shape from a checkpoint, which is not read.")
     _read_model(settings, findings)
@@ -52,26 +52,26 @@ def read(program: Program) -> JobReading:
     _read_recompute(settings, findings)
     _read_parallel(program, settings)
     if (total := settings.find("global_batch_size")) is not None:
-        findings.put_global_batch(as_int(total), total)
+        findings.record_global_batch(as_int(total), total)
     warn_of_unread(settings, findings)
     return findings.build()
 
 
 def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Put the precision, and the dtype of gradients: fp32 for bf16 by default, fp16 for fp16 (Megatron's defaults)."""
+    """Record the precision and the dtype of gradients, by default fp32 for bf16 and fp16 for fp16."""
     half = next((name for name in ("bf16", "fp16") if settings.is_true(name)), None)
     written = settings.find(half) if half else None
     origin = written.origin if written is not None else "neither --bf16 nor --fp16"
-    findings.put("training.precision", f"{half}-mixed" if half else "fp32", origin)
+    findings.record("training.precision", f"{half}-mixed" if half else "fp32", origin)
     in_bf16, in_fp32 = settings.find_true("grad_reduce_in_bf16"), settings.is_true("accumulate_allreduce_grads_in_fp32")
     if half == "bf16" and in_bf16 is not None:
-        findings.put_from(in_bf16, "parallel.reduce_dtype", "bf16")
+        findings.record_from(in_bf16, "parallel.reduce_dtype", "bf16")
     elif half == "fp16" and not in_fp32:
-        findings.put("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16", written=False)
+        findings.record("parallel.reduce_dtype", "fp16", "Megatron's default with --fp16", written=False)
 
 
 def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Put the model's shape as a Hugging Face config: a Llama with SwiGLU, otherwise a GPT-2."""
+    """Record the model's shape as a Hugging Face config: a Llama with SwiGLU, otherwise a GPT-2."""
     find = settings.find
     sizes = [as_int(find(name)) for name in ("num_layers", "hidden_size", "num_attention_heads")]
     if None in sizes:
@@ -94,12 +94,14 @@ def _read_model(settings: LayeredSettings, findings: FindingCollector) -> None:
         tied=not settings.is_true("untie_embeddings_and_output_weights"),
     )
     config = shape.llama_config(settings) if gated else shape.gpt2_config(settings)
-    findings.put("model.config", config, "--num-layers, --hidden-size and the other flags of the model's shape")
-    put_word(findings, "model.attention", find("attention_backend"), _ATTENTION)
+    findings.record("model.config", config, "--num-layers, --hidden-size and the other flags of the model's shape")
+    record_word(findings, "model.attention", find("attention_backend"), _ATTENTION)
     if findings.get("model.attention") is None:
         local = as_word(find("transformer_impl")) == "local" and not settings.is_true("use_flash_attn")
         attention = "eager" if local else "flash_attention_2"
-        findings.put("model.attention", attention, "Megatron's usual attention for --transformer-impl", written=False)
+        findings.record(
+            "model.attention", attention, "Megatron's usual attention for --transformer-impl", written=False
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +187,10 @@ def _padded_vocabulary(settings: LayeredSettings) -> int | None:
 def _read_recompute(settings: LayeredSettings, findings: FindingCollector) -> None:
     granularity = settings.find("recompute_granularity")
     if granularity is None and (activations := settings.find_true("recompute_activations")) is not None:
-        findings.put_from(activations, "training.activation_checkpointing", "selective")
+        findings.record_from(activations, "training.activation_checkpointing", "selective")
         return
     known = {"full": "full", "selective": "selective"}
-    put_word(findings, "training.activation_checkpointing", granularity, known)
+    record_word(findings, "training.activation_checkpointing", granularity, known)
     layers = as_int(settings.find("recompute_num_layers"))
     if as_word(granularity) == "full" and layers and layers > 1:
         sentence = "--recompute-num-layers: blocks of several layers are counted as if each layer were recomputed."
@@ -207,41 +209,41 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     }
     ranks, is_sharded = as_int(world.ranks), _read_sharding(settings, findings)
     if not is_sharded and ranks != 1:
-        findings.put("parallel.strategy", "ddp", "no distributed optimizer", written=False)
-        _put_replicas(program, world, sizes)
+        findings.record("parallel.strategy", "ddp", "no distributed optimizer", written=False)
+        _record_replicas(findings, world, sizes)
     elif ranks != 1:
-        put_ranks(program, world, sizes, None)
+        record_ranks(findings, world, sizes, None)
         if find("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank") is not None:
             findings.warn("Virtual pipeline stages are not counted: they keep more micro-batches' activations.")
             findings.add_uncertainty("more", "activations")
 
 
 def _read_sharding(settings: LayeredSettings, findings: FindingCollector) -> bool:
-    """Put the strategy that shards. Return True if there is one."""
+    """Record the strategy that shards. Return True if there is one."""
     distributed = settings.find_true("use_distributed_optimizer")
     fsdp = settings.find_true("use_megatron_fsdp", "use_custom_fsdp")
     torch_fsdp = settings.find_true("use_torch_fsdp2")
     if fsdp is not None:
-        findings.put_from(fsdp, "parallel.strategy", "megatron-fsdp")
+        findings.record_from(fsdp, "parallel.strategy", "megatron-fsdp")
         apply_rules(_FSDP_RULES, settings, findings, tool="Megatron")
     elif torch_fsdp is not None:
-        findings.put_from(torch_fsdp, "parallel.strategy", "fsdp2")
+        findings.record_from(torch_fsdp, "parallel.strategy", "fsdp2")
     elif distributed is not None:
-        findings.put("parallel.strategy", "zero1", f"{distributed.origin}: optimizer states are sharded")
+        findings.record("parallel.strategy", "zero1", f"{distributed.origin}: optimizer states are sharded")
     return not (fsdp is None and torch_fsdp is None and distributed is None)
 
 
-def _put_replicas(program: Program, world: WorldSize, sizes: dict[str, Setting | None]) -> None:
-    """Put plain data parallelism: complete copies on the ranks that the other dimensions leave."""
-    put_ranks(program, world, sizes, default_setting(1, "no sharding"))
+def _record_replicas(findings: FindingCollector, world: WorldSize, sizes: dict[str, Setting | None]) -> None:
+    """Record plain data parallelism: complete copies on the ranks that the other dimensions leave."""
+    record_ranks(findings, world, sizes, default_setting(1, "no sharding"))
     divisor = 1
     for name in ("tensor", "pipeline", "context"):
         divisor *= as_int(sizes[name]) or 1
     total = as_int(world.ranks)
     if total is None or world.ranks is None:
-        program.findings.require("parallel.data_replicate")
+        findings.require("parallel.data_replicate")
     elif total % divisor == 0:
-        program.findings.put("parallel.data_replicate", total // divisor, world.ranks.origin)
+        findings.record("parallel.data_replicate", total // divisor, world.ranks.origin)
 
 
 TOOL = Tool(

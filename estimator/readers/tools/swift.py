@@ -11,7 +11,7 @@ from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..program.ranks import processes_per_node, visible_gpus
 from ..source.evidence import MODEL_STATES, Finding, FindingCollector, JobReading
-from ..source.settings import (
+from ..source.layered_settings import (
     LayeredSettings,
     Setting,
     SettingsLayer,
@@ -84,7 +84,7 @@ def read(program: Program) -> JobReading:
     if settings.find("gradient_accumulation_steps") is None:
         sequences = _DEFAULT_BATCH * (2 if method in PREFERENCE_METHODS else 1)  # an example may be a pair
         origin = f"ms-swift's default of {_DEFAULT_BATCH} a step"
-        findings.put_global_batch(sequences, default_setting(sequences, origin), rounds_up=True)
+        findings.record_global_batch(sequences, default_setting(sequences, origin), rounds_up=True)
     quantization = _quantization(settings, findings)
     defaults = {
         **transformers_defaults(program.versions),

@@ -11,15 +11,15 @@ from dataclasses import replace
 from ..program.program import Program
 from ..program.ranks import WorldSize, read_world_size
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
 from ..trainer.unread_settings import warn_of_unread
 from .shared.key_rules import (
     apply_rules,
     bool_rule,
     known_optimizer,
-    put_int,
-    put_ranks,
-    put_word,
+    record_int,
+    record_ranks,
+    record_word,
     switch_rule,
     word_rule,
 )
@@ -45,7 +45,7 @@ def read(program: Program) -> JobReading:
     checkpointing, program = _split_checkpointing_word(program)
     findings = program.findings
     settings = tool_settings(program, "job.config_file")  # --config names a function, --module its package
-    findings.put("training.framework", "torchtitan", "the program is torchtitan's")
+    findings.record("training.framework", "torchtitan", "the program is torchtitan")
     _read_model(program, settings)
     _read_batch(settings, findings)
     _read_precision(settings, findings)
@@ -74,7 +74,7 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
     assets = settings.find("model.hf_assets_path", "hf_assets_path", "model.tokenizer_path")
     folder = folder_id(program.filesystem, str(assets.value)) if assets is not None else None
     if assets is not None and folder is not None:
-        findings.put_from(assets, "model.id", folder)
+        findings.record_from(assets, "model.id", folder)
         return
     name, flavor = settings.find("model.name", "module"), settings.find("model.flavor")
     function = settings.find("config")
@@ -84,54 +84,54 @@ def _read_model(program: Program, settings: LayeredSettings) -> None:
         return
     known = torchtitan_id(str(name.value), str(flavor.value))
     if known is not None:
-        findings.put("model.id", known, f"{name.origin}, {flavor.origin}")
+        findings.record("model.id", known, f"{name.origin}, {flavor.origin}")
     else:
         findings.warn(f"{flavor.origin}: {name.value} {flavor.value} is not known here; give model.id.")
 
 
 def _read_batch(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Put length, batch and accumulation. A pipeline splits the local batch into its own micro-batches."""
+    """Record length, batch and accumulation. A pipeline splits the local batch into its own micro-batches."""
     length = settings.find("training.seq_len", "training.max_context_length")
-    put_int(findings, "training.sequence_length", length)
+    record_int(findings, "training.sequence_length", length)
     batch = settings.find("training.local_batch_size", "training.batch_size")
     tokens = settings.find("training.num_tokens_per_microbatch_per_dp_rank")
     if tokens is not None and as_int(tokens) and (sequence_length := as_int(length)):
         _read_batch_in_tokens(tokens, sequence_length, settings, findings)
         return
     if (total := settings.find("training.global_batch_size")) is not None:
-        findings.put_global_batch(as_int(total), total)
+        findings.record_global_batch(as_int(total), total)
     stages, local = as_int(settings.find("parallelism.pipeline_parallel_degree")) or 1, as_int(batch)
     if stages == 1 or batch is None or local is None:
-        put_int(findings, "training.micro_batch", batch)
+        record_int(findings, "training.micro_batch", batch)
         return
     micro = settings.find("parallelism.pipeline_parallel_microbatch_size")
     micro = micro or default_setting(1, "torchtitan's default micro-batch of a pipeline")
     size = as_int(micro) or 1
-    findings.put_from(micro, "training.micro_batch", size)
+    findings.record_from(micro, "training.micro_batch", size)
     origin = f"{batch.origin}, in micro-batches of {size}"
-    findings.put("training.gradient_accumulation", max(1, local // size), origin)
+    findings.record("training.gradient_accumulation", max(1, local // size), origin)
 
 
 def _read_batch_in_tokens(
     tokens: Setting, sequence_length: int, settings: LayeredSettings, findings: FindingCollector
 ) -> None:
     micro_batch = max(1, (as_int(tokens) or 0) // sequence_length)
-    findings.put("training.micro_batch", micro_batch, f"{tokens.origin}, over the length")
+    findings.record("training.micro_batch", micro_batch, f"{tokens.origin}, over the length")
     total = settings.find("training.num_tokens_per_train_step")
     if total is not None and (all_tokens := as_int(total)):
         by_length = replace(total, origin=f"{total.origin}, over the length")
-        findings.put_global_batch(all_tokens // sequence_length, by_length)
+        findings.record_global_batch(all_tokens // sequence_length, by_length)
 
 
 def _read_precision(settings: LayeredSettings, findings: FindingCollector) -> None:
-    """Put the precision: weights are kept in ``training.dtype`` and gathered in ``mixed_precision_param``."""
+    """Record the precision: weights are kept in ``training.dtype`` and gathered in ``mixed_precision_param``."""
     stored = settings.find("training.dtype")
     compute = settings.find("training.mixed_precision_param")
     kept = _DTYPES.get(as_word(stored) or "float32", "fp32")
     gathered = _DTYPES.get(as_word(compute) or "bfloat16", "bf16")
     mixed = gathered if gathered == "fp32" else f"{gathered}-mixed"
     default = default_setting(None, "torchtitan's default: fp32 weights gathered in bf16")
-    findings.put_from(stored or compute or default, "training.precision", mixed if kept == "fp32" else kept)
+    findings.record_from(stored or compute or default, "training.precision", mixed if kept == "fp32" else kept)
 
 
 def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -139,7 +139,7 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> No
     known_optimizer(setting, _OPTIMIZERS, findings)
     implementation = settings.find("optimizer.implementation")
     fused = implementation is None or as_word(implementation) == "fused"
-    findings.put_from(setting, "training.optimizer", "adamw-fused" if fused else "adamw")
+    findings.record_from(setting, "training.optimizer", "adamw-fused" if fused else "adamw")
 
 
 def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, findings: FindingCollector) -> None:
@@ -150,9 +150,9 @@ def _read_checkpointing(settings: LayeredSettings, mode: Setting | None, finding
     if as_word(mode) == "memory_budget":
         sentence = f"{mode.origin}: a memory budget is counted as selective checkpointing."
         findings.mark_uncertain(key, sentence)
-        findings.put(key, "selective", mode.origin, written=False)
+        findings.record(key, "selective", mode.origin, written=False)
         return
-    put_word(findings, key, mode, {name: name for name in ("none", "selective", "full")})
+    record_word(findings, key, mode, {name: name for name in ("none", "selective", "full")})
     if as_word(mode) == "selective" and option is not None and as_word(option) != "op":
         sentence = f"{option.origin}: every {option.value}th layer is checkpointed; counted as if chosen by operation."
         findings.mark_uncertain(key, sentence)
@@ -176,9 +176,9 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
     tensor, stages = find("parallelism.tensor_parallel_degree"), find("parallelism.pipeline_parallel_degree")
     if as_int(shard) != 1 and (world is None or (as_int(world.ranks) or 1) > 1):
         default = default_setting(-1, "torchtitan shards over all ranks unless set otherwise")
-        findings.put_from(shard or default, "parallel.strategy", "fsdp2")
+        findings.record_from(shard or default, "parallel.strategy", "fsdp2")
     elif (as_int(copies) or 1) > 1 and copies is not None:
-        findings.put_from(copies, "parallel.strategy", "ddp")
+        findings.record_from(copies, "parallel.strategy", "ddp")
     sizes = {
         "data_replicate": copies,
         "tensor": tensor,
@@ -186,11 +186,11 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
         "context": find("parallelism.context_parallel_degree"),
         "expert": find("parallelism.expert_parallel_degree"),
     }
-    put_ranks(program, world or WorldSize(ranks=None), sizes, shard)
+    record_ranks(findings, world or WorldSize(ranks=None), sizes, shard)
     splits_tensors = (as_int(tensor) or 1) > 1
     if tensor is not None and splits_tensors:
         origin = f"{tensor.origin}: torchtitan's tensor parallelism splits norms and residuals too"
-        findings.put("parallel.sequence_parallel", True, origin, written=False)
+        findings.record("parallel.sequence_parallel", True, origin, written=False)
     whole_loss = settings.find_true("parallelism.disable_loss_parallel")
     if whole_loss is not None and splits_tensors:
         findings.warn(f"{whole_loss.origin}: the loss is counted as split over the tensor-parallel ranks.")
@@ -199,13 +199,13 @@ def _read_parallel(program: Program, settings: LayeredSettings) -> None:
 
 
 def _read_resharding(settings: LayeredSettings, stages: Setting | None, findings: FindingCollector) -> None:
-    """Put resharding; by default weights stay gathered under a pipeline only."""
+    """Record resharding; by default weights stay gathered under a pipeline only."""
     policy = settings.find("parallelism.fsdp_reshard_after_forward")
     if policy is not None and as_word(policy) in ("always", "never"):
-        findings.put_from(policy, "parallel.reshard_after_forward", as_word(policy) == "always")
+        findings.record_from(policy, "parallel.reshard_after_forward", as_word(policy) == "always")
     elif (as_int(stages) or 1) > 1 and stages is not None:
         origin = f"{stages.origin}: torchtitan's default"
-        findings.put("parallel.reshard_after_forward", False, origin, written=False)
+        findings.record("parallel.reshard_after_forward", False, origin, written=False)
 
 
 TOOL = Tool(

@@ -14,10 +14,10 @@ from ..program.program import Program
 from ..program.ranks import read_world_size
 from ..source.evidence import FindingCollector, JobReading
 from ..source.flags import parse_flags
-from ..source.settings import LayeredSettings, Setting, as_int, as_word
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word
 from ..trainer.precision import WEIGHT_DTYPES
 from ..trainer.unread_settings import warn_of_unread
-from .shared.key_rules import apply_rules, bool_rule, int_rule, known_optimizer, put_ranks, switch_rule, word_rule
+from .shared.key_rules import apply_rules, bool_rule, int_rule, known_optimizer, record_ranks, switch_rule, word_rule
 from .shared.known_models import folder_id, torchtune_id
 from .shared.merged_settings import overrides_first, tool_settings
 from .shared.tool import Tool, ToolKey, ToolKeys, has_key
@@ -59,16 +59,16 @@ def read(program: Program) -> JobReading:
     """Return the job of a torchtune recipe."""
     findings = program.findings
     settings = tool_settings(program, "config", written=("torchtune_config.yaml",), shipped=_shipped_config(program))
-    findings.put("training.framework", "torchtune", "the program is torchtune's")
+    findings.record("training.framework", "torchtune", "the program is torchtune")
     _read_model(program, settings)
     apply_rules(_RULES, settings, findings, tool="torchtune")
     if settings.find("ac_mode") is not None:
-        findings.put("training.activation_checkpointing", "selective", "ac_mode")
+        findings.record("training.activation_checkpointing", "selective", "ac_mode")
     _read_optimizer(settings, findings)
     loss = settings.find("loss._component_", "loss")
     if loss is not None:
         chunked = any(word in str(loss.value) for word in _CHUNKED_LOSSES)
-        findings.put_from(loss, "training.loss", "chunked" if chunked else "full")
+        findings.record_from(loss, "training.loss", "chunked" if chunked else "full")
     _read_adapters(settings, findings)
     _read_ranks(program, settings)
     warn_of_unread(settings, findings)
@@ -95,17 +95,17 @@ def _shipped_config(program: Program) -> Path | None:
 
 
 def _read_model(program: Program, settings: LayeredSettings) -> None:
-    """Put the checkpoint's folder if it is here with a config, otherwise the model that the builder stands for."""
+    """Record the checkpoint's folder if it is here with a config, otherwise the model that the builder stands for."""
     findings = program.findings
     checkpoint = settings.find("checkpointer.checkpoint_dir")
     folder = folder_id(program.filesystem, str(checkpoint.value)) if checkpoint is not None else None
     if checkpoint is not None and folder is not None:
-        findings.put_from(checkpoint, "model.id", folder)
+        findings.record_from(checkpoint, "model.id", folder)
         return
     builder = settings.find("model._component_")
     known = torchtune_id(str(builder.value)) if builder is not None else None
     if builder is not None and known is not None:
-        findings.put_from(builder, "model.id", known)
+        findings.record_from(builder, "model.id", known)
     elif builder is not None:
         findings.warn(f"{builder.origin}: the builder {builder.value} is not known here; give model.id.")
 
@@ -116,7 +116,7 @@ def _read_optimizer(settings: LayeredSettings, findings: FindingCollector) -> No
         return
     optimizer = known_optimizer(setting, _OPTIMIZERS, findings)
     fused = settings.is_true("optimizer.fused")
-    findings.put_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
+    findings.record_from(setting, "training.optimizer", "adamw-fused" if fused and optimizer == "adamw" else optimizer)
 
 
 def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -128,7 +128,7 @@ def _read_adapters(settings: LayeredSettings, findings: FindingCollector) -> Non
     _read_targets(settings, findings)
     if name.startswith("qlora"):
         # torchao's NF4 quantizes the scales of its blocks of 64 again, over blocks of 256
-        findings.put_from(builder, "lora.quantization", "nf4-double")
+        findings.record_from(builder, "lora.quantization", "nf4-double")
 
 
 def _read_targets(settings: LayeredSettings, findings: FindingCollector) -> None:
@@ -140,13 +140,13 @@ def _read_targets(settings: LayeredSettings, findings: FindingCollector) -> None
     targets += ("lm_head",) if head is not None else ()
     if targets and modules is not None:
         origin = modules.origin if mlp is None else f"{modules.origin}; {mlp.origin}"
-        findings.put("lora.targets", targets, origin)
+        findings.record("lora.targets", targets, origin)
     else:
         findings.require("lora.targets")
 
 
 def _read_ranks(program: Program, settings: LayeredSettings) -> None:
-    """Put FSDP2 for distributed recipes; only the launch line states which recipe a file is for."""
+    """Record FSDP2 for distributed recipes; only the launch line states which recipe a file is for."""
     findings = program.findings
     world = read_world_size(program.launcher, LayeredSettings(), program.environ)
     recipe = PurePath(program.launch.script or "").stem
@@ -155,18 +155,18 @@ def _read_ranks(program: Program, settings: LayeredSettings) -> None:
     if "single_device" in recipe or not (several or "distributed" in recipe or distributed is not None):
         return
     by_setting = distributed.origin if distributed is not None else "several ranks"
-    findings.put("parallel.strategy", "fsdp2", f"the recipe {recipe}" if recipe else by_setting, written=False)
+    findings.record("parallel.strategy", "fsdp2", f"the recipe {recipe}" if recipe else by_setting, written=False)
     sizes: dict[str, Setting | None] = {
         "tensor": settings.find("tensor_parallel_dim"),
         "context": settings.find("context_parallel_dim"),
         "data_replicate": settings.find("data_parallel_replicate_dim"),
     }
     world_of_launch = world if program.config_file is None else None
-    put_ranks(program, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
+    record_ranks(findings, world_of_launch, sizes, settings.find("data_parallel_shard_dim"))
     apply_rules(_SHARDED_RULES, settings, findings, tool="torchtune")
     dtype = as_word(settings.find("dtype"))
     if dtype in ("bf16", "fp16"):
-        findings.put("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own type", written=False)
+        findings.record("parallel.reduce_dtype", dtype, "FSDP2 reduces gradients in their own type", written=False)
 
 
 TOOL = Tool(

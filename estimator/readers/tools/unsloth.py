@@ -8,7 +8,7 @@ import re
 from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, Setting, SettingsLayer, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_word, default_setting
 from ..source.versions import transformers_defaults
 from ..trainer.trainer_program import read_trainer
 from .shared.merged_settings import tool_layers

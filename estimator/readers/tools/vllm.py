@@ -10,9 +10,9 @@ from typing import Any
 from ..program.launchers import ToolCommand
 from ..program.program import Program
 from ..source.evidence import FindingCollector, JobReading
-from ..source.settings import LayeredSettings, Setting, as_int, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_int, as_word, default_setting
 from ..trainer.model_facts import config_dtype, known_config
-from .shared.key_rules import apply_rules, int_rule, put_int, put_word
+from .shared.key_rules import apply_rules, int_rule, record_int, record_word
 from .shared.merged_settings import tool_layers
 from .shared.tool import Tool, ToolKey, ToolKeys, has_any
 
@@ -41,8 +41,8 @@ def read(program: Program) -> JobReading:
     findings = program.findings
     settings = LayeredSettings(*tool_layers(program, "config"))
     _read_model(settings, program)
-    findings.put("training.mode", "inference", "the program is vLLM", written=False)
-    findings.put("inference.engine", "vllm", "the program is vLLM", written=False)
+    findings.record("training.mode", "inference", "the program is vLLM", written=False)
+    findings.record("inference.engine", "vllm", "the program is vLLM", written=False)
     config = known_config(findings.get("model.id"), program.environ) or {}
     _read_sizes(settings, config, findings)
     _read_memory_share(settings, findings)
@@ -66,29 +66,29 @@ def _read_model(settings: LayeredSettings, program: Program) -> None:
         return
     folder = program.filesystem.resolve(str(named.value))
     is_folder = (folder / "config.json").is_file()
-    program.findings.put_from(named, "model.id", str(folder) if is_folder else str(named.value))
+    program.findings.record_from(named, "model.id", str(folder) if is_folder else str(named.value))
 
 
 def _read_sizes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     length = settings.find("max_model_len")
     if length is not None and (tokens := _token_count(length)):
-        findings.put_from(length, "training.sequence_length", tokens)
+        findings.record_from(length, "training.sequence_length", tokens)
     elif isinstance(longest := config.get("max_position_embeddings"), int):
         origin = "the model's max_position_embeddings: vLLM's default max_model_len"
-        findings.put("training.sequence_length", longest, origin, written=False)
+        findings.record("training.sequence_length", longest, origin, written=False)
     origin = "vLLM's default max_num_seqs (1024 on large GPUs)"
     sequences = settings.find("max_num_seqs") or default_setting(_DEFAULT_SEQUENCES, origin)
-    put_int(findings, "training.micro_batch", sequences)
+    record_int(findings, "training.micro_batch", sequences)
     step = settings.find("max_num_batched_tokens")
     if step is not None and (tokens := _token_count(step)):
-        findings.put_from(step, "inference.prefill_tokens", tokens)
+        findings.record_from(step, "inference.prefill_tokens", tokens)
 
 
 def _read_memory_share(settings: LayeredSettings, findings: FindingCollector) -> None:
     default = default_setting(_DEFAULT_MEMORY_SHARE, "vLLM's default gpu_memory_utilization")
     share = settings.find("gpu_memory_utilization") or default
     try:
-        findings.put_from(share, "inference.gpu_memory_utilization", float(share.value))
+        findings.record_from(share, "inference.gpu_memory_utilization", float(share.value))
     except (TypeError, ValueError):
         findings.warn(
             f"{share.origin}: {share.value!r} is not a share of the GPU's memory; {_DEFAULT_MEMORY_SHARE} is counted."
@@ -98,32 +98,32 @@ def _read_memory_share(settings: LayeredSettings, findings: FindingCollector) ->
 def _read_dtypes(settings: LayeredSettings, config: Mapping[str, Any], findings: FindingCollector) -> None:
     dtype = settings.find("dtype")
     if dtype is not None and as_word(dtype) != "auto":
-        put_word(findings, "training.precision", dtype, _DTYPES)
+        record_word(findings, "training.precision", dtype, _DTYPES)
     else:
         stored = str(config_dtype(config) or "bfloat16").removeprefix("torch.")
         origin = "vLLM computes in the type the model is stored in"
-        findings.put("training.precision", _AUTO_DTYPE.get(stored, "bf16"), origin, written=False)
+        findings.record("training.precision", _AUTO_DTYPE.get(stored, "bf16"), origin, written=False)
     cache = settings.find("kv_cache_dtype")
     if cache is not None and (as_word(cache) or "").startswith("fp8"):
-        findings.put_from(cache, "inference.cache_dtype", "fp8")
+        findings.record_from(cache, "inference.cache_dtype", "fp8")
     else:
-        put_word(findings, "inference.cache_dtype", cache, _CACHE_DTYPES)
+        record_word(findings, "inference.cache_dtype", cache, _CACHE_DTYPES)
     quantization, stored_quantization = settings.find("quantization"), config.get("quantization_config")
     if quantization is not None:
-        put_word(findings, "inference.weights", quantization, _WEIGHT_FORMATS)
+        record_word(findings, "inference.weights", quantization, _WEIGHT_FORMATS)
     elif isinstance(stored_quantization, Mapping):
         _read_stored_quantization(stored_quantization, findings)
 
 
 def _read_stored_quantization(quantization: Mapping[str, Any], findings: FindingCollector) -> None:
-    """Put the format of the checkpoint's weights, from the model's config."""
+    """Record the format of the checkpoint's weights, from the model's config."""
     method, bits = str(quantization.get("quant_method") or ""), quantization.get("bits")
     origin = "the model's quantization_config"
     if bits == 8 or method == "compressed-tensors":
         findings.warn(f"{origin} ({method or bits}) is counted as 8 bits per weight.")
-        findings.put("inference.weights", "int8", origin, written=False)
+        findings.record("inference.weights", "int8", origin, written=False)
     elif method in _WEIGHT_FORMATS:
-        findings.put("inference.weights", _WEIGHT_FORMATS[method], origin, written=False)
+        findings.record("inference.weights", _WEIGHT_FORMATS[method], origin, written=False)
     elif method:
         findings.warn(f"{origin}: {method} is not known here; 16 bits per weight are counted.")
 
@@ -132,7 +132,7 @@ def _read_parallel(settings: LayeredSettings, findings: FindingCollector) -> Non
     apply_rules(_PARALLEL_RULES, settings, findings, tool="vLLM")
     copies = settings.find("data_parallel_size", "dp")
     if copies is not None and (as_int(copies) or 1) > 1:
-        put_int(findings, "parallel.data_replicate", copies)
+        record_int(findings, "parallel.data_replicate", copies)
         if settings.is_true("enable_expert_parallel"):
             findings.warn("--enable-expert-parallel: experts are counted whole on each data-parallel rank.")
 

@@ -1,4 +1,4 @@
-"""Programs that train with transformers' Trainer: TrainingArguments, TRL and PEFT arguments to job keys.
+"""Programs that train with transformers' Trainer: job keys from TrainingArguments and TRL's and PEFT's arguments.
 
 Lives here: model, step, LoRA, precision, sharding and run settings as the Trainer decides them.
 Callers: ``tools`` and the two entry points of ``readers``.

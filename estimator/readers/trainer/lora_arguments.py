@@ -1,9 +1,9 @@
-"""LoRA adapters and the quantization of frozen weights in peft's, TRL's and bitsandbytes' arguments to ``lora.*``."""
+"""Reads LoRA adapters and the quantization of frozen weights (``lora.*``) from peft's and bitsandbytes' arguments."""
 
 from typing import Any
 
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, default_setting
 from .trainer_inputs import TrainerInputs
 
 _TARGET_NAMES = ("lora_target_modules", "lora_target", "lora_targets")
@@ -12,7 +12,7 @@ _PATTERN_CHARACTERS = frozenset("*|()[]\\$^")
 
 
 def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: FindingCollector) -> bool:
-    """Put ``lora.*`` where adapters are trained. Return True if they are.
+    """Record ``lora.*`` where adapters are trained. Return True if they are.
 
     Args:
         inputs: everything known about the program.
@@ -32,12 +32,12 @@ def read_lora(inputs: TrainerInputs, default_targets: Setting | None, findings: 
             findings.warn(f"{quantization.origin}: quantized weights without LoRA adapters are counted unquantized.")
             findings.add_uncertainty("less", "weights")
         return False
-    rank = rank or default_setting(16 if inputs.method else 8, "the default rank, written nowhere")
+    rank = rank or default_setting(16 if inputs.method else 8, "the default rank, not set anywhere")
     if (number := as_int(rank)) is not None:
-        findings.put_from(rank, "lora.rank", number)
+        findings.record_from(rank, "lora.rank", number)
     _read_targets(find(*_TARGET_NAMES), default_targets, findings)
     if quantization is not None:
-        findings.put_from(quantization, "lora.quantization", quantization.value)
+        findings.record_from(quantization, "lora.quantization", quantization.value)
     return True
 
 
@@ -58,14 +58,14 @@ def _read_targets(setting: Setting | None, default: Setting | None, findings: Fi
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
     if setting is not None and names in (["all-linear"], ["all"]):
-        findings.put_from(setting, "lora.targets", "all-linear")
+        findings.record_from(setting, "lora.targets", "all-linear")
     elif setting is not None and isinstance(names, list) and all(isinstance(name, str) for name in names):
         if any(not _PATTERN_CHARACTERS.isdisjoint(name) for name in names):
             findings.warn(f"{setting.origin}: the pattern {names} is not understood; give lora.targets as names.")
             findings.require("lora.targets")
         else:
-            findings.put_from(setting, "lora.targets", names)
+            findings.record_from(setting, "lora.targets", names)
     elif default is not None:
-        findings.put("lora.targets", default.value, default.origin, written=False)
+        findings.record("lora.targets", default.value, default.origin, written=False)
     else:
         findings.require("lora.targets")

@@ -1,4 +1,4 @@
-"""The model in transformers' and TRL's arguments to ``name`` and ``model.*``."""
+"""Reads the model (``name``, ``model.*``) from transformers' and TRL's arguments."""
 
 import os
 
@@ -6,7 +6,7 @@ from ...common.errors import InputError
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, Setting, as_word
+from ..source.layered_settings import LayeredSettings, Setting, as_word
 from .trainer_inputs import TrainerInputs
 
 _MODEL_NAMES = ("model_name_or_path", "config_name", "model_name", "model_id", "model_path", "base_model", "model")
@@ -42,15 +42,15 @@ def model_init_layer(
 
 
 def read_model(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Put ``name`` and ``model.*``. A folder becomes its full path."""
+    """Record ``name`` and ``model.*``. A folder becomes its full path."""
     find = inputs.settings.find
     if (name := find("run_name")) is not None:
-        findings.put("name", str(name.value), name.origin)
+        findings.record("name", str(name.value), name.origin)
     model = find(*_MODEL_NAMES)
     if model is not None and isinstance(model.value, str):
         folder = inputs.filesystem.resolve(model.value)
         is_folder = os.access(folder / "config.json", os.F_OK) or model.value.startswith(("/", "./", "../", "~"))
-        findings.put_from(model, "model.id", str(folder) if is_folder else model.value)
+        findings.record_from(model, "model.id", str(folder) if is_folder else model.value)
     _read_task(inputs, findings)
     _read_attention(find("attn_implementation", "attention_implementation"), findings)
 
@@ -59,20 +59,20 @@ def _read_task(inputs: TrainerInputs, findings: FindingCollector) -> None:
     task = inputs.settings.find("task")
     peft_task = inputs.settings.find("lora_task_type", "task_type")
     if task is not None and task.value in _TASKS:
-        findings.put_from(task, "model.task", task.value)
+        findings.record_from(task, "model.task", task.value)
     elif peft_task is not None and as_word(peft_task) in _TASK_BY_PEFT_TYPE:
-        findings.put_from(peft_task, "model.task", _TASK_BY_PEFT_TYPE[as_word(peft_task) or ""])
+        findings.record_from(peft_task, "model.task", _TASK_BY_PEFT_TYPE[as_word(peft_task) or ""])
     elif inputs.method == "reward":
         origin = "TRL's reward trainer scores sequences"
-        findings.put("model.task", "sequence-classification", origin, written=False)
+        findings.record("model.task", "sequence-classification", origin, written=False)
 
 
 def _read_attention(setting: Setting | None, findings: FindingCollector) -> None:
     name = str(setting.value).partition("@")[0] if setting is not None else ""
     if setting is not None and name in _ATTENTION:
-        findings.put_from(setting, "model.attention", _ATTENTION[name])
+        findings.record_from(setting, "model.attention", _ATTENTION[name])
         return
     if setting is not None:
         sentence = f"{setting.origin}: attention {setting.value!r} is not known here and is counted as sdpa."
         findings.mark_uncertain("model.attention", sentence)
-    findings.put("model.attention", "sdpa", "transformers' usual choice, written nowhere", written=False)
+    findings.record("model.attention", "sdpa", "transformers' default, not set anywhere", written=False)

@@ -5,9 +5,8 @@ from typing import Any
 
 from ...common.errors import VramtopError
 from ...job.job import ModelSpec
-from ...model.find_config import resolve_model
 from ..source.evidence import Finding
-from ..source.settings import Setting, default_setting
+from ..source.layered_settings import Setting, default_setting
 
 _PEFT_TARGETS = {
     **dict.fromkeys(
@@ -37,6 +36,8 @@ def known_config(
     """
     if model is None:
         return None
+    from ...model.find_config import resolve_model  # here: 20 ms that recognising a running program does not need
+
     name = str(model.value)
     try:
         return resolve_model(ModelSpec(id=name), environ=environ, folders=folders or name.startswith("/")).config
@@ -62,8 +63,8 @@ def stored_dtype(config: Mapping[str, Any] | None) -> Setting | None:
 def default_targets(config: Mapping[str, Any] | None) -> Setting | None:
     """Return the layers that peft adapts by default; None if peft requires them to be named."""
     if config is None:
-        return default_setting(["q_proj", "v_proj"], "peft's choice for most decoder models, written nowhere")
+        return default_setting(["q_proj", "v_proj"], "peft's default for most decoder models, not set anywhere")
     kind = str(config.get("model_type"))
     if kind not in _PEFT_TARGETS:
         return None
-    return default_setting(_PEFT_TARGETS[kind].split(), f"peft's choice for {kind}, written nowhere")
+    return default_setting(_PEFT_TARGETS[kind].split(), f"peft's default for {kind}, not set anywhere")

@@ -1,7 +1,7 @@
-"""The precision of a job, from the dtype of its weights and from mixed precision, wherever each is set."""
+"""Reads a job's precision from the dtype of its weights and from mixed precision, wherever each is set."""
 
 from ..source.evidence import FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_word, default_setting
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_word, default_setting
 from .trainer_inputs import TrainerInputs
 
 WEIGHT_DTYPES = {
@@ -14,7 +14,7 @@ _HALF = ("bf16", "fp16")
 
 
 def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None, findings: FindingCollector) -> None:
-    """Put ``training.precision``, and ``parallel.reduce_dtype`` for FSDP.
+    """Record ``training.precision``, and ``parallel.reduce_dtype`` for FSDP.
 
     Args:
         inputs: everything known about the program.
@@ -29,15 +29,15 @@ def read_precision(inputs: TrainerInputs, *, lora: bool, stored: Setting | None,
     if mixed is not None and kind in _HALF and (deepspeed or (fsdp and not lora)):
         library = "DeepSpeed" if deepspeed else "FSDP under accelerate"
         origin = f"{mixed.origin}; {library} keeps trained weights in fp32 besides"
-        findings.put("training.precision", f"{kind}-mixed", origin, written=mixed.written)
+        findings.record("training.precision", f"{kind}-mixed", origin, written=mixed.written)
     elif weights is not None or kind is not None:
         in_half = weights is not None and weights.value in _HALF
         precision = weights.value if weights is not None and in_half else f"{kind}-mixed" if kind in _HALF else "fp32"
         written = any(part is not None and part.written for part in (mixed, weights))
-        findings.put("training.precision", precision, _origin(mixed, weights), written=written)
+        findings.record("training.precision", precision, _origin(mixed, weights), written=written)
     if mixed is not None and kind in _HALF and fsdp:
         origin = f"accelerate reduces FSDP's gradients in the type of {mixed.origin}"
-        findings.put("parallel.reduce_dtype", kind, origin, written=False)
+        findings.record("parallel.reduce_dtype", kind, origin, written=False)
 
 
 def mixed_precision(inputs: TrainerInputs, findings: FindingCollector) -> Setting | None:

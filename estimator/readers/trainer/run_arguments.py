@@ -1,10 +1,10 @@
-"""Output folders and reporting in transformers' arguments to ``run.*``."""
+"""Reads output folders and reporting (``run.*``) from transformers' arguments."""
 
 import json
 from typing import Any
 
 from ..source.evidence import FindingCollector
-from ..source.settings import Setting, as_int
+from ..source.layered_settings import Setting, as_int
 from .trainer_inputs import TrainerInputs
 
 _NO_TARGETS = ("none", "all")
@@ -12,7 +12,7 @@ _NO_TARGETS = ("none", "all")
 
 
 def read_run(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Put ``run.output_dir``, ``run.save_total_limit``, ``run.logging_dir``, ``run.report_to``.
+    """Record ``run.output_dir``, ``run.save_total_limit``, ``run.logging_dir``, ``run.report_to``.
 
     Paths become absolute, unless it is unknown from which folder the program is started.
     """
@@ -21,13 +21,13 @@ def read_run(inputs: TrainerInputs, findings: FindingCollector) -> None:
         folder = find(name)
         if folder is not None and isinstance(folder.value, str):
             path = folder.value if filesystem.fallback_folders else str(filesystem.resolve(folder.value))
-            findings.put_from(folder, f"run.{name}", path)
+            findings.record_from(folder, f"run.{name}", path)
     limit = find("save_total_limit")
     if limit is not None and (number := as_int(limit)) is not None:
-        findings.put_from(limit, "run.save_total_limit", number)
+        findings.record_from(limit, "run.save_total_limit", number)
     targets = find("report_to")
     if targets is not None and (names := _names(targets)):
-        findings.put_from(targets, "run.report_to", names)
+        findings.record_from(targets, "run.report_to", names)
 
 
 def _names(setting: Setting) -> list[str]:

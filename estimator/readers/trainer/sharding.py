@@ -1,4 +1,4 @@
-"""Sharding of a job: accelerate's, DeepSpeed's and the trainer's settings to ``parallel.*``."""
+"""Reads a job's sharding (``parallel.*``) from accelerate's, DeepSpeed's and the trainer's settings."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ from ..program.deepspeed import deepspeed_layer
 from ..program.ranks import WorldSize
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import MODEL_STATES, FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, parse_digits
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word, default_setting, parse_digits
 from .trainer_inputs import TrainerInputs
 
 _UNKNOWN_STAGE = "unknown"
@@ -74,7 +74,7 @@ def fsdp_settings(inputs: TrainerInputs, findings: FindingCollector) -> LayeredS
 
 
 def read_parallel(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Put ``parallel.*``: the strategy and the number of ranks in each dimension."""
+    """Record ``parallel.*``: the strategy and the number of ranks in each dimension."""
     same_data = _read_dimensions(inputs, findings)
     ranks = inputs.ranks
     data = ranks // same_data if ranks and ranks % same_data == 0 else None
@@ -116,7 +116,7 @@ def _fsdp_words(fsdp: Setting, given: dict[str, Setting]) -> dict[str, Setting]:
 
 
 def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
-    """Put the tensor, context and expert ranks. Return how many ranks process the same data."""
+    """Record the tensor, context and expert ranks. Return how many ranks process the same data."""
     same_data = 1
     for short, key in _DIMENSIONS.items():
         setting = inputs.accelerate.find(f"parallelism_config_{short}_size")
@@ -127,7 +127,7 @@ def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
             continue
         if key != "expert":
             same_data *= size
-        findings.put(f"parallel.{key}", size, setting.origin)
+        findings.record(f"parallel.{key}", size, setting.origin)
     if inputs.accelerate.is_true("use_megatron_lm"):
         findings.warn("accelerate's Megatron-LM plugin is not read: tensor and pipeline ranks are not counted.")
         findings.add_uncertainty("less", *MODEL_STATES, "activations")
@@ -137,16 +137,16 @@ def _read_dimensions(inputs: TrainerInputs, findings: FindingCollector) -> int:
 def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
     stage = deepspeed.find("zero_stage") or default_setting(2, "accelerate's default ZeRO stage")
     if stage.value == _UNKNOWN_STAGE:
-        _put_ranks("parallel.data_shard", data, world, findings)
+        _record_ranks("parallel.data_shard", data, world, findings)
         return
     number = as_int(stage) or 0
     if number not in (1, 2, 3):
         origin = f"{stage.origin} (stage 0 shards nothing)"
-        findings.put("parallel.strategy", "ddp", origin, written=stage.written)
-        _put_ranks("parallel.data_replicate", data, world, findings)
+        findings.record("parallel.strategy", "ddp", origin, written=stage.written)
+        _record_ranks("parallel.data_replicate", data, world, findings)
         return
-    findings.put_from(stage, "parallel.strategy", f"zero{number}")
-    _put_ranks("parallel.data_shard", data, world, findings)
+    findings.record_from(stage, "parallel.strategy", f"zero{number}")
+    _record_ranks("parallel.data_shard", data, world, findings)
     _read_zero_offload(deepspeed, number, findings)
     if (hpz := deepspeed.find("zero_hpz_partition_size")) and (as_int(hpz) or 0) > 1:
         findings.warn(f"{hpz.origin}: the second copy of the weights that hpZ keeps on each machine is not counted.")
@@ -154,14 +154,14 @@ def _read_zero(deepspeed: LayeredSettings, world: WorldSize, data: int | None, f
 
 
 def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: FindingCollector) -> None:
-    """Put the offloading: of the optimizer by one setting, of the parameters (stage 3 only) by another."""
+    """Record the offloading: of the optimizer by one setting, of the parameters (stage 3 only) by another."""
     optimizer, weights = (deepspeed.find(f"offload_{part}_device") for part in ("optimizer", "param"))
     optimizer = optimizer if as_word(optimizer) in _OFFLOAD_DEVICES else None
     weights = weights if stage == 3 and as_word(weights) in _OFFLOAD_DEVICES else None
     if weights is not None and optimizer is not None:
-        findings.put("parallel.cpu_offload", "all", weights.origin)
+        findings.record("parallel.cpu_offload", "all", weights.origin)
     elif optimizer is not None:
-        findings.put("parallel.cpu_offload", "optimizer", optimizer.origin)
+        findings.record("parallel.cpu_offload", "optimizer", optimizer.origin)
     elif weights is not None:
         findings.warn(f"{weights.origin}: weights offloaded without the optimizer are counted as if on the GPU.")
         findings.add_uncertainty("less", "weights", unless="parallel.cpu_offload")
@@ -170,22 +170,22 @@ def _read_zero_offload(deepspeed: LayeredSettings, stage: int, findings: Finding
 def _read_fsdp(fsdp: LayeredSettings, inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
     version = fsdp.find("fsdp_version") or default_setting(1, "accelerate's default FSDP version")
     if str(version.value) == "2":
-        findings.put_from(version, "parallel.strategy", "fsdp2")
+        findings.record_from(version, "parallel.strategy", "fsdp2")
         reshard = fsdp.find("fsdp_reshard_after_forward")
         if reshard is not None and as_bool(reshard) is not None:
-            findings.put("parallel.reshard_after_forward", as_bool(reshard), reshard.origin)
-        _put_shards_and_replicas(inputs, data, findings)
+            findings.record("parallel.reshard_after_forward", as_bool(reshard), reshard.origin)
+        _record_shards_and_replicas(inputs, data, findings)
     else:
         _read_fsdp1(fsdp, version, inputs, data, findings)
     load = fsdp.find("fsdp_cpu_ram_efficient_loading")
     if load is not None and as_bool(load) is not None:
-        findings.put("parallel.load_on_rank_zero", as_bool(load), load.origin)
+        findings.record("parallel.load_on_rank_zero", as_bool(load), load.origin)
     wrap = fsdp.find("fsdp_auto_wrap_policy")
     if wrap is not None and as_word(wrap) in ("no_wrap", "size_based_wrap"):
         findings.warn(f"{wrap.origin}: one FSDP unit per block is counted, as TRANSFORMER_BASED_WRAP makes them.")
         findings.add_uncertainty("more", "weights")
     if (offload := fsdp.find_true("fsdp_offload_params")) is not None:
-        findings.put("parallel.cpu_offload", "all", offload.origin)
+        findings.record("parallel.cpu_offload", "all", offload.origin)
 
 
 def _read_fsdp1(
@@ -199,48 +199,48 @@ def _read_fsdp1(
     if 1 <= (parse_digits(word) or 0) <= len(_FSDP1_NAMES):
         word = _FSDP1_NAMES[int(word) - 1].lower()
     if word == "no_shard":
-        findings.put("parallel.strategy", "ddp", f"{strategy.origin} (NO_SHARD)")
-        _put_ranks("parallel.data_replicate", data, inputs.world, findings)
+        findings.record("parallel.strategy", "ddp", f"{strategy.origin} (NO_SHARD)")
+        _record_ranks("parallel.data_replicate", data, inputs.world, findings)
         return
-    findings.put_from(version, "parallel.strategy", "fsdp1")
+    findings.record_from(version, "parallel.strategy", "fsdp1")
     if word not in _FSDP1:
         sentence = f"FSDP sharding strategy {strategy.value!r} ({strategy.origin}) is not known; full is assumed."
         findings.mark_uncertain("parallel.sharding", sentence, direction="more")
-    findings.put_from(strategy, "parallel.sharding", _FSDP1.get(word, "full"))
+    findings.record_from(strategy, "parallel.sharding", _FSDP1.get(word, "full"))
     per_node = inputs.world.per_node
     if word.startswith("hybrid") and data and per_node and data % per_node == 0:
-        _put_ranks("parallel.data_shard", per_node, inputs.world, findings)
-        _put_ranks("parallel.data_replicate", data // per_node, inputs.world, findings)
+        _record_ranks("parallel.data_shard", per_node, inputs.world, findings)
+        _record_ranks("parallel.data_replicate", data // per_node, inputs.world, findings)
     else:
-        _put_shards_and_replicas(inputs, data, findings)
+        _record_shards_and_replicas(inputs, data, findings)
 
 
-def _put_shards_and_replicas(inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
-    """Put shards and replicas from ParallelismConfig; without it, all ranks share one copy."""
+def _record_shards_and_replicas(inputs: TrainerInputs, data: int | None, findings: FindingCollector) -> None:
+    """Record shards and replicas from ParallelismConfig; without it, all ranks share one copy."""
     replicate = inputs.accelerate.find("parallelism_config_dp_replicate_size")
     shard = inputs.accelerate.find("parallelism_config_dp_shard_size")
     copies = as_int(replicate) or 1
     if replicate is not None and copies > 1:
-        findings.put("parallel.data_replicate", copies, replicate.origin)
+        findings.record("parallel.data_replicate", copies, replicate.origin)
     if shard is not None and as_int(shard):
-        findings.put("parallel.data_shard", as_int(shard), shard.origin)
+        findings.record("parallel.data_shard", as_int(shard), shard.origin)
     elif data is not None and data % copies == 0:
-        _put_ranks("parallel.data_shard", data // copies, inputs.world, findings)
+        _record_ranks("parallel.data_shard", data // copies, inputs.world, findings)
 
 
 def _read_ddp(accelerate: LayeredSettings, world: WorldSize, data: int | None, findings: FindingCollector) -> None:
     shard = accelerate.find("parallelism_config_dp_shard_size")
     if shard is not None and (as_int(shard) or 1) > 1:
-        findings.put("parallel.strategy", "fsdp2", shard.origin)
-        findings.put("parallel.data_shard", as_int(shard), shard.origin)
+        findings.record("parallel.strategy", "fsdp2", shard.origin)
+        findings.record("parallel.data_shard", as_int(shard), shard.origin)
     elif data is not None and data > 1:
-        findings.put("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
-        _put_ranks("parallel.data_replicate", data, world, findings)
+        findings.record("parallel.strategy", "ddp", f"{_origin(world)}, and nothing asks for sharding", written=False)
+        _record_ranks("parallel.data_replicate", data, world, findings)
 
 
-def _put_ranks(key: str, size: int | None, world: WorldSize, findings: FindingCollector) -> None:
+def _record_ranks(key: str, size: int | None, world: WorldSize, findings: FindingCollector) -> None:
     if size is not None:
-        findings.put(key, size, _origin(world), written=world.ranks is not None and world.ranks.written)
+        findings.record(key, size, _origin(world), written=world.ranks is not None and world.ranks.written)
 
 
 def _origin(world: WorldSize) -> str:

@@ -1,13 +1,14 @@
-"""TrainingArguments that shape a step to ``training.*``: batch, length, accumulation, optimizer, checkpointing, loss.
+"""Reads a step (``training.*``) from TrainingArguments: batch, length, accumulation, optimizer, checkpointing, loss.
 
 The settings have transformers' names, wherever they were read: flags, YAML or JSON, a script's literals, defaults.
 """
 
 from ...common.errors import InputError
+from ...job.optimizers import OPTIMIZERS
 from ..source.data_files import layer_from_table, table_of_setting
 from ..source.evidence import FindingCollector
 from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, Setting, as_bool, as_int, as_word
+from ..source.layered_settings import LayeredSettings, Setting, as_bool, as_int, as_word
 from ..source.versions import framework_with_version, is_at_least
 from .trainer_inputs import TrainerInputs
 
@@ -23,21 +24,11 @@ _LENGTH_NAMES = (
     *("max_length", "max_seq_length", "max_seq_len", "block_size", "cutoff_len", "model_max_length"),
     *("sequence_length", "sequence_len", "seq_length", "seq_len", "max_source_length"),
 )
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw_torch", "adamw_hf", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw", "adam"), "adamw"),
-    **dict.fromkeys(("adamw_torch_fused", "adamw_apex_fused"), "adamw-fused"),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_bnb", "adamw_8bit", "adamw_torch_8bit"), "adamw-8bit"),
-    **dict.fromkeys(("paged_adamw", "paged_adamw_32bit"), "paged-adamw"),
-    **dict.fromkeys(("lion", "lion_32bit"), "lion"),
-    "paged_adamw_8bit": "paged-adamw-8bit",
-    "adafactor": "adafactor",
-    "sgd": "sgd",
-    "muon": "muon",
-}
+_OPTIMIZERS = {name: row.name for row in OPTIMIZERS.values() for name in row.trainer_names}
 
 
 def read_step(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Put the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
+    """Record the batch, length, accumulation, optimizer, checkpointing, loss and compile settings."""
     _read_micro_batch(inputs, findings)
     _read_length(inputs, findings)
     _read_accumulation(inputs, findings)
@@ -65,7 +56,7 @@ def _read_micro_batch(inputs: TrainerInputs, findings: FindingCollector) -> None
     origin = batch.origin
     if inputs.method in PREFERENCE_METHODS:
         number, origin = 2 * number, f"{batch.origin}, times 2: each example is a chosen and a rejected sequence"
-    findings.put("training.micro_batch", number, origin, written=batch.written)
+    findings.record("training.micro_batch", number, origin, written=batch.written)
 
 
 def _share_of_train_batch(inputs: TrainerInputs, deepspeed: LayeredSettings) -> Setting | None:
@@ -83,11 +74,11 @@ def _read_length(inputs: TrainerInputs, findings: FindingCollector) -> None:
     prompt, completion = (as_int(inputs.settings.find(f"max_{part}_length")) for part in ("prompt", "completion"))
     if prompt and completion and (length is None or not length.written):
         origin = "max_prompt_length + max_completion_length"
-        findings.put("training.sequence_length", prompt + completion, origin)
+        findings.record("training.sequence_length", prompt + completion, origin)
     elif (number := as_int(length)) is not None and length is not None:
         packed = inputs.settings.is_true("packing")
         origin = length.origin if packed or inputs.method is None else f"{length.origin}, the longest a batch can be"
-        findings.put("training.sequence_length", number, origin, written=length.written)
+        findings.record("training.sequence_length", number, origin, written=length.written)
 
 
 def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> None:
@@ -95,7 +86,7 @@ def _read_accumulation(inputs: TrainerInputs, findings: FindingCollector) -> Non
     setting = _prefer_written(inputs.settings.find(name), inputs.deepspeed, name)
     setting = _prefer_written(setting, inputs.accelerate, name)
     if setting is not None and (number := as_int(setting)) is not None:
-        findings.put_from(setting, "training.gradient_accumulation", number)
+        findings.record_from(setting, "training.gradient_accumulation", number)
 
 
 def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name: str) -> Setting | None:
@@ -108,7 +99,7 @@ def _prefer_written(setting: Setting | None, other: LayeredSettings | None, name
 def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     setting = inputs.settings.find("optim", "optimizer")
     if (adafactor := inputs.settings.find_true("adafactor")) is not None:
-        findings.put_from(adafactor, "training.optimizer", "adafactor")
+        findings.record_from(adafactor, "training.optimizer", "adafactor")
         return
     setting = _prefer_written(setting, inputs.deepspeed, "optimizer")
     if setting is None:
@@ -117,16 +108,16 @@ def _read_optimizer(inputs: TrainerInputs, findings: FindingCollector) -> None:
     if known is None:
         sentence = f"{setting.origin}: optimizer {setting.value!r} is not known here and is counted as adamw."
         findings.mark_uncertain("training.optimizer", sentence)
-        findings.put("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
+        findings.record("training.optimizer", "adamw", f"{setting.origin}, counted as adamw", written=False)
         return
     arguments = inputs.settings.find("optim_args")
     if known == "sgd" and arguments is not None and "momentum" in str(arguments.value):
         known = "sgd-momentum"
-    findings.put_from(setting, "training.optimizer", known)
+    findings.record_from(setting, "training.optimizer", known)
 
 
 def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> None:
-    """Put checkpointing and offloading of activations; FSDP's own checkpointing wins over the trainer's."""
+    """Record checkpointing and offloading of activations; FSDP's own checkpointing wins over the trainer's."""
     find, accelerate = inputs.settings.find, inputs.accelerate
     setting = find("activation_checkpointing", "gradient_checkpointing")
     by_fsdp = accelerate.find("fsdp_activation_checkpointing")
@@ -135,12 +126,12 @@ def _read_checkpointing(inputs: TrainerInputs, findings: FindingCollector) -> No
         by_fsdp = _checkpointing_in_fsdp_config(fsdp_config, inputs.filesystem)
     offload = find("activation_offloading") or accelerate.find("fsdp_activation_checkpointing_offload")
     if by_fsdp is not None and as_bool(by_fsdp):
-        findings.put("training.activation_checkpointing", "full", by_fsdp.origin)
+        findings.record("training.activation_checkpointing", "full", by_fsdp.origin)
     elif setting is not None:
         on = as_bool(setting)
-        findings.put_from(setting, "training.activation_checkpointing", "full" if on else "none")
+        findings.record_from(setting, "training.activation_checkpointing", "full" if on else "none")
     if offload is not None and as_bool(offload):
-        findings.put_from(offload, "training.activation_offload", True)
+        findings.record_from(offload, "training.activation_offload", True)
     _read_checkpointing_options(inputs, findings)
 
 
@@ -164,7 +155,7 @@ def _read_checkpointing_options(inputs: TrainerInputs, findings: FindingCollecto
         findings.mark_uncertain("training.activation_checkpointing", f"{given.origin} is not counted: {error.message}")
         return
     if table.get("offload") is True:
-        findings.put("training.activation_offload", True, f"offload in {given.origin}")
+        findings.record("training.activation_offload", True, f"offload in {given.origin}")
     if (every := table.get("every_n_layers")) not in (None, 1):
         sentence = f"{given.origin}: only every {every}th layer is checkpointed; the estimate counts all of them."
         findings.mark_uncertain("training.activation_checkpointing", sentence, direction="more")
@@ -174,23 +165,23 @@ def _read_loss(inputs: TrainerInputs, findings: FindingCollector) -> None:
     liger = inputs.settings.find_true("use_liger_kernel", "use_liger")
     loss = inputs.settings.find("loss_type")
     if liger is not None:
-        findings.put_from(liger, "training.loss", "fused-linear")
+        findings.record_from(liger, "training.loss", "fused-linear")
     elif loss is None or inputs.method != "sft":
         return
     elif as_word(loss) == "chunked_nll":
-        findings.put_from(loss, "training.loss", "chunked")
+        findings.record_from(loss, "training.loss", "chunked")
     elif as_word(loss) == "nll" and is_at_least("trl", (1, 16), inputs.versions):  # which deprecates "chunked_nll"
         origin = f"{loss.origin}, chunked in {framework_with_version('trl', inputs.versions)}"
-        findings.put("training.loss", "chunked", origin)
+        findings.record("training.loss", "chunked", origin)
 
 
 def _read_compile(inputs: TrainerInputs, findings: FindingCollector) -> None:
     compiled = inputs.settings.find_true("torch_compile", "compile")
     dynamo = inputs.accelerate.find("dynamo_backend")
     if compiled is not None:
-        findings.put("training.compile", True, compiled.origin)
+        findings.record("training.compile", True, compiled.origin)
     elif dynamo is not None and as_word(dynamo) not in ("no", "none"):
-        findings.put("training.compile", True, dynamo.origin)
+        findings.record("training.compile", True, dynamo.origin)
 
 
 def _warn_of_reference_model(inputs: TrainerInputs, findings: FindingCollector) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..program.ranks import WorldSize
 from ..source.filesystem_view import FilesystemView
-from ..source.settings import LayeredSettings, as_int
+from ..source.layered_settings import LayeredSettings, as_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A program that trains with transformers, whichever tool wrote its settings: from their names to a job."""
+"""Reads a program that trains with transformers into a job, whichever tool its settings come from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from ..program.program import Program
 from ..program.ranks import read_world_size
 from ..program.run_logs import logged_trainer_settings
 from ..source.evidence import JobReading
-from ..source.settings import LayeredSettings, SettingsLayer
+from ..source.layered_settings import LayeredSettings, SettingsLayer
 from .lora_arguments import read_lora
 from .model_arguments import model_init_layer, read_model
 from .model_facts import default_targets, known_config, stored_dtype
@@ -87,7 +87,7 @@ def _inputs(
 
 
 def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, Any] | None:
-    """Return the model's config; put ``model.config`` where the running model differs from the one that is named."""
+    """Return the model's config; record ``model.config`` where the running model differs from the one that is named."""
     findings = program.findings
     config = known_config(findings.get("model.id"), program.environ, folders=program.pid is None)
     running = settings.find("running_model_config")
@@ -95,7 +95,7 @@ def _model_config(program: Program, settings: LayeredSettings) -> Mapping[str, A
         return config
     if config is not None and not _differs(running.value, config):
         return config
-    findings.put("model.config", running.value, running.origin.removesuffix(": running_model_config"))
+    findings.record("model.config", running.value, running.origin.removesuffix(": running_model_config"))
     return running.value
 
 

@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 
 from ...job.job import UncertaintyDirection
-from ..program.script_calls import UNKNOWN_TABLE
 from ..source.evidence import MODEL_STATES, Component, FindingCollector
-from ..source.settings import LayeredSettings, Setting, as_bool
+from ..source.layered_settings import UNKNOWN_TABLE, LayeredSettings, Setting, as_bool
 
 _EFFECT_BY_NAME: Mapping[str, tuple[UncertaintyDirection, tuple[Component, ...]]] = {
     r"offload|on_cpu": ("less", (*MODEL_STATES, "activations")),

@@ -30,7 +30,7 @@ class Phase:
     """One phase of one step."""
 
     step: int
-    phase: str
+    name: str
     start: int
     """Index of its first event."""
 
@@ -40,7 +40,7 @@ class PhaseSpan:
     """One phase of one step, with the events in it."""
 
     step: int
-    phase: str
+    name: str
     start: int
     """Index of its first event."""
     end: int
@@ -61,4 +61,4 @@ def phase_spans(history: AllocationHistory) -> list[PhaseSpan]:
     """Return the phases of all steps with their events."""
     ends = [phase.start for phase in history.phases[1:]] + [len(history.events)]
     pairs = zip(history.phases, ends)  # noqa: B905 - not in Python 3.9
-    return [PhaseSpan(phase.step, phase.phase, phase.start, end) for phase, end in pairs]
+    return [PhaseSpan(phase.step, phase.name, phase.start, end) for phase, end in pairs]

@@ -43,7 +43,7 @@ def summarize(history: AllocationHistory) -> dict[str, Any]:
         "peak_tensors": _largest_tensors(history, peak_event),
         "timeline": [(index, total) for index, total, _ in points],
         "timeline_components": {name: [parts[i] for _, _, parts in points] for i, name in enumerate(COMPONENTS)},
-        "timeline_phases": [[span.phase, span.start] for span in spans],
+        "timeline_phases": [[span.name, span.start] for span in spans],
     }
 
 
@@ -68,7 +68,7 @@ def _measure_phases(
     levels: list[_Level] = []
     peak = (-1, spans[0].start)
     for span in spans:
-        highest = phases.setdefault(span.phase, {"allocated": -1})
+        highest = phases.setdefault(span.name, {"allocated": -1})
         for index in range(span.start - 1, span.end):  # the level at the start of the phase counts too
             if index >= span.start:
                 _apply_event(allocated, history.records, history.events[index])

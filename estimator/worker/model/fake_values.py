@@ -30,7 +30,7 @@ def no_padding_mask() -> Iterator[None]:
 
 @contextlib.contextmanager
 def grouped_matrix_products() -> Iterator[None]:
-    """Multiply all experts at once with transformers' own operation in fp32, where torch's takes no fake tensors."""
+    """Multiply all experts at once: by torch's operation in bf16 only, as it takes no fake tensors of other dtypes."""
     try:
         from transformers.integrations import moe
     except ImportError:  # before 5

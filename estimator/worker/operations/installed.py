@@ -1,8 +1,8 @@
 """Operations ``packages`` and ``torch``: the libraries of an interpreter.
 
-{"op": "packages", "distributions": [name, ...], "modules": [name, ...], "wishes_of": [name, ...]}
+{"op": "packages", "distributions": [name, ...], "modules": [name, ...], "requirements_of": [name, ...]}
     -> {"python": ..., "executable": ..., "versions": {distribution: version},
-        "modules": [those that can be found], "wishes": [requirements of the distributions in wishes_of, ...]}
+        "modules": [those that can be found], "requirements": [those of the distributions in requirements_of, ...]}
 {"op": "torch"}
     -> {"version": ..., "cuda": version or null, "hip": version or null,
         "architectures": ["sm_80", ..., "compute_90"] or null, "problem": null}
@@ -25,7 +25,7 @@ def packages(request: dict[str, Any]) -> dict[str, Any]:
         "executable": sys.executable,
         "versions": {name: version for name, version in versions.items() if version is not None},
         "modules": [name for name in request.get("modules") or () if _is_importable(name)],
-        "wishes": [requirement for name in request.get("wishes_of") or () for requirement in _requirements(name)],
+        "requirements": [each for name in request.get("requirements_of") or () for each in _requirements(name)],
     }
 
 

@@ -1,7 +1,8 @@
 """Operation ``trace``: runs two training steps of a job on fake tensors and returns what torch allocates.
 
     {"op": "trace", "config": {...}, "task": "causal-lm", "attention": "sdpa",
-     "training": {...}, "lora": {...} or null, "parallel": {...}}  with the fields of job files
+     "training": {...}, "lora": {...} or null, "parallel": {...},  with the fields of job files
+     "optimizer": {"path": "torch.optim:AdamW", "options": {...}} or null}
         -> {"parameters": ..., "trainable": ..., "phases": {"forward": {"allocated": ..., "components": {...}},
             ...}, "peak_tensors": [...], "timeline": [[event, bytes], ...],
             "timeline_components": {"weights": [bytes, ...], ...}, "timeline_phases": [[phase, event], ...],

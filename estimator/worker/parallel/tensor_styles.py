@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ParallelStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SEQUENCE_DIMENSION = 1
 """The dimension of hidden states that sequence parallelism splits."""
@@ -142,12 +142,7 @@ class GatheredSequence(ParallelStyle):  # type: ignore[misc] # torch is not type
         self.as_dtensor = as_dtensor
 
     def _apply(self, module: Any, mesh: Any) -> Any:
-        def enter(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if args:
-                return (self.gather(args[0], mesh), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": self.gather(kwargs["hidden_states"], mesh)}
-
-        module.register_forward_pre_hook(enter, with_kwargs=True)
+        _transform_hidden_states(module, lambda part: self.gather(part, mesh))
         if self.split_output:
             module.register_forward_hook(lambda _module, _args, output: _split_output_sequence(output, mesh))
         return module
@@ -162,12 +157,7 @@ class SplitInputSequence(ParallelStyle):  # type: ignore[misc] # torch is not ty
     """A module whose input is split along the sequence: the first block, which reads the embedding's output."""
 
     def _apply(self, module: Any, mesh: Any) -> Any:
-        def enter(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if args:
-                return (split_sequence(args[0], mesh), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": split_sequence(kwargs["hidden_states"], mesh)}
-
-        module.register_forward_pre_hook(enter, with_kwargs=True)
+        _transform_hidden_states(module, lambda whole: split_sequence(whole, mesh))
         return module
 
 
@@ -235,6 +225,17 @@ def local_parameters(module: Any) -> Iterator[None]:
         yield
     finally:
         module._parameters.update(split)
+
+
+def _transform_hidden_states(module: Any, transform: Callable[[Any], Any]) -> None:
+    """Apply a function to the hidden states that go into a module: its first argument, or ``hidden_states``."""
+
+    def run(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (transform(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": transform(kwargs["hidden_states"])}
+
+    module.register_forward_pre_hook(run, with_kwargs=True)
 
 
 def _split_output_sequence(output: Any, mesh: Any) -> Any:

@@ -72,6 +72,16 @@ class Parallel:
 
 
 @dataclass(frozen=True)
+class OptimizerClass:
+    """An optimizer class of an installed library, and how the job makes it."""
+
+    path: str
+    """``module:class``."""
+    options: dict[str, Any]
+    """Keyword arguments."""
+
+
+@dataclass(frozen=True)
 class Request:
     """One job to trace."""
 
@@ -79,6 +89,8 @@ class Request:
     task: str = "causal-lm"
     attention: str = "sdpa"
     training: Training = field(default_factory=Training)
+    optimizer: OptimizerClass | None = None
+    """The class that ``training.optimizer`` stands for; None: no class can be traced, or the job takes no step."""
     lora: Lora | None = None
     parallel: Parallel = field(default_factory=Parallel)
     cpu_kernels: bool = False
@@ -95,12 +107,13 @@ def read_request(message: dict[str, Any]) -> Request:
     Raises:
         TypeError: it has a field that job files do not have.
     """
-    lora = message.get("lora")
+    lora, optimizer = message.get("lora"), message.get("optimizer")
     return Request(
         config=message.get("config") or {},
         task=message.get("task", "causal-lm"),
         attention=message.get("attention", "sdpa"),
         training=Training(**message.get("training") or {}),
+        optimizer=None if optimizer is None else OptimizerClass(**optimizer),
         lora=None if lora is None else Lora(**lora),
         parallel=Parallel(**message.get("parallel") or {}),
         cpu_kernels=bool(message.get("cpu_kernels")),

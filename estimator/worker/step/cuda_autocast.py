@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .cuda_kernels import LOW_PRECISION
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -49,7 +51,6 @@ FP32_NORMS = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm
 """Norms that are computed by the overload with a dtype argument, in fp32."""
 TO_WIDEST = _split("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
 """Operations whose inputs are cast to the widest dtype among them."""
-LOW_PRECISION = (torch.float16, torch.bfloat16)
 CPU_KEY, CUDA_KEY = "AutocastCPU", "AutocastCUDA"
 
 

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from ..model.inputs import LABEL_NAMES, make_inputs
 from ..request.errors import RefusedError, UnsupportedError
 from ..request.user_code import refusing_errors
+from .cuda_kernels import LOW_PRECISION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from ..memory.tracker import StorageTracker
     from ..request.request import Request
 
-LOW_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SIXTEEN_BIT_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""By the first word of a precision: the dtype of the weights (``bf16``) or of autocast (``bf16-mixed``)."""
 DATA_DEPENDENT_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 """Exceptions of fake tensors where a program reads values."""
 
@@ -62,7 +64,7 @@ def run_inference(model: Any, request: Request, tracker: StorageTracker) -> None
 
 def autocast_dtype(request: Request) -> torch.dtype | None:
     """Return the dtype of matrix products under autocast; None without autocast."""
-    return LOW_PRECISION[request.training.precision.partition("-")[0]] if request.training.mixed else None
+    return SIXTEEN_BIT_DTYPES[request.training.precision.partition("-")[0]] if request.training.mixed else None
 
 
 def _autocast(request: Request) -> Any:
@@ -85,6 +87,6 @@ def _user_model_errors(request: Request) -> Iterator[None]:
 
 
 def _to_fp32(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION.values():
+    if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION:
         return value.float()
     return value

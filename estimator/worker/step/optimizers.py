@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..memory.history import phase_spans
-from .supported_jobs import OPTIMIZERS
 
 if TYPE_CHECKING:
     from ..memory.history import AllocationHistory
     from ..memory.tracker import StorageTracker
-    from ..request.request import Request
+    from ..request.request import OptimizerClass, Request
 
 MAX_GRAD_NORM = 1.0
 """The Trainer's default."""
@@ -35,14 +34,15 @@ class OptimizerStep:
         self._tracker = tracker
         self._parameters = [(parameter, _local_part(parameter)) for _, parameter in trained]
         self._names = {local: name for (name, _), (_, local) in zip(trained, self._parameters)}  # noqa: B905 - 3.9
-        self._name = request.training.optimizer
         self._optimizer = None
-        if request.training.optimizer_in_backward:
+        optimizer_class = request.optimizer
+        if optimizer_class is not None and request.training.optimizer_in_backward:
             for parameter in self._names:
-                self._step_in_backward(parameter)
-        else:
-            self._optimizer = _make_optimizer(self._name, [local for _, local in self._parameters])
-        self._counters_on_host = not request.cpu_kernels and self._name != "adamw-fused"
+                self._step_in_backward(optimizer_class, parameter)
+        elif optimizer_class is not None:
+            self._optimizer = _make_optimizer(optimizer_class, [local for _, local in self._parameters])
+        fused = optimizer_class is not None and optimizer_class.options.get("fused", False)
+        self._counters_on_host = not request.cpu_kernels and not fused
         self._scaler = _GradScaler("cpu") if request.training.precision == "fp16-mixed" else None
 
     def scale(self, loss: Any) -> Any:
@@ -69,11 +69,9 @@ class OptimizerStep:
                 local.grad = None
         self._label_states(self._optimizer)
 
-    def _step_in_backward(self, parameter: Any) -> None:
+    def _step_in_backward(self, optimizer_class: OptimizerClass, parameter: Any) -> None:
         """Give a parameter its own optimizer, as the Trainer's layerwise optimizers do; nothing is clipped."""
-        optimizer = _make_optimizer(self._name, [parameter])
-        if optimizer is None:
-            return
+        optimizer = _make_optimizer(optimizer_class, [parameter])
 
         def step(_parameter: Any) -> None:
             optimizer.step()
@@ -111,14 +109,9 @@ def _local_gradient(parameter: Any) -> Any:
     return gradient._local_tensor
 
 
-def _make_optimizer(name: str, parameters: list[Any]) -> Any:
-    """Return the optimizer over these parameters; None: the job has none."""
-    row = OPTIMIZERS[name]
-    if row is None:
-        return None
-    path, arguments = row
-    module, _, class_name = path.partition(":")
-    return getattr(import_module(module), class_name)(parameters, **arguments)
+def _make_optimizer(optimizer_class: OptimizerClass, parameters: list[Any]) -> Any:
+    module, _, name = optimizer_class.path.partition(":")
+    return getattr(import_module(module), name)(parameters, **optimizer_class.options)
 
 
 def move_step_to_host(history: AllocationHistory) -> None:
@@ -133,7 +126,7 @@ def _records_created_in(history: AllocationHistory, phase: str) -> set[int]:
     return {
         event - 1
         for span in phase_spans(history)
-        if span.phase == phase
+        if span.name == phase
         for event in history.events[span.start : span.end]
         if event > 0
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..request.errors import UnsupportedError
 
@@ -11,21 +11,6 @@ if TYPE_CHECKING:
 
     from ..request.request import Request
 
-OPTIMIZERS: dict[str, tuple[str, dict[str, Any]] | None] = {
-    "adamw": ("torch.optim:AdamW", {"lr": 1e-5, "foreach": True}),
-    "adamw-fused": ("torch.optim:AdamW", {"lr": 1e-5, "fused": True}),
-    "sgd": ("torch.optim:SGD", {"lr": 1e-5, "momentum": 0, "foreach": True}),
-    "sgd-momentum": ("torch.optim:SGD", {"lr": 1e-5, "momentum": 0.9, "foreach": True}),
-    "adafactor": (
-        "transformers.optimization:Adafactor",
-        {"lr": 1e-3, "scale_parameter": False, "relative_step": False},
-    ),
-    "none": None,
-}
-"""Optimizers that can be traced, by their names in job files: the class and its arguments; None: no step.
-
-A test compares them with the table of the closed form (``estimator/job/optimizers.py``), which cannot be imported here.
-"""
 STRATEGIES = ("none", "ddp", "fsdp2")
 
 
@@ -50,7 +35,7 @@ def _unsupported_training(request: Request) -> Iterator[str]:
     training = request.training
     if training.framework != "transformers":
         yield f"the training loop of {training.framework} cannot be traced, only that of transformers"
-    if training.optimizer not in OPTIMIZERS:
+    if request.optimizer is None and training.optimizer != "none":
         yield f"the optimizer {training.optimizer} cannot be traced"
     if training.loss != "full":
         yield f"the {training.loss} loss cannot be traced"

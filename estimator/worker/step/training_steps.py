@@ -19,7 +19,7 @@ from ..parallel.tensor_parallel import apply_tensor_parallelism, load_user_plan
 from ..request.errors import UnsupportedError
 from .cuda_autocast import cuda_autocast
 from .cuda_kernels import FLASH_NAME, cuda_kernels, register_flash_attention
-from .forward_pass import DATA_DEPENDENT_ERRORS, LOW_PRECISION, autocast_dtype, run_inference, training_loss
+from .forward_pass import DATA_DEPENDENT_ERRORS, SIXTEEN_BIT_DTYPES, autocast_dtype, run_inference, training_loss
 from .optimizers import OptimizerStep, move_step_to_host
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _build_and_run(request: Request) -> TracedSteps:
         request.config,
         request.task,
         attention=_attention_implementation(request),
-        dtype=LOW_PRECISION.get(request.training.precision, torch.float32),
+        dtype=SIXTEEN_BIT_DTYPES.get(request.training.precision, torch.float32),
         code=request.code,
     )
     vocabulary = vocabulary_size(model)

@@ -1,4 +1,4 @@
-"""Are the keys in the environment that the job will need? Their values are looked at, and never said."""
+"""Checks of the API keys and tokens that the job needs. Their values are tested, and never shown."""
 
 import netrc
 from collections.abc import Iterator
@@ -11,64 +11,39 @@ from vramtop.estimator.common.paths import expand_user
 from ..context.check import Check, CheckResult
 from ..context.check_context import CheckContext
 from ..facts.hub_access import find_token, offline_variable, token_file
-from .model import find_model_location, is_complete
+from ..facts.model_location import find_model_location, is_downloaded
 
-_REPORTING = {
+_REPORTING_KEYS = {
     "wandb": "WANDB_API_KEY",
     "comet_ml": "COMET_API_KEY",
     "neptune": "NEPTUNE_API_TOKEN",
     "swanlab": "SWANLAB_API_KEY",
 }
-"""By the target's name; the variables are those that their clients read."""
-_WANDB_OFFLINE = {"offline", "disabled", "dryrun"}
+"""Variables that the clients of the reporting targets read."""
+_WANDB_OFFLINE_MODES = {"offline", "disabled", "dryrun"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredKey:
-    """A variable that is needed."""
+    """An environment variable that the job needs."""
 
     name: str
     reason: str
     alternative: str | None = None
-    """What serves in its place and is there, in words."""
-
-
-class EnvironmentKeysCheck(Check):
-    """Each variable that the job needs is set to something."""
-
-    name = "Environment keys"
-
-    def run(self, context: CheckContext) -> CheckResult:
-        """One that is missing is a failure."""
-        keys = list(required_keys(context))
-        if not keys:
-            return self.skips("the job asks for none")
-        environ = context.environ
-        missing = [key for key in keys if not environ.get(key.name, "").strip() and key.alternative is None]
-        present = [_present(key, environ.get(key.name, "")) for key in keys if key not in missing]
-        there = "; ".join(present)
-        if missing:
-            lacks = "; ".join(f"{key.name} is not set ({key.reason})" for key in missing)
-            found = f"{lacks}; {there}" if there else lacks
-            return self.fails(found, f"set {', '.join(key.name for key in missing)} where the job is started")
-        padded = [key.name for key in keys if environ.get(key.name, "") != environ.get(key.name, "").strip()]
-        if padded:
-            found = f"{there}; {', '.join(padded)} begins or ends with white space"
-            return self.warns(found, "set it again without: services refuse such a key")
-        return self.passes(there)
+    """What replaces the variable and exists, in words."""
 
 
 class HubTokenCheck(Check):
-    """A token for the hub, where it gives the model to some accounts alone."""
+    """A token for the Hugging Face hub, if the hub restricts access to the model."""
 
     name = "Hub token"
     waits_for = "the hub"
 
     def run(self, context: CheckContext) -> CheckResult:
-        """That there is none is a failure; whether it does is said by the model's access."""
-        place = find_model_location(context.job, context.environ)
-        if place is None or place.hub_id is None or is_complete(place, context.job):
-            return self.skips("nothing is to be fetched from the hub")
+        """Fail if there is none; whether the token gives access is reported by the model access check."""
+        location = find_model_location(context.job, context.environ)
+        if location is None or location.hub_id is None or is_downloaded(location, context.job):
+            return self.skips("nothing is to be downloaded from the hub")
         if offline_variable(context.environ):
             return self.skips("the hub may not be asked")
         access, token = context.hub_access(), find_token(context.environ)
@@ -77,32 +52,56 @@ class HubTokenCheck(Check):
         if access.answer in ("gated", "absent", "refused"):
             found = f"HF_TOKEN is not set, nor is there a token in {token_file(context.environ)}"
             return self.fails(found, "set HF_TOKEN where the job is started, or run: hf auth login")
-        return self.skips("the hub asks for none" if access.answer == "open" else "the hub does not say")
+        return self.skips("the hub asks for none" if access.answer == "open" else "the hub does not answer")
+
+
+class EnvironmentKeysCheck(Check):
+    """Every environment variable that the job needs is set."""
+
+    name = "Environment keys"
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """Fail if one is missing; warn if one has white space around it."""
+        keys = list(required_keys(context))
+        if not keys:
+            return self.skips("the job asks for none")
+        values = {key.name: context.environ.get(key.name, "") for key in keys}
+        missing = [key for key in keys if not values[key.name].strip() and key.alternative is None]
+        present = "; ".join(_present_text(key, values[key.name]) for key in keys if key not in missing)
+        if missing:
+            found = "; ".join(f"{key.name} is not set ({key.reason})" for key in missing)
+            names = ", ".join(key.name for key in missing)
+            return self.fails(f"{found}; {present}" if present else found, f"set {names} where the job is started")
+        padded = [name for name, value in values.items() if value != value.strip()]
+        if padded:
+            found = f"{present}; {', '.join(padded)} begins or ends with white space"
+            return self.warns(found, "set it again without: services refuse such a key")
+        return self.passes(present)
 
 
 def required_keys(context: CheckContext) -> Iterator[RequiredKey]:
-    """What this job needs, and why."""
+    """Yield the variables that this job needs, each with its reason."""
     run = context.job.run
     if run.inference_endpoint:
         yield RequiredKey(name=run.inference_key, reason=f"the job asks {_host(run.inference_endpoint)}")
     for target in run.report_to:
-        if target in _REPORTING:
+        if target in _REPORTING_KEYS:
             yield RequiredKey(
-                name=_REPORTING[target], reason=f"metrics go to {target}", alternative=_instead(target, context)
+                name=_REPORTING_KEYS[target],
+                reason=f"metrics go to {target}",
+                alternative=_wandb_alternative(context) if target == "wandb" else None,
             )
     yield from (RequiredKey(name=name, reason="the job requires it") for name in run.required_environment)
 
 
-def _present(key: RequiredKey, value: str) -> str:
+def _present_text(key: RequiredKey, value: str) -> str:
     return f"{key.name} is set" if value.strip() else f"{key.name}: {key.alternative} serves"
 
 
-def _instead(target: str, context: CheckContext) -> str | None:
-    """What serves in place of a key."""
-    if target != "wandb":
-        return None
+def _wandb_alternative(context: CheckContext) -> str | None:
+    """Return what replaces wandb's key, in words: an offline mode, or an entry of the netrc file."""
     mode = context.environ.get("WANDB_MODE", "")
-    if mode in _WANDB_OFFLINE:
+    if mode in _WANDB_OFFLINE_MODES:
         return f"WANDB_MODE={mode}"
     host = _host(context.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
     path = _netrc_file(context)
@@ -114,13 +113,13 @@ def _instead(target: str, context: CheckContext) -> str | None:
 
 
 def _netrc_file(context: CheckContext) -> Path:
-    """``~/.netrc``, or what NETRC says."""
+    """Return the file that NETRC names, else ``~/.netrc``."""
     named = context.environ.get("NETRC")
     return expand_user(named) if named else context.path("~/.netrc")
 
 
 def _host(url: str) -> str:
-    """The host alone: what stands before it may be a password."""
+    """Return the host of a URL alone, because the user part may contain a password."""
     try:
         return urlsplit(url if "//" in url else f"//{url}").hostname or "a service"
     except ValueError:

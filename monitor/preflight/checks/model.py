@@ -1,121 +1,90 @@
-"""Is the model here, and if not: may it be fetched?"""
-
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+"""Checks of the model: whether all of its files are on the disk, and if not, whether they may be downloaded."""
 
 from vramtop.estimator.common.errors import VramtopError
-from vramtop.estimator.common.paths import expand_user, is_folder
+from vramtop.estimator.common.paths import is_folder
 from vramtop.estimator.common.sizes import format_gib
-from vramtop.estimator.common.untrusted_files import read_file
-from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import names_user_code
-from vramtop.estimator.model.find_config import find_built_in, hub_cache
+from vramtop.estimator.job.frameworks import FRAMEWORKS
+from vramtop.estimator.model.find_config import hub_cache
 
 from ..context.check import Check, CheckResult
 from ..context.check_context import CheckContext
 from ..facts.disk_space import free_bytes, nearest_existing_folder
 from ..facts.hub_access import offline_variable
-from ..facts.model_files import ModelFolder, inspect_model_folder
+from ..facts.model_files import ModelFolder
+from ..facts.model_location import ModelLocation, find_model_location, inspect_model, is_downloaded
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_OWN_FORMATS = ("torchtitan", "megatron")
-"""They start from nothing, or from checkpoints of their own."""
-_SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelLocation:
-    """Where a job's model is to come from."""
-
-    folder: Path | None
-    """With its files; None: not in the cache."""
-    hub_id: str | None
-    """None: a folder of the user's own."""
-
-
-def find_model_location(job: Job, environ: Mapping[str, str]) -> ModelLocation | None:
-    """Where the weights come from; None: the job names none (its config is written out, or it is code)."""
-    name = job.model.id
-    if name is None or job.model.config is not None or names_user_code(name):
-        return None
-    path = expand_user(name)
-    if is_folder(path) or name.startswith((".", "/", "~")) or name.endswith(".json"):
-        return ModelLocation(folder=path.parent if name.endswith(".json") else path, hub_id=None)
-    cached = _snapshot(name, environ)
-    built_in = find_built_in(name) if cached is None and "/" not in name else None
-    hub_id = built_in.id if built_in else name
-    return ModelLocation(folder=cached or _snapshot(hub_id, environ), hub_id=hub_id)
+_MAX_SHOWN_FILES = 3
 
 
 class ModelFilesCheck(Check):
-    """All files of the model: in its folder, or in the Hugging Face cache."""
+    """All files of the model are in its folder, or in the Hugging Face cache."""
 
     name = "Model files"
     waits_for = "the file system"
     decisive = True
 
     def run(self, context: CheckContext) -> CheckResult:
-        """Missing from a folder is a failure; from the cache, only where nothing may be fetched."""
-        place = find_model_location(context.job, context.environ)
-        if place is None:
+        """Fail if files are missing from a folder, or from the cache and may not be downloaded."""
+        location = find_model_location(context.job, context.environ)
+        if location is None:
             return self.skips("the job names no model that would be loaded from files")
-        if context.job.training.framework in _OWN_FORMATS:
+        if not _loads_hub_weights(context):
             return self.skips(f"{context.job.training.framework} loads no Hugging Face weights by itself")
-        found = None if place.folder is None else inspect_model_folder(place.folder, single=_singles(context.job))
-        if place.hub_id is None:
-            return self._in_folder(place, found)
-        if found is not None and found.complete:
-            return self._whole(found, f"in the cache ({place.folder})")
-        return self._from_cache(context, place.hub_id, found)
+        folder = inspect_model(location, context.job)
+        if location.hub_id is None:
+            return self._in_folder(location, folder)
+        if folder is not None and folder.complete:
+            return self._complete(folder, f"in the cache ({location.folder})")
+        return self._from_cache(context, location.hub_id, folder)
 
-    def _in_folder(self, place: ModelLocation, found: ModelFolder | None) -> CheckResult:
-        if found is None or place.folder is None or not is_folder(place.folder):
-            return self.fails(f"{place.folder}: no such folder", "correct model.id")
-        if found.complete:
-            return self._whole(found, f"in {place.folder}")
-        return self.fails(f"{place.folder}: {_lacks(found)}", "copy or download the model again")
+    def _in_folder(self, location: ModelLocation, folder: ModelFolder | None) -> CheckResult:
+        if folder is None or location.folder is None or not is_folder(location.folder):
+            return self.fails(f"{location.folder}: no such folder", "correct model.id")
+        if folder.complete:
+            return self._complete(folder, f"in {location.folder}")
+        return self.fails(f"{location.folder}: {_missing_text(folder)}", "copy or download the model again")
 
-    def _from_cache(self, context: CheckContext, hub_id: str, found: ModelFolder | None) -> CheckResult:
-        lacks = f"{hub_id} is not in the cache" if found is None else f"{hub_id} in the cache: {_lacks(found)}"
-        fetch = f"hf download {hub_id}"
-        forbids = offline_variable(context.environ)
-        if forbids:
-            return self.fails(f"{lacks}, and {forbids} is set", f"fetch it where there is a network: {fetch}")
-        need, cache = _to_fetch(context, found), hub_cache(context.environ)
+    def _from_cache(self, context: CheckContext, hub_id: str, folder: ModelFolder | None) -> CheckResult:
+        missing = f"in the cache: {_missing_text(folder)}" if folder else "is not in the cache"
+        found, download = f"{hub_id} {missing}", f"hf download {hub_id}"
+        offline = offline_variable(context.environ)
+        if offline:
+            return self.fails(f"{found}, and {offline} is set", f"download it where there is a network: {download}")
+        need, cache = _download_bytes(context, folder), hub_cache(context.environ)
         free = free_bytes(cache)
         if need and need > free:
-            where = nearest_existing_folder(cache)
-            space = f"{lacks}; about {format_gib(need)} GiB are to be fetched, and {where} has room for"
-            return self.fails(f"{space} {format_gib(free)}", "make room, or set HF_HOME to a larger disk")
+            disk = nearest_existing_folder(cache)
+            found = (
+                f"{found}; about {format_gib(need)} GiB are to be downloaded, and {disk} has only {format_gib(free)}"
+            )
+            return self.fails(found, "make room, or set HF_HOME to a larger disk")
         size = f" (about {format_gib(need, digits=2)} GiB)" if need else ""
-        return self.warns(f"{lacks}: the job will fetch it{size} when it starts", f"fetch it before: {fetch}")
+        return self.warns(f"{found}: the job will download it{size} when it starts", f"download it before: {download}")
 
-    def _whole(self, found: ModelFolder, where: str) -> CheckResult:
-        files = "1 file" if found.shards == 1 else f"{found.shards} shards"
-        words = f"{files} of weights, {format_gib(found.weight_bytes)} GiB, {where}"
-        if not found.tokenizer:
-            return self.warns(f"{words}; no tokenizer", "name a tokenizer to the program, or add its files")
-        return self.passes(words)
+    def _complete(self, folder: ModelFolder, where: str) -> CheckResult:
+        files = "1 file" if folder.shards == 1 else f"{folder.shards} shards"
+        found = f"{files} of weights, {format_gib(folder.weight_bytes)} GiB, {where}"
+        if not folder.tokenizer:
+            return self.warns(f"{found}; no tokenizer", "name a tokenizer to the program, or add its files")
+        return self.passes(found)
 
 
 class ModelAccessCheck(Check):
-    """Whether the hub gives what is missing, with the token that is here."""
+    """The hub allows the download of missing files with the token that is set."""
 
     name = "Model access"
     waits_for = "the hub"
     decisive = True
 
     def run(self, context: CheckContext) -> CheckResult:
-        """The hub is asked only where something is missing."""
-        place = find_model_location(context.job, context.environ)
-        if place is None or place.hub_id is None or context.job.training.framework in _OWN_FORMATS:
-            return self.skips("nothing is to be fetched from the hub")
-        if is_complete(place, context.job):
+        """Fail if the hub refuses; it is asked only if files are missing."""
+        location = find_model_location(context.job, context.environ)
+        if location is None or location.hub_id is None or not _loads_hub_weights(context):
+            return self.skips("nothing is to be downloaded from the hub")
+        if is_downloaded(location, context.job):
             return self.skips("all files are here, so that the hub is not asked")
         access = context.hub_access()
-        found = f"{place.hub_id}: {access.message}"
+        found = f"{location.hub_id}: {access.message}"
         match access.answer:
             case "open":
                 return self.passes(found)
@@ -130,56 +99,38 @@ class ModelAccessCheck(Check):
             case "offline":
                 return self.skips(found)
             case _:
-                return self.inconclusive(found, "try where there is a network, or fetch the model beforehand")
+                return self.inconclusive(found, "try where there is a network, or download the model beforehand")
 
 
-def is_complete(place: ModelLocation, job: Job) -> bool:
-    """Nothing of the model has to be fetched."""
-    return place.folder is not None and inspect_model_folder(place.folder, single=_singles(job)).complete
+def _loads_hub_weights(context: CheckContext) -> bool:
+    return FRAMEWORKS[context.job.training.framework].hub_weights
 
 
-def _singles(job: Job) -> tuple[str, ...]:
-    return ("lit_model.pth",) if job.training.framework == "litgpt" else ()
-
-
-def _snapshot(name: str, environ: Mapping[str, str]) -> Path | None:
-    """The snapshot of ``main`` in the cache, which is what libraries take when they are told nothing else."""
-    if not _HUB_ID.fullmatch(name):
-        return None
-    repository = hub_cache(environ) / f"models--{name.replace('/', '--')}"
-    try:
-        revision = read_file(repository / "refs" / "main").decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    folder = repository / "snapshots" / revision
-    return folder if re.fullmatch(r"[\w.-]+", revision) and is_folder(folder) else None
-
-
-def _lacks(found: ModelFolder) -> str:
-    """What is not there, in words."""
+def _missing_text(folder: ModelFolder) -> str:
+    """Return what is missing from a folder, in words."""
     parts = []
-    if not found.config:
+    if not folder.config:
         parts.append("config.json is missing")
-    if not found.shards:
+    if not folder.shards:
         parts.append("there are no weights")
-    if found.missing:
-        count = f"{len(found.missing)} of {found.shards} shards" if found.shards > 1 else "its weights"
-        parts.append(f"{count} missing: {_some(found.missing)}")
-    if found.broken:
-        parts.append(f"not whole: {_some(found.broken)}")
+    if folder.missing:
+        count = f"{len(folder.missing)} of {folder.shards} shards" if folder.shards > 1 else "its weights"
+        parts.append(f"{count} missing: {_names_text(folder.missing)}")
+    if folder.broken:
+        parts.append(f"not whole: {_names_text(folder.broken)}")
     return "; ".join(parts)
 
 
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _names_text(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MAX_SHOWN_FILES} more" if len(names) > _MAX_SHOWN_FILES else ""
+    return ", ".join(names[:_MAX_SHOWN_FILES]) + more
 
 
-def _to_fetch(context: CheckContext, found: ModelFolder | None) -> int | None:
-    """About how many bytes are missing: as the index says, else two for each parameter; None: not known."""
-    if found is not None and found.total_bytes is not None:
-        return max(0, found.total_bytes - found.weight_bytes)
-    if found is not None and found.shards:
+def _download_bytes(context: CheckContext, folder: ModelFolder | None) -> int | None:
+    """Return about how many bytes are missing: from the index, else two per parameter; None: unknown."""
+    if folder is not None and folder.total_bytes is not None:
+        return max(0, folder.total_bytes - folder.weight_bytes)
+    if folder is not None and folder.shards:
         return None
     try:
         return 2 * context.quick_budget().model.parameters

@@ -1,4 +1,4 @@
-"""Can several ranks reach each other: what NCCL needs of the network, of shared memory, and of the limits.
+"""Checks of what NCCL needs so that several ranks can communicate: network, shared memory, and limits.
 
 Sources: NCCL's documentation, Environment Variables (NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE, NCCL_IB_HCA) and
 Troubleshooting (shared memory, pinned memory); torchrun's documentation (MASTER_ADDR, MASTER_PORT).
@@ -16,22 +16,22 @@ from vramtop.estimator.common.sizes import GIB, MIB, format_gib
 from ..context.check import Check, CheckResult
 from ..context.check_context import CheckContext
 
-_SHARED_BYTES = GIB
-"""What NVIDIA gives containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
-_IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_ALONE = "a single rank talks to nobody"
-_ELSEWHERE = "the job is for another machine than this one"
+_MIN_SHARED_BYTES = GIB
+"""NVIDIA's recommendation for containers for NCCL (``--shm-size=1g``); Docker's own default is 64 MiB."""
+_INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_SINGLE_RANK = "a single rank has no other to communicate with"
+_OTHER_MACHINE = "the job is for another machine than this one"
 
 
 def _skip_reason(context: CheckContext) -> str | None:
-    """Why there is nothing to look at; None: there is."""
+    """Return why the checks of this module do not apply; None: they do."""
     if context.job.parallel.world_size == 1:
-        return _ALONE
-    return _ELSEWHERE if context.machine.is_described else None
+        return _SINGLE_RANK
+    return _OTHER_MACHINE if context.machine.is_described else None
 
 
 class NetworkInterfaceCheck(Check):
-    """The network interface that NCCL is told to use is there."""
+    """The network interface that NCCL is set to use exists."""
 
     name = "NCCL interface"
 
@@ -39,27 +39,31 @@ class NetworkInterfaceCheck(Check):
         self._interfaces = interfaces
 
     def run(self, context: CheckContext) -> CheckResult:
-        """A name that no interface has is a failure."""
+        """Fail if a name matches no interface."""
         reason = _skip_reason(context)
         if reason is not None:
             return self.skips(reason)
         here = self._interfaces
         if here is None:
             here = [name for _, name in socket.if_nameindex()]
-        said = [(name, context.environ[name]) for name in _IFNAMES if context.environ.get(name, "").strip()]
-        for name, value in said:
+        settings = [
+            (name, context.environ[name]) for name in _INTERFACE_VARIABLES if context.environ.get(name, "").strip()
+        ]
+        for name, value in settings:
             if not select_interfaces(value, here):
                 found = f"{name}={value} names none of this machine's interfaces ({', '.join(here)})"
                 return self.fails(found, f"set {name} to one of them, or unset it")
-        if said:
-            words = "; ".join(f"{name}={value}: {', '.join(select_interfaces(value, here))}" for name, value in said)
+        if settings:
+            words = "; ".join(
+                f"{name}={value}: {', '.join(select_interfaces(value, here))}" for name, value in settings
+            )
             return self.passes(words)
         words = f"NCCL_SOCKET_IFNAME is not set: NCCL chooses among {', '.join(here)}"
-        return self.passes(f"{words}. Direct access between GPUs (P2P, NVLink) is not looked at")
+        return self.passes(f"{words}. Direct access between GPUs (P2P, NVLink) is not checked")
 
 
 class InfiniBandCheck(Check):
-    """InfiniBand is used where it is there, and may pin memory."""
+    """InfiniBand is used if there is an adapter, and may pin memory."""
 
     name = "NCCL InfiniBand"
 
@@ -68,7 +72,7 @@ class InfiniBandCheck(Check):
         self._locked_bytes = locked_bytes
 
     def run(self, context: CheckContext) -> CheckResult:
-        """A limit on pinned memory is a warning, as is an adapter that is switched off between machines."""
+        """Warn of a limit on pinned memory, and of an adapter that is switched off between machines."""
         reason = _skip_reason(context)
         if reason is not None:
             return self.skips(reason)
@@ -81,11 +85,11 @@ class InfiniBandCheck(Check):
         names = ", ".join(adapters)
         if context.environ.get("NCCL_IB_DISABLE", "") == "1":
             if context.several_machines:
-                return self.warns(f"{names} here, and NCCL_IB_DISABLE=1: machines talk over sockets", "unset it")
+                return self.warns(f"{names} here, and NCCL_IB_DISABLE=1: machines communicate over sockets", "unset it")
             return self.passes(f"{names} here, not used (NCCL_IB_DISABLE=1)")
         active = [name for name in adapters if _is_active(self._folder / name)]
         if not active:
-            return self.warns(f"{names} here, and no port of theirs is active", "look with ibstat")
+            return self.warns(f"{names} here, and none of their ports is active", "look with ibstat")
         locked = self._locked_bytes
         if locked is None:
             locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -96,15 +100,15 @@ class InfiniBandCheck(Check):
 
 
 class SharedMemoryCheck(Check):
-    """Shared memory, through which ranks of a machine talk."""
+    """Shared memory, through which the ranks of a machine communicate."""
 
     name = "Shared memory"
 
-    def __init__(self, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - it is what is looked at
+    def __init__(self, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - the folder that is examined
         self._folder = folder
 
     def run(self, context: CheckContext) -> CheckResult:
-        """None at all is a failure, little of it a warning."""
+        """Fail if there is none; warn if there is little of it."""
         reason = _skip_reason(context)
         if reason is not None:
             return self.skips(reason)
@@ -118,27 +122,25 @@ class SharedMemoryCheck(Check):
         found = f"{self._folder}: {format_gib(free, digits=2)} GiB free of {format_gib(total, digits=2)}"
         if free < MIB:
             return self.fails(
-                f"{found}: it is full", "delete what programs that have gone left there, or make it larger"
+                f"{found}: it is full", "delete files that ended programs have left there, or make it larger"
             )
-        return self.warns(found, advice) if free < _SHARED_BYTES else self.passes(found)
+        return self.warns(found, advice) if free < _MIN_SHARED_BYTES else self.passes(found)
 
 
 class RendezvousCheck(Check):
-    """The machine at which ranks meet has an address, and its port is free."""
+    """The address of the rendezvous can be resolved, and its port is free."""
 
     name = "Rendezvous"
 
     def run(self, context: CheckContext) -> CheckResult:
-        """An address that cannot be resolved is a failure; so is a port of this machine that is taken."""
+        """Fail if the address cannot be resolved, or if it is this machine's and the port is in use."""
         reason = _skip_reason(context)
         if reason is not None:
             return self.skips(reason)
         address, port = context.environ.get("MASTER_ADDR"), context.environ.get("MASTER_PORT")
         if not address:
             if context.several_machines:
-                advice = (
-                    "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; that is not looked at)"
-                )
+                advice = "set MASTER_ADDR, or give --rdzv_endpoint (the launcher may have its own; it is not checked)"
                 return self.inconclusive("several machines, and MASTER_ADDR is not set", advice)
             return self.skips("MASTER_ADDR is not set: the launcher chooses")
         try:
@@ -149,7 +151,7 @@ class RendezvousCheck(Check):
                 f"MASTER_ADDR={address} cannot be resolved ({reason})", "set it to a host or an IP address"
             )
         if port is not None and not (port.isdecimal() and int(port) < 2**16):
-            return self.fails(f"MASTER_PORT={port} is no port", "set it to a free one, such as 29500")
+            return self.fails(f"MASTER_PORT={port} is not a port number", "set it to a free one, such as 29500")
         ip = str(found[0][4][0])
         words = f"MASTER_ADDR={address} is {ip}"
         if port is not None and _is_taken(ip, int(port)):
@@ -158,7 +160,7 @@ class RendezvousCheck(Check):
 
 
 def select_interfaces(value: str, here: Sequence[str]) -> list[str]:
-    """Those of this machine's interfaces that NCCL would take: prefixes, ``=`` exact names, ``^`` all but these."""
+    """Return this machine's interfaces that NCCL would use: by prefix, ``=`` exact name, ``^`` all but these."""
     without = value.startswith("^")
     value = value.removeprefix("^")
     exact = value.startswith("=")
@@ -175,7 +177,7 @@ def _is_active(adapter: Path) -> bool:
 
 
 def _states(adapter: Path) -> Iterator[str]:
-    """What each port of an adapter says of itself: ``4: ACTIVE``."""
+    """Yield the state of each port of an adapter, such as ``4: ACTIVE``."""
     for state in sorted(adapter.glob("ports/*/state")):
         try:
             yield state.read_text(encoding="ascii", errors="replace")
@@ -184,7 +186,7 @@ def _states(adapter: Path) -> Iterator[str]:
 
 
 def _is_taken(ip: str, port: int) -> bool:
-    """Another program listens at that port of this machine; False for another machine's."""
+    """Return True if another program listens at that port of this machine; False for another machine."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

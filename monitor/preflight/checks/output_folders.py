@@ -1,4 +1,4 @@
-"""Can the job write what it writes, and report where it reports?"""
+"""Checks of what the job writes and reports to: its folders for checkpoints and logs, and its reporting targets."""
 
 from pathlib import Path
 
@@ -9,44 +9,35 @@ from vramtop.estimator.formula.checkpoint_size import checkpoint_bytes
 from ..context.check import Check, CheckResult
 from ..context.check_context import CheckContext
 from ..facts.disk_space import free_bytes, has_no_inodes, nearest_existing_folder, write_error
-
-REPORTING_MODULES: dict[str, tuple[tuple[str, ...], ...]] = {
-    **{name: ((name,),) for name in ("wandb", "mlflow", "comet_ml", "neptune", "clearml", "codecarbon", "dvclive")},
-    **{name: ((name,),) for name in ("swanlab", "trackio")},
-    "tensorboard": (("tensorboard", "tensorboardX"),),
-    "flyte": (("flytekit",),),
-    "azure_ml": (("azureml",),),
-    "dagshub": (("dagshub",), ("mlflow",)),
-    "kubeflow": (),
-}
-"""What a target imports, by transformers' names (integrations/integration_utils.py): one of each group."""
+from ..facts.required_packages import REPORTING_MODULES
 
 
 class OutputFolderCheck(Check):
-    """The folder for checkpoints can be written to, and they have room there."""
+    """The folder for checkpoints can be written to, and has enough free space for them."""
 
     name = "Output folder"
     waits_for = "the file system"
 
     def run(self, context: CheckContext) -> CheckResult:
-        """Room for not even one checkpoint is a failure; for fewer than are kept, a warning."""
+        """Fail if there is no space for one checkpoint; warn if there is space for fewer than are kept."""
         run = context.job.run
         if run.output_dir is None:
             return self.skips("the job does not say where it writes (run.output_dir)")
         path = context.path(run.output_dir)
-        trouble = write_error(path)
-        if trouble is not None:
-            return self.fails(f"{path} cannot be written to: {trouble}", "choose another output_dir, or its rights")
+        refused = write_error(path)
+        if refused is not None:
+            return self.fails(f"{path} cannot be written to: {refused}", "choose another output_dir, or its rights")
         if has_no_inodes(path):
             return self.fails(f"{nearest_existing_folder(path)} has no inodes left", "delete files there")
         free = free_bytes(path)
         try:
             size = checkpoint_bytes(context.quick_budget())
         except VramtopError as error:
-            return self.inconclusive(f"{path}: {format_gib(free)} GiB free; how large a checkpoint is: {error.message}")
-        return self._room(path, free, size, run.save_total_limit)
+            found = f"{path}: {format_gib(free)} GiB free; the size of a checkpoint is unknown: {error.message}"
+            return self.inconclusive(found)
+        return self._compare(path, free, size, run.save_total_limit)
 
-    def _room(self, path: Path, free: int, size: int, limit: int | None) -> CheckResult:
+    def _compare(self, path: Path, free: int, size: int, limit: int | None) -> CheckResult:
         if not size:
             return self.passes(f"{path}: {format_gib(free)} GiB free; nothing is trained, so no checkpoints")
         found = f"{path}: {format_gib(free)} GiB free, a checkpoint takes about {format_gib(size, digits=2)}"
@@ -68,44 +59,40 @@ class LogFolderCheck(Check):
     waits_for = "the file system"
 
     def run(self, context: CheckContext) -> CheckResult:
-        """That it cannot be is a failure."""
+        """Fail if it cannot be written to."""
         if context.job.run.logging_dir is None:
             return self.skips("logs go where the checkpoints go (run.logging_dir is not set)")
         path = context.path(context.job.run.logging_dir)
-        trouble = write_error(path)
-        if trouble is not None or has_no_inodes(path) or not free_bytes(path):
-            reason = trouble or f"{nearest_existing_folder(path)} is full"
+        error = write_error(path)
+        if error is not None or has_no_inodes(path) or not free_bytes(path):
+            reason = error or f"{nearest_existing_folder(path)} is full"
             return self.fails(f"{path} cannot be written to: {reason}", "choose another logging_dir")
         return self.passes(f"{path}: {format_gib(free_bytes(path), digits=2)} GiB free")
 
 
 class ReportingTargetsCheck(Check):
-    """What the job reports to can be imported by the Python that runs it."""
+    """The reporting targets of the job can be imported by the Python that runs it."""
 
     name = "Reporting targets"
-    waits_for = "the job's Python to say what it has"
+    waits_for = "the job's Python to list its packages"
 
     def run(self, context: CheckContext) -> CheckResult:
-        """One that cannot is a failure: the Trainer refuses to start."""
+        """Fail if one cannot be imported, because the Trainer refuses to start; warn of unknown ones."""
         targets = [target for target in context.job.run.report_to if target not in ("none", "all")]
         if not targets:
             return self.skips("the job names none (run.report_to)")
-        strange = [target for target in targets if target not in REPORTING_MODULES]
-        found = set(context.packages().modules)
-        missing = [t for t in targets if t not in strange and not _importable(t, found)]
+        unknown = [target for target in targets if target not in REPORTING_MODULES]
+        modules, python = set(context.packages().modules), context.interpreter
+        missing = [each for each in targets if each not in unknown and not _importable(each, modules)]
         if missing:
-            words = f"{context.interpreter.path} has no {', '.join(missing)}"
-            if not context.interpreter.is_certain:
-                return self.inconclusive(
-                    f"{words} ({context.interpreter.origin})", "name the job's Python with --python"
-                )
-            return self.fails(
-                words, f"{context.interpreter.path} -m pip install {' '.join(missing)}, or report elsewhere"
-            )
-        if strange:
-            return self.warns(f"{', '.join(strange)}: not a target that transformers knows", "correct run.report_to")
-        return self.passes(f"{', '.join(targets)}: importable by {context.interpreter.path}")
+            found = f"{python.path} has no {', '.join(missing)}"
+            if not python.is_certain:
+                return self.inconclusive(f"{found} ({python.origin})", "name the job's Python with --python")
+            return self.fails(found, f"{python.path} -m pip install {' '.join(missing)}, or report elsewhere")
+        if unknown:
+            return self.warns(f"{', '.join(unknown)}: not a target that transformers knows", "correct run.report_to")
+        return self.passes(f"{', '.join(targets)}: importable by {python.path}")
 
 
-def _importable(target: str, found: set[str]) -> bool:
-    return all(not found.isdisjoint(group) for group in REPORTING_MODULES[target])
+def _importable(target: str, modules: set[str]) -> bool:
+    return all(not modules.isdisjoint(group) for group in REPORTING_MODULES[target])

@@ -1,5 +1,5 @@
-"""What every preflight check receives: the job and the facts; and the form of a finding.
+"""Input and output of a preflight check: the job with the facts about its machine, and the form of a result.
 
-Lives here: ``Check``, ``Context``, and the GPUs assigned to ranks.
-Callers: ``checks``, ``prepare`` and ``run``.
+Lives here: ``CheckContext``, ``Check``, ``CheckResult``, and the GPUs that the ranks will use.
+Callers: ``checks``, ``prepare`` and ``run_checks``.
 """

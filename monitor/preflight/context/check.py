@@ -1,4 +1,4 @@
-"""What a check is, and what it says."""
+"""Base class of the preflight checks, and the result of a check."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ CheckStatus = Literal["pass", "warning", "failure", "skipped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check says."""
+    """Result of one check."""
 
     name: str
-    """Of the check."""
+    """Name of the check."""
     status: CheckStatus
-    """``failure``: the job will not run so; ``skipped``: the check has nothing to look at here."""
+    """``failure``: the job will not run like this; ``skipped``: the check does not apply here."""
     found: str
-    """What is the case, in one or two sentences without a full stop at the end."""
+    """The finding, in one or two sentences without a full stop at the end."""
     advice: str | None = None
-    """What to do about it."""
+    """How to correct it."""
     unknown: bool = False
-    """A warning because it could not be told, or not in time."""
+    """A warning because the check came to no conclusion, or not in time."""
     decisive: bool = False
-    """Without this answer nobody can say that the job may start."""
+    """Without a conclusion of this check it is unknown whether the job may start."""
 
     def to_json(self) -> dict[str, Any]:
-        """One entry of ``vramtop preflight --json``."""
+        """Return one entry of ``vramtop preflight --json``."""
         return {
             "name": self.name,
             "status": self.status,
@@ -39,46 +39,45 @@ class CheckResult:
 
 
 class Check(ABC):
-    """Looks at one thing. Settings of a subclass are its constructor's, for tests and for other machines."""
+    """One preflight check. The constructor of a subclass takes its settings, for tests and other machines."""
 
     name: ClassVar[str]
     timeout_seconds: ClassVar[float] = 30
-    """It is given up after so long."""
     waits_for: ClassVar[str] = "this machine"
-    """What it may have to wait for, as a person reads it while it runs."""
+    """What the check may have to wait for; shown while it runs."""
     decisive: ClassVar[bool] = False
-    """When it cannot be told, neither can the whole."""
+    """If this check comes to no conclusion, preflight as a whole does not either."""
 
     @abstractmethod
     def run(self, context: "CheckContext") -> CheckResult:
-        """What is the case.
+        """Run the check.
 
         Raises:
-            VramtopError: it cannot be told, for a reason that is its message.
-            OSError: likewise.
+            VramtopError: the check comes to no conclusion, for the reason in the message.
+            OSError: the check comes to no conclusion because a file or device cannot be read.
         """
 
     def passes(self, found: str) -> CheckResult:
-        """All is well."""
-        return self._says("pass", found)
+        """Return a result without a problem."""
+        return self._result("pass", found)
 
     def warns(self, found: str, advice: str | None = None) -> CheckResult:
-        """The job may run, but not as it should."""
-        return self._says("warning", found, advice)
+        """Return a result for a job that may run, but not as it should."""
+        return self._result("warning", found, advice)
 
     def fails(self, found: str, advice: str | None = None) -> CheckResult:
-        """The job will not run."""
-        return self._says("failure", found, advice)
+        """Return a result for a job that will not run."""
+        return self._result("failure", found, advice)
 
     def skips(self, found: str) -> CheckResult:
-        """There is nothing to look at."""
-        return self._says("skipped", found)
+        """Return a result for a check that does not apply."""
+        return self._result("skipped", found)
 
     def inconclusive(self, found: str, advice: str | None = None) -> CheckResult:
-        """It may be well or not."""
-        return self._says("warning", found, advice, unknown=True)
+        """Return a result for a check that came to no conclusion."""
+        return self._result("warning", found, advice, unknown=True)
 
-    def _says(
+    def _result(
         self, status: CheckStatus, found: str, advice: str | None = None, *, unknown: bool = False
     ) -> CheckResult:
         return CheckResult(

@@ -1,7 +1,7 @@
-"""What checks look at: the job, the machine, the environment, and the Python that will run the job.
+"""Context of the preflight checks: the job, the machine, the environment, and the Python that will run the job.
 
-What takes time (an estimate, a worker, the network) is asked for by the first check that needs it and kept for the
-others, so that a check which needs none of it waits for nothing.
+Slow facts (an estimate, a worker, the network) are computed by the first check that needs them and kept for the others,
+so that a check which needs none of them does not wait.
 """
 
 import threading
@@ -23,59 +23,64 @@ _Value = TypeVar("_Value")
 
 
 class LazyValue(Generic[_Value]):
-    """A question that is asked once: who asks meanwhile waits, who asks later is told the same.
+    """A value that is computed once, by the first thread that asks; other threads wait for it.
 
     Args:
-        ask: answers, or raises a VramtopError that everybody is told.
+        compute: returns the value, or raises a VramtopError, which is then raised for every caller.
     """
 
-    def __init__(self, ask: Callable[[], _Value]) -> None:
-        self._ask = ask
+    def __init__(self, compute: Callable[[], _Value]) -> None:
+        self._compute = compute
         self._lock = threading.Lock()
-        self._answer: _Value | VramtopError | None = None
+        self._value: _Value | VramtopError | None = None
 
     def __call__(self) -> _Value:
-        """The answer."""
+        """Return the value."""
         with self._lock:
-            if self._answer is None:
+            if self._value is None:
                 try:
-                    self._answer = self._ask()
+                    self._value = self._compute()
                 except VramtopError as error:
-                    self._answer = error
-        if isinstance(self._answer, VramtopError):
-            raise self._answer
-        return self._answer
+                    self._value = error
+        if isinstance(self._value, VramtopError):
+            raise self._value
+        return self._value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:
-    """All that checks may look at. What is called raises a VramtopError where there is no answer."""
+    """Everything that checks may examine. The callables raise a VramtopError if their value cannot be determined."""
 
     job: Job
     machine: Machine
     environ: Mapping[str, str]
-    """The job's."""
+    """Environment of the job."""
     working_folder: Path
-    """In which the job is started: its relative paths count from here."""
+    """Folder in which the job is started; its relative paths count from here."""
     quick_budget: Callable[[], Budget]
-    """The closed form's budget, in milliseconds."""
+    """Budget by the closed form, in milliseconds."""
     deepest_budget: Callable[[], Budget]
-    """The deepest budget to be had; raises CancelledError where that takes too long."""
+    """Budget by the deepest method available; raises CancelledError if it takes too long."""
     interpreter: JobInterpreter
     packages: Callable[[], InstalledPackages]
     torch_build: Callable[[], TorchBuild]
     hub_access: Callable[[], HubAccess]
-    """What the hub says of the job's model; asks it over the network."""
+    """Asks the Hugging Face hub over the network whether the job's model may be downloaded."""
     local_ranks: int | None = None
-    """Ranks on this machine; None: nobody says."""
+    """Ranks on this machine; None: not stated."""
 
     @property
     def several_machines(self) -> bool:
-        """Some of the job's ranks run elsewhere."""
+        """True if some of the job's ranks run on other machines."""
         return self.local_ranks is not None and self.local_ranks < self.job.parallel.world_size
 
+    @property
+    def ranks_here(self) -> int:
+        """Ranks on this machine; all ranks of the job unless stated otherwise."""
+        return self.local_ranks or self.job.parallel.world_size
+
     def path(self, text: str) -> Path:
-        """A path of the job's."""
+        """Return a path of the job as an absolute one."""
         home = self.environ.get("HOME")
         if home and (text == "~" or text.startswith("~/")):
             return Path(home) / text[2:]

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine a job's ranks will take, if it is started as its environment is."""
+"""The GPUs of this machine that a job's ranks will use if it is started with its environment."""
 
 from ...attach.gpu_assignment import GpuAssignment, assign_gpu, visible_mig_devices
 from ...attach.gpu_environment import GpuEnvironment, nvml_mig_parent
@@ -7,40 +7,39 @@ from .check_context import CheckContext
 
 
 def assign_gpus(context: CheckContext) -> tuple[GpuAssignment, ...]:
-    """A seat for each rank on this machine, by its number; empty: this machine's GPUs are not to be seen."""
+    """Return the GPU of each rank on this machine, by local rank; empty if this machine's GPUs cannot be read."""
     snapshot = context.machine.snapshot
     if snapshot is None:
         return ()
-    ranks = context.local_ranks or context.job.parallel.world_size
-    choices = (
+    environments = (
         GpuEnvironment.from_environ(
             context.environ, local_rank=rank, mig_parent=nvml_mig_parent if rank == 0 else lambda _: None
         )
-        for rank in range(ranks)
+        for rank in range(context.ranks_here)
     )
-    return tuple(assign_gpu(choice, snapshot.gpus, pid=0) for choice in choices)
+    return tuple(assign_gpu(environment, snapshot.gpus, pid=0) for environment in environments)
 
 
 def assigned_gpu_indices(context: CheckContext) -> tuple[int, ...]:
-    """Indices of the GPUs that the ranks take, those that are there; each once."""
+    """Return the indices of the existing GPUs that the ranks will use, each once."""
     here = {gpu.index for gpu in context.machine.snapshot.gpus} if context.machine.snapshot else set()
-    return tuple(dict.fromkeys(seat.gpu for seat in assign_gpus(context) if seat.gpu is not None and seat.gpu in here))
+    gpus = (assignment.gpu for assignment in assign_gpus(context))
+    return tuple(dict.fromkeys(gpu for gpu in gpus if gpu is not None and gpu in here))
 
 
 def target_devices(context: CheckContext) -> tuple[DeviceCapacity, ...]:
-    """What the GPUs can give that the job will take; all that are considered, where that is not known."""
-    rooms = context.machine.devices
+    """Return the devices that the job will use; all considered ones if that is unknown."""
+    devices = context.machine.devices
     if context.machine.chosen:
-        return rooms
-    slices = _named_mig_devices(context)
-    if slices:
-        return tuple(room for room in rooms if room.uuid in slices)
-    taken = assigned_gpu_indices(context)
-    ranks = context.local_ranks or context.job.parallel.world_size
-    chosen = tuple(room for room in rooms if room.index in taken)
-    return chosen if len(chosen) == ranks else rooms
+        return devices
+    mig_devices = _visible_mig_devices(context)
+    if mig_devices:
+        return tuple(device for device in devices if device.uuid in mig_devices)
+    indices = assigned_gpu_indices(context)
+    chosen = tuple(device for device in devices if device.index in indices)
+    return chosen if len(chosen) == context.ranks_here else devices
 
 
-def _named_mig_devices(context: CheckContext) -> tuple[str, ...]:
+def _visible_mig_devices(context: CheckContext) -> tuple[str, ...]:
     gpus = context.machine.snapshot.gpus if context.machine.snapshot else ()
     return visible_mig_devices(GpuEnvironment.from_environ(context.environ, local_rank=None), gpus)

@@ -1,5 +1,5 @@
-"""Facts about the machine for preflight: interpreters, weights on disk, free disk space, access rights, launch, GPUs.
+"""Facts for the preflight checks: interpreter, packages, model files, disk space, hub access, launch line and machine.
 
-Lives here: gathering only; no judgement.
+Lives here: collection only; the checks judge.
 Callers: ``context``, ``checks`` and ``prepare``.
 """

@@ -1,4 +1,4 @@
-"""Folders to write into: whether one may, and how much room there is."""
+"""Folders that a job writes to: whether they can be written to, and how much space is free."""
 
 import os
 import tempfile
@@ -8,29 +8,29 @@ from vramtop.estimator.common.paths import is_folder
 
 
 def nearest_existing_folder(path: Path) -> Path:
-    """The folder itself, else the one around it that is there."""
+    """Return the folder itself, else the nearest folder above it that exists."""
     path = path.absolute()
     return next((folder for folder in (path, *path.parents) if is_folder(folder)), Path("/"))
 
 
 def free_bytes(path: Path) -> int:
-    """Room for this user on the disk on which the folder is, or would be; quotas are not seen.
+    """Return the free bytes for this user on the disk of the folder, whether it exists or not; quotas are not included.
 
     Raises:
-        OSError: the disk does not answer.
+        OSError: the disk cannot be read.
     """
     disk = os.statvfs(nearest_existing_folder(path))
     return disk.f_bavail * disk.f_frsize
 
 
 def has_no_inodes(path: Path) -> bool:
-    """No further file can be made there, whatever its size. Some file systems do not count them."""
+    """Return True if no more files can be created there, whatever their size. Some file systems do not count inodes."""
     disk = os.statvfs(nearest_existing_folder(path))
     return disk.f_files > 0 and disk.f_favail == 0
 
 
 def write_error(path: Path) -> str | None:
-    """Why no file can be made in the folder, or in the one around it that is there; None: one was made, and is gone."""
+    """Return why no file can be created in the folder, or in the nearest one above it; None: one can."""
     blocked = next((part for part in (path, *path.parents) if os.access(part, os.F_OK) and not is_folder(part)), None)
     if blocked is not None:
         return f"{blocked} is a file"

@@ -1,7 +1,7 @@
-"""What the Hugging Face hub says of a model: whether its files may be fetched with the token that is here.
+"""Access to a model on the Hugging Face hub: whether its files may be downloaded with the token that is set.
 
-The hub's answers: ``X-Error-Code`` and status codes as ``huggingface_hub/utils/_http.py`` (hf_raise_for_status) reads
-them; where a token lies: ``huggingface_hub/constants.py``.
+Sources: ``huggingface_hub/utils/_http.py`` (hf_raise_for_status) for ``X-Error-Code`` and status codes,
+``huggingface_hub/constants.py`` for the file of the token.
 """
 
 import http.client
@@ -18,32 +18,32 @@ from vramtop.estimator.common.untrusted_files import read_file
 
 HubAnswer = Literal["open", "gated", "refused", "absent", "unreachable", "offline"]
 HUB_TIMEOUT_SECONDS = 10.0
-"""So long the hub may take to answer."""
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _ENDPOINT = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAccess:
-    """What the hub says of one model."""
+    """The hub's answer for one model."""
 
     answer: HubAnswer
-    """``gated``: its owner lets in who has asked; ``refused``: the token does not do; ``absent``: no such model, or a
-    private one; ``unreachable``: no answer; ``offline``: it was not asked, because the environment forbids it."""
+    """``gated``: its owner grants access on request; ``refused``: the token is not accepted; ``absent``: there is no
+    such model, or it is private; ``unreachable``: no answer; ``offline``: not asked, because the environment forbids
+    it."""
     message: str
-    """For people."""
+    """The answer in words."""
     token_from: str | None
     """Where the token comes from, such as ``HF_TOKEN``; None: there is none."""
 
 
 def offline_variable(environ: Mapping[str, str]) -> str | None:
-    """The variable that forbids libraries to go online; None: they may."""
+    """Return the variable that forbids libraries to go online; None: they may."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     return next((name for name in names if environ.get(name, "").upper() in _TRUE), None)
 
 
 def find_token(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """The token that libraries would send, and where it comes from; None: there is none."""
+    """Return the token that libraries would send, and where it comes from; None: there is none."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if environ.get(name, "").strip():
             return environ[name].strip(), name
@@ -58,7 +58,7 @@ def find_token(environ: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def token_file(environ: Mapping[str, str]) -> Path:
-    """Where ``hf auth login`` puts a token."""
+    """Return the file in which ``hf auth login`` stores a token."""
     if environ.get("HF_TOKEN_PATH"):
         return expand_user(environ["HF_TOKEN_PATH"])
     home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
@@ -68,18 +68,18 @@ def token_file(environ: Mapping[str, str]) -> Path:
 
 
 def query_hub_access(model: str, environ: Mapping[str, str], *, timeout: float = HUB_TIMEOUT_SECONDS) -> HubAccess:
-    """Ask for the head of the model's config.json, which is behind the same gate as its weights.
+    """Request the header of the model's config.json, to which the same restrictions apply as to its weights.
 
     Args:
         model: hub id.
-        environ: where HF_ENDPOINT, the token and what forbids to ask are looked up.
+        environ: environment with HF_ENDPOINT, the token and the offline variables.
         timeout: seconds.
     """
     found = find_token(environ)
     origin = found[1] if found else None
-    forbids = offline_variable(environ)
-    if forbids:
-        return HubAccess(answer="offline", message=f"{forbids} is set, so that it is not asked", token_from=origin)
+    offline = offline_variable(environ)
+    if offline:
+        return HubAccess(answer="offline", message=f"{offline} is set, so that it is not asked", token_from=origin)
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
     url = f"{endpoint}/{urllib.parse.quote(model)}/resolve/main/config.json"
     host = urllib.parse.urlsplit(endpoint).hostname or "the hub"
@@ -89,7 +89,7 @@ def query_hub_access(model: str, environ: Mapping[str, str], *, timeout: float =
             return HubAccess(answer="unreachable", message="HF_ENDPOINT is no http address", token_from=origin)
         if found:
             request.add_unredirected_header("Authorization", f"Bearer {found[0]}")
-        with urllib.request.build_opener(_StayHere).open(request, timeout=timeout):
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout):
             return HubAccess(answer="open", message=f"{host} gives it", token_from=origin)
     except urllib.error.HTTPError as error:
         with error:
@@ -101,8 +101,8 @@ def query_hub_access(model: str, environ: Mapping[str, str], *, timeout: float =
         return HubAccess(answer="unreachable", message=f"{host} does not answer ({reason})", token_from=origin)
 
 
-class _StayHere(urllib.request.HTTPRedirectHandler):
-    """That the hub sends us on is answer enough; whoever comes next is not asked."""
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: it shows that access is granted, and the next host is not asked."""
 
     def redirect_request(  # noqa: PLR0917 - urllib's own signature
         self,
@@ -113,11 +113,11 @@ class _StayHere(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """Follow no redirection: its error is raised, with its code."""
+        """Return None, so that urllib raises an error with the status of the redirection."""
 
 
 def _refusal(status: int, code: str, host: str, token: str | None) -> tuple[HubAnswer, str]:
-    """A status that is not 200 in the hub's words and ours."""
+    """Return the answer for a status other than 200, and its message."""
     if 300 <= status < 400 or code == "EntryNotFound":
         return "open", f"{host} gives it"
     if code == "GatedRepo":

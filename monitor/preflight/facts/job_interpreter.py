@@ -1,4 +1,4 @@
-"""Which Python will run a job."""
+"""Finds the Python interpreter that will run a job."""
 
 import os
 import re
@@ -8,60 +8,71 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from vramtop.estimator.common.untrusted_files import open_file
-from vramtop.estimator.readers.tools.registry import find_program_index, split_launch_line
+from vramtop.estimator.readers.tools.tool_registry import find_program_index, split_launch_line
 from vramtop.estimator.trace.interpreters import find_interpreters
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _SCRIPT = re.compile(rb"""\A\#!(?:/bin/sh\n'''exec'\s+"?|\s*)(?P<path>/[^\s"]+)(?:[ \t]+(?P<name>[^\s"$]+))?""")
-"""The first lines of a console script; where the path is long, pip writes it behind ``/bin/sh``."""
-_OWN_WORLD = {"conda", "mamba", "micromamba", "uv", "poetry", "pixi", "docker", "podman", "apptainer", "singularity"}
-"""Wrappers that give the program a Python of their own choosing."""
+"""The first lines of a console script; if the path is long, pip writes it after ``/bin/sh``."""
+_OWN_PYTHON_WRAPPERS = {
+    "conda",
+    "mamba",
+    "micromamba",
+    "uv",
+    "poetry",
+    "pixi",
+    "docker",
+    "podman",
+    "apptainer",
+    "singularity",
+}
+"""Wrappers that run the program with a Python of their own choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInterpreter:
-    """The Python that will run the job."""
+    """The Python interpreter that will run the job."""
 
     path: Path
     origin: str
-    """Who says so: ``--python``, ``torchrun``, ``VIRTUAL_ENV``."""
+    """Where it was read: ``--python``, ``torchrun``, ``VIRTUAL_ENV``."""
     is_certain: bool = True
-    """False: nobody says so; it is vramtop's own."""
+    """False: nothing names it; it is vramtop's own."""
 
 
 def find_job_interpreter(
     python: str | None, launch: Sequence[str] | None, environ: Mapping[str, str]
 ) -> JobInterpreter:
-    """The Python that the user named, else the launch line's, else that of the active environment, else vramtop's own.
+    """Return the Python that ``--python`` names, else the launch line's, else the active environment's, else vramtop's.
 
     Args:
-        python: what ``--python`` says.
+        python: value of ``--python``.
         launch: the launch line; None: there is none.
-        environ: the job's environment.
+        environ: environment of the job.
 
     Raises:
-        InputError: ``python`` is not there.
+        InputError: ``python`` does not exist.
     """
     if python is not None:
         return JobInterpreter(path=find_interpreters(python, environ)[0], origin="--python")
-    return (_of_launch(split_launch_line(launch), environ) if launch else None) or _active(environ)
+    return (_find_in_launch_line(split_launch_line(launch), environ) if launch else None) or _find_active(environ)
 
 
-def _of_launch(words: Sequence[str], environ: Mapping[str, str]) -> JobInterpreter | None:
-    """A launch line's Python: itself, or the one in the first line of its launcher."""
+def _find_in_launch_line(words: Sequence[str], environ: Mapping[str, str]) -> JobInterpreter | None:
+    """Return the Python of a launch line: its program, or the one in the first line of its launcher's script."""
     at = find_program_index(words)
-    if at is None or not _OWN_WORLD.isdisjoint(PurePath(word).name for word in words[:at]):
+    if at is None or not _OWN_PYTHON_WRAPPERS.isdisjoint(PurePath(word).name for word in words[:at]):
         return None
     program = shutil.which(words[at], path=environ.get("PATH"))
     if program is None:
         return None
     if _PYTHON.fullmatch(PurePath(program).name):
         return JobInterpreter(path=Path(program).absolute(), origin=words[at])
-    named = _first_line(Path(program), environ)
+    named = _read_script_interpreter(Path(program), environ)
     return None if named is None else JobInterpreter(path=named, origin=words[at])
 
 
-def _first_line(program: Path, environ: Mapping[str, str]) -> Path | None:
+def _read_script_interpreter(program: Path, environ: Mapping[str, str]) -> Path | None:
     try:
         with open_file(program) as file:
             match = _SCRIPT.match(file.read(4096))
@@ -77,7 +88,7 @@ def _first_line(program: Path, environ: Mapping[str, str]) -> Path | None:
     return named if _PYTHON.fullmatch(named.name) and os.access(named, os.X_OK) else None
 
 
-def _active(environ: Mapping[str, str]) -> JobInterpreter:
+def _find_active(environ: Mapping[str, str]) -> JobInterpreter:
     found = find_interpreters(None, environ)[0]
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable) and found == Path(environ[variable]) / "bin" / "python":

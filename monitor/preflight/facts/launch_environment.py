@@ -1,4 +1,4 @@
-"""What a launch line says of where its ranks run, beside the job."""
+"""Environment of a job that is started with a launch line, and the number of its ranks on one machine."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,22 +9,22 @@ from vramtop.estimator.readers.program.accelerate_env import yaml_layer
 from vramtop.estimator.readers.program.launchers import Launch
 from vramtop.estimator.readers.program.ranks import read_world_size
 from vramtop.estimator.readers.source.data_files import read_table
-from vramtop.estimator.readers.source.settings import LayeredSettings, SettingsLayer, as_int
-from vramtop.estimator.readers.tools.registry import parse_launch, split_launch_line
+from vramtop.estimator.readers.source.layered_settings import LayeredSettings, SettingsLayer, as_int
+from vramtop.estimator.readers.tools.tool_registry import parse_launch, split_launch_line
 
-_ADDRESS = ("master_addr", "main_process_ip", "rdzv_endpoint")
-_PORT = ("master_port", "main_process_port")
+_ADDRESS_OPTIONS = ("master_addr", "main_process_ip", "rdzv_endpoint")
+_PORT_OPTIONS = ("master_port", "main_process_port")
 
 
 def job_environment(environ: Mapping[str, str], launch: Sequence[str] | None) -> dict[str, str]:
-    """The environment that a job will have: ours, what stands before its command, and what its launcher is told."""
+    """Return the job's environment: ours, the assignments before its command, and the rendezvous of its launcher."""
     found = dict(environ)
     if launch is None:
         return found
     parsed = parse_launch(split_launch_line(launch))
     found.update(parsed.assignments)
     options = LayeredSettings(parsed.options)
-    address, port = options.find(*_ADDRESS), options.find(*_PORT)
+    address, port = options.find(*_ADDRESS_OPTIONS), options.find(*_PORT_OPTIONS)
     if address is not None:
         host, _, own_port = str(address.value).rpartition(":") if ":" in str(address.value) else (address.value, "", "")
         found["MASTER_ADDR"] = str(host).strip("[]")
@@ -36,23 +36,23 @@ def job_environment(environ: Mapping[str, str], launch: Sequence[str] | None) ->
 
 
 def count_local_ranks(job: Job, launch: Sequence[str] | None, environ: Mapping[str, str], folder: Path) -> int | None:
-    """How many of the job's ranks run on one machine; None: nobody says.
+    """Return how many of the job's ranks run on one machine; None: not stated.
 
     Args:
         job: the job, with all of its ranks.
         launch: its launch line; None: there is none.
-        environ: the job's environment: inside a Slurm allocation it tells how many machines there are.
-        folder: against which paths in the launch line are read.
+        environ: environment of the job; inside a Slurm allocation it states the number of machines.
+        folder: folder that relative paths in the launch line count from.
     """
-    world = job.parallel.world_size
+    ranks = job.parallel.world_size
     if launch is not None:
         parsed = parse_launch(split_launch_line(launch))
-        said = read_world_size(parsed, LayeredSettings(parsed.options, _accelerate_file(parsed, folder)), environ)
-        if as_int(said.ranks) == world and said.per_node is not None:
-            return said.per_node
+        world_size = read_world_size(parsed, LayeredSettings(parsed.options, _accelerate_file(parsed, folder)), environ)
+        if as_int(world_size.ranks) == ranks and world_size.per_node is not None:
+            return world_size.per_node
     nodes = environ.get("SLURM_NNODES", "")
-    if nodes.isdecimal() and int(nodes) > 1 and world % int(nodes) == 0:
-        return world // int(nodes)
+    if nodes.isdecimal() and int(nodes) > 1 and ranks % int(nodes) == 0:
+        return ranks // int(nodes)
     return None
 
 
@@ -63,5 +63,5 @@ def _accelerate_file(launch: Launch, folder: Path) -> SettingsLayer:
     path = folder / str(named.value)
     try:
         return yaml_layer(read_table(path), source=path.name)
-    except InputError:  # said where the job is read
+    except InputError:  # reported when the job is read
         return {}

@@ -1,4 +1,4 @@
-"""The machine that a job is to run on: this one as it is now, or one that is described."""
+"""The machine that a job is to run on: this one as it is now, or one that the user describes."""
 
 import queue
 import threading
@@ -16,78 +16,84 @@ from ...sources.nvml.nvml_source import NvmlSource
 from ...storage.reservations import Reservations
 
 DRIVER_TIMEOUT_SECONDS = 20.0
-"""So long the driver may take to answer: without persistence mode it starts up first, card by card."""
+"""Without persistence mode the driver first initialises every GPU."""
 Capabilities = Mapping[int, tuple[int, int]]
 """CUDA compute capability by GPU index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where the job is to run."""
+    """The machine that the job is to run on."""
 
     devices: tuple[DeviceCapacity, ...]
-    """What the GPUs that the user chose, or all, can give."""
+    """Memory available on the GPUs that the user chose, or on all."""
     snapshot: Snapshot | None = None
-    """Of this machine; None: another one is described, or this one's GPUs cannot be seen."""
+    """Snapshot of this machine; None: another machine is described, or this one's GPUs cannot be read."""
     chosen: bool = False
-    """The user named the GPUs; else the job takes those that its environment shows it."""
+    """The user chose the GPUs; False: the job uses those that its environment makes visible."""
     host: HostRam | None = None
-    """Its RAM; None: not known, of a machine that is described."""
+    """RAM; None: unknown, for a machine that is described."""
     unavailable_reason: str | None = None
-    """Why this machine's GPUs cannot be seen."""
+    """Why this machine's GPUs cannot be read."""
     gpu_type: Gpu | None = None
-    """The kind of card; None: not one of the catalogue."""
+    """Catalogue entry of the GPUs; None: not in the catalogue."""
     capabilities: Callable[[], Capabilities] = dict
-    """Of the GPUs; those that are not known are left out."""
+    """Returns the compute capabilities that are known."""
 
     @property
     def is_described(self) -> bool:
-        """Another machine than this one was described."""
+        """True if the user described another machine than this one."""
         return self.snapshot is None and self.unavailable_reason is None
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of the largest card; None: not known."""
-        return max((room.total_bytes for room in self.devices if room.total_bytes), default=None)
+        """Memory of the largest GPU; None: unknown."""
+        return max((device.total_bytes for device in self.devices if device.total_bytes), default=None)
 
 
 def this_machine(
-    only: Callable[[Snapshot], Collection[int] | None] = lambda _: None, *, seconds: float = DRIVER_TIMEOUT_SECONDS
+    select: Callable[[Snapshot], Collection[int] | None] = lambda _: None,
+    *,
+    timeout_seconds: float = DRIVER_TIMEOUT_SECONDS,
 ) -> Machine:
-    """This machine as NVML shows it now.
+    """Return this machine as NVML reports it now.
 
     Args:
-        only: chooses the GPUs to consider, by index; None: all.
-        seconds: so long the driver may take to answer.
+        select: chooses the GPUs to consider, by index; None: all.
+        timeout_seconds: time limit for the driver.
     """
     answers: queue.SimpleQueue[Snapshot | CannotTellError] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(answers,), name="preflight NVML", daemon=True).start()
+    host = available_host_memory()
     try:
-        snapshot = answers.get(timeout=seconds)
+        snapshot = answers.get(timeout=timeout_seconds)
     except queue.Empty:
-        return Machine(
-            devices=(),
-            unavailable_reason=f"the NVIDIA driver gives no answer within {seconds:g} seconds",
-            host=available_host_memory(),
-        )
+        reason = f"the NVIDIA driver gives no answer within {timeout_seconds:g} seconds"
+        return Machine(devices=(), unavailable_reason=reason, host=host)
     if isinstance(snapshot, CannotTellError):
-        return Machine(devices=(), unavailable_reason=snapshot.message.rstrip("."), host=available_host_memory())
-    indices = only(snapshot)
-    rooms = device_capacities(snapshot, Reservations().committed(snapshot), indices)
-    card = next((room.gpu_type for room in rooms if room.name), None)
-    named = indices is not None
+        return Machine(devices=(), unavailable_reason=snapshot.message.rstrip("."), host=host)
+    indices = select(snapshot)
+    devices = device_capacities(snapshot, Reservations().committed(snapshot), indices)
     return Machine(
-        devices=rooms,
+        devices=devices,
         snapshot=snapshot,
-        chosen=named,
-        gpu_type=card,
+        chosen=indices is not None,
+        gpu_type=next((device.gpu_type for device in devices if device.name), None),
         capabilities=compute_capabilities,
-        host=available_host_memory(),
+        host=host,
     )
 
 
+def described_machine(
+    devices: tuple[DeviceCapacity, ...], gpu_type: Gpu | None, host: HostRam | None = None
+) -> Machine:
+    """Return a machine that is not this one."""
+    known = {} if gpu_type is None else dict.fromkeys((each.index for each in devices), gpu_type.compute_capability)
+    return Machine(devices=devices, gpu_type=gpu_type, capabilities=lambda: known, host=host)
+
+
 def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
-    """One reading; a driver with a lost GPU may never come back from it."""
+    """Read one snapshot; a driver with a lost GPU may never return from this."""
     source = NvmlSource()
     try:
         source.open()
@@ -100,14 +106,8 @@ def _read(answers: "queue.SimpleQueue[Snapshot | CannotTellError]") -> None:
         answers.put(error)
 
 
-def described_machine(rooms: tuple[DeviceCapacity, ...], card: Gpu | None, host: HostRam | None = None) -> Machine:
-    """A machine that is not this one."""
-    known = {} if card is None else dict.fromkeys((room.index for room in rooms), card.compute_capability)
-    return Machine(devices=rooms, gpu_type=card, capabilities=lambda: known, host=host)
-
-
 def compute_capabilities() -> Capabilities:
-    """Of this machine's GPUs, as the driver tells them."""
+    """Ask the driver for the compute capability of this machine's GPUs."""
     import pynvml
 
     found: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Whether all files of a model are in a folder: each shard, whole; the config; a tokenizer."""
+"""Files of a model in a folder: config, tokenizer, and the shards of its weights, complete or damaged."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,15 @@ _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json"),
     ("pytorch_model.bin", "pytorch_model.bin.index.json"),
 )
-"""A single file, or the index of several: in the order in which transformers takes them (modeling_utils.py)."""
+"""A single file, or the index of several shards: in the order in which transformers does (modeling_utils.py)."""
 _TOKENIZERS = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("tekken.json", "tokenizer_config.json", "preprocessor_config.json"),
 )
-_HEADER_LIMIT = 16 * 2**20
-"""safetensors' own limit is 100 MB; a tensor takes some 100 bytes, and models of many files are cut into shards."""
-_INDEX_LIMIT = 24 * 2**20
-"""Of an index: 91,000 weights (DeepSeek-V3) take 9 MB."""
+_MAX_HEADER_BYTES = 16 * 2**20
+"""safetensors itself allows 100 MB; a tensor takes about 100 bytes, and large models are split into shards."""
+_MAX_INDEX_BYTES = 24 * 2**20
+"""An index of 91,000 weights (DeepSeek-V3) takes 9 MB."""
 
 
 class _Metadata(msgspec.Struct):
@@ -34,45 +34,45 @@ class _Index(msgspec.Struct):
 
 
 class _Tensor(msgspec.Struct):
-    """Or the header's ``__metadata__``, which has no offsets."""
+    """One tensor of a safetensors header, or its ``__metadata__``, which has no offsets."""
 
     data_offsets: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
-    """What a folder has of a model."""
+    """The files of a model that a folder contains."""
 
     config: bool
     tokenizer: bool
     shards: int
-    """Files of weights that there should be; 0: neither weights nor an index of them are there."""
+    """Expected files of weights; 0: there are neither weights nor an index."""
     missing: tuple[str, ...]
-    """Names of those that are not there."""
+    """Names of missing files."""
     broken: tuple[str, ...]
-    """Names of those that are there in part, and why that is known."""
+    """Names of incomplete files, each with the reason."""
     weight_bytes: int
-    """Of what is there."""
+    """Size of the existing files of weights."""
     total_bytes: int | None
-    """What there should be, where an index says so."""
+    """Size of all weights according to the index; None: there is no index, or it does not state the size."""
 
     @property
     def complete(self) -> bool:
-        """Config and weights are whole; a tokenizer may come from elsewhere."""
+        """True if config and weights are complete; a tokenizer may come from elsewhere."""
         return self.config and self.shards > 0 and not self.missing and not self.broken
 
 
 def inspect_model_folder(folder: Path, *, single: tuple[str, ...] = ()) -> ModelFolder:
-    """What is there.
+    """Return the files of a model in a folder.
 
     Args:
-        folder: with a config.json, as transformers saves it.
-        single: other names for a single file of weights, which are looked for first.
+        folder: folder with a config.json, as transformers saves it.
+        single: other names of a single file of weights, which are tried first.
 
     Raises:
         OSError: an index cannot be read.
     """
-    names, total = _named(folder, single)
+    names, total = _expected_files(folder, single)
     missing = tuple(name for name in names if not is_file(folder / name))
     present = [name for name in names if name not in missing]
     faults = {name: fault for name in present if (fault := _fault(folder / name))}
@@ -87,8 +87,8 @@ def inspect_model_folder(folder: Path, *, single: tuple[str, ...] = ()) -> Model
     )
 
 
-def _named(folder: Path, single: tuple[str, ...]) -> tuple[list[str], int | None]:
-    """Names of the files of weights, and what they hold in all."""
+def _expected_files(folder: Path, single: tuple[str, ...]) -> tuple[list[str], int | None]:
+    """Return the names of the files of weights, and their total bytes if an index states them."""
     for name in single:
         if is_file(folder / name):
             return [name], None
@@ -102,15 +102,15 @@ def _named(folder: Path, single: tuple[str, ...]) -> tuple[list[str], int | None
 
 def _from_index(path: Path) -> tuple[list[str], int | None]:
     try:
-        index = msgspec.json.decode(read_file(path, _INDEX_LIMIT), type=_Index)
+        index = msgspec.json.decode(read_file(path, _MAX_INDEX_BYTES), type=_Index)
     except (TooLargeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return [path.name], None  # counted as a file that is broken
+        return [path.name], None  # reported as a broken file
     total = index.metadata.total_size if index.metadata else None
     return sorted(set(index.weight_map.values())), total if isinstance(total, int) else None
 
 
 def _fault(path: Path) -> str | None:
-    """What shows that a file is not whole; None: nothing does."""
+    """Return why a file is incomplete; None: it looks complete."""
     size = path.stat().st_size
     if size == 0:
         return "empty"
@@ -120,7 +120,7 @@ def _fault(path: Path) -> str | None:
         return None
     with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(_HEADER_LIMIT, size):
+        if not 2 <= length <= min(_MAX_HEADER_BYTES, size):
             return "no safetensors header"
         try:
             header = msgspec.json.decode(file.read(length), type=dict[str, _Tensor])

@@ -24,6 +24,7 @@ _TEMPERATURE_CALLS = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
 _COMPUTE_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
 """By NVML's number; 1 means one thread at a time, which CUDA treats as one process since version 8."""
 MODE_INTERVAL_SECONDS = 30.0
+"""Interval of reading what rarely changes: compute mode, power limit, whether the GPU may be suspended."""
 _PROCESS_LISTS: tuple[tuple[ProcessKind, str], ...] = (
     ("compute", "Compute"),
     ("graphics", "Graphics"),
@@ -65,6 +66,9 @@ class NvmlDevice:
         self._mode: ComputeMode | None = None
         self._mode_at = 0.0
         """When to read it again; only an administrator changes it."""
+        self._power_limit_w: float | None = None
+        self._power_limit_at = 0.0
+        """When to read it again; only recordings contain it."""
         self._accounts = False
         """Accounting mode is on, which only root can enable."""
 
@@ -90,7 +94,7 @@ class NvmlDevice:
             self.uuid = self._text("nvmlDeviceGetUUID")
             self._name = self._text("nvmlDeviceGetName")
             self._accounts = self._accounting_is_on()
-            self._mode_at = 0.0
+            self._mode_at = self._power_limit_at = 0.0
             self._memory.connect(self._handle, self._name)
             self._mig.connect(self._handle)
             self._address = self._pci_address() or self._address
@@ -162,6 +166,15 @@ class NvmlDevice:
                 self._mode = None
         return self._mode
 
+    def _read_power_limit(self) -> float | None:
+        if self._clock() >= self._power_limit_at:
+            limit = self._query("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
+            if limit is None:
+                return None  # with a fault in every reading
+            self._power_limit_at = self._clock() + MODE_INTERVAL_SECONDS
+            self._power_limit_w = limit / 1000
+        return self._power_limit_w
+
     def _read(self, describe: Callable[[int], ProcessFacts]) -> GpuReading:
         self._faults = []
         mig, mig_faults = self._mig.read()
@@ -172,7 +185,7 @@ class NvmlDevice:
             "temperature_c", "its temperature", _TEMPERATURE_CALLS, self._nvml.NVML_TEMPERATURE_GPU
         )
         power = self._query("power_w", "its power draw", ("nvmlDeviceGetPowerUsage",))
-        limit = self._query("power_limit_w", "its power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
+        power_limit_w = self._read_power_limit()
         if any(device.used_bytes is not None for device in mig or ()):
             self._memory.read_at = self._now()  # the GPU's own memory may be refused
         instances: dict[int | None, int | None] = {device.gpu_instance: device.total_bytes for device in mig or ()}
@@ -194,7 +207,7 @@ class NvmlDevice:
             utilisation_percent=None if utilisation is None else int(utilisation.gpu),
             temperature_c=temperature,
             power_w=None if power is None else power / 1000,  # NVML counts milliwatts
-            power_limit_w=None if limit is None else limit / 1000,
+            power_limit_w=power_limit_w,
             compute_mode=self._compute_mode(),
             processes=processes,
             mig=mig,

@@ -49,12 +49,12 @@ def test_flags_of_a_launch_line(changes: dict[str, Any], words: list[str], tmp_p
     assert of_line(TRL, changes, tmp_path) == words
 
 
-def test_pairs_are_counted_as_the_tool_counts_them(tmp_path: Path) -> None:
+def test_preference_pairs_are_counted_as_the_tool_does(tmp_path: Path) -> None:
     line = TRL.replace("trl sft", "trl dpo")
     assert of_line(line, {"training.micro_batch": 4}, tmp_path) == ["--per_device_train_batch_size 4 -> 2"]
 
 
-def test_keys_of_other_tools_files(tmp_path: Path) -> None:
+def test_keys_of_other_tools_configuration_files(tmp_path: Path) -> None:
     axolotl = f"base_model: {MODEL}\nmicro_batch_size: 4\nsequence_len: 4096\ngradient_accumulation_steps: 2\n"
     assert of_file(tmp_path / "a.yaml", axolotl + "gradient_checkpointing: false\n", HALVED | FULL) == [
         "micro_batch_size: 4 -> 2",

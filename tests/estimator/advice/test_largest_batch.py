@@ -45,7 +45,7 @@ PARALLEL = st.sampled_from([{}, {"strategy": "fsdp2", "data_shard": 4}, {"strate
     more=st.tuples(st.integers(0, 16), st.integers(0, 1024)),
 )
 @settings(max_examples=150, deadline=None)
-def test_need_never_falls_as_batch_or_length_grow(
+def test_memory_never_falls_as_batch_or_length_grow(
     shape: dict[str, Any],
     training: dict[str, Any],
     parallel: dict[str, Any],
@@ -53,7 +53,7 @@ def test_need_never_falls_as_batch_or_length_grow(
     length: int,
     more: tuple[int, int],
 ) -> None:
-    """What bisection relies on."""
+    """Bisection relies on it."""
     config = {"vocab_size": 5000, "intermediate_size": 1024, **shape}
     arch = read_architecture(config)
     inventory = count_parameters(arch)
@@ -66,7 +66,7 @@ def test_need_never_falls_as_batch_or_length_grow(
     small = need(batch, length)
     for large in (need(batch + more[0], length), need(batch, length + more[1])):
         assert small.components.total_bytes <= large.components.total_bytes
-        # what is uncertain differs by phase, and which phase is fullest changes: by 2.5 % in the worst of 12,000
+        # the uncertainty differs by phase, and the peak phase changes: by 2.5 % in the worst of 12,000
         assert large.high_bytes >= 0.95 * small.high_bytes
 
 
@@ -93,7 +93,7 @@ def test_the_largest_fits_and_the_next_does_not(quick: QuickEstimator, size: int
         assert not fits(with_changes(JOB, {"training.sequence_length": found.sequence_length + 128}))
 
 
-def test_the_models_own_limit_is_said(quick: QuickEstimator) -> None:
+def test_the_models_own_limit_is_reported(quick: QuickEstimator) -> None:
     found = find_largest(JOB, lambda job: job.training.micro_batch < 100, max_positions=quick.max_positions)
     assert (found.sequence_length, found.at_model_limit) == (131072, True)
     assert found.micro_batch == 96
@@ -106,7 +106,7 @@ def test_nothing_fits(quick: QuickEstimator) -> None:
     assert found.to_json() == {"micro_batch": None, "sequence_length": None, "at_model_limit": False}
 
 
-def test_the_global_batch_is_kept_where_that_is_asked_for() -> None:
+def test_the_global_batch_is_kept_on_request() -> None:
     job = Job(
         model=JOB.model,
         training=Training(micro_batch=1, gradient_accumulation=48),

@@ -23,7 +23,7 @@ def quick() -> QuickEstimator:
 
 
 def within(size_gib: float, ranks: int = 1) -> Callable[[Budget], Verdict]:
-    """Cards of this size, so many of them."""
+    """Return a judge for a number of GPUs of one size."""
 
     def judge(budget: Budget) -> Verdict:
         if len(budget.ranks) > ranks:
@@ -44,7 +44,7 @@ def offered(
 
 @pytest.mark.parametrize("job", [JOB, SHARDED, with_changes(JOB, {"lora": {"rank": 16}})])
 @pytest.mark.parametrize("size", [24, 40, 80, 120, 160])
-def test_every_suggestion_keeps_what_it_promises(quick: QuickEstimator, job: Job, size: float) -> None:
+def test_every_suggestion_has_the_budget_of_its_changed_job(quick: QuickEstimator, job: Job, size: float) -> None:
     judge = within(size, 8)
     for suggestion in offered(job, quick, judge, gpus=8):
         budget = quick(with_changes(job, suggestion.changes))
@@ -54,7 +54,7 @@ def test_every_suggestion_keeps_what_it_promises(quick: QuickEstimator, job: Job
 
 
 @pytest.mark.parametrize("size", [40, 80, 120, 160])
-def test_what_fits_comes_first_and_the_cheapest_of_it(quick: QuickEstimator, size: float) -> None:
+def test_suggestions_that_fit_come_first_the_cheapest_of_them_leading(quick: QuickEstimator, size: float) -> None:
     found = offered(JOB, quick, within(size))
     verdicts = [s.verdict for s in found]
     assert verdicts == sorted(verdicts, key=["fits", "tight", "does_not_fit"].index)
@@ -62,7 +62,7 @@ def test_what_fits_comes_first_and_the_cheapest_of_it(quick: QuickEstimator, siz
     assert fitting == sorted(fitting)
 
 
-def test_a_single_change_that_is_enough_needs_no_second_one(quick: QuickEstimator) -> None:
+def test_a_sufficient_single_change_appears_in_no_pair(quick: QuickEstimator) -> None:
     need = quick(with_changes(JOB, {"training.activation_checkpointing": "full"})).peak
     found = offered(JOB, quick, within(need.high_bytes / GIB))
     full = next(s for s in found if s.changes == {"training.activation_checkpointing": "full"})
@@ -71,14 +71,14 @@ def test_a_single_change_that_is_enough_needs_no_second_one(quick: QuickEstimato
     assert all(s.cost <= 0.75 * full.cost for s in found if len(s.parts) == 2 and s.verdict == "fits")
 
 
-def test_pairs_come_where_no_single_change_is_enough(quick: QuickEstimator) -> None:
+def test_pairs_are_suggested_if_no_single_change_suffices(quick: QuickEstimator) -> None:
     found = offered(JOB, quick, within(75))
     assert found[0].verdict == "fits"
     assert len(found[0].parts) == 2
     assert found[0].parts[0].kind != found[0].parts[1].kind
 
 
-def test_a_third_change_comes_where_no_pair_is_enough(quick: QuickEstimator) -> None:
+def test_a_third_change_is_added_if_no_pair_suffices(quick: QuickEstimator) -> None:
     found = offered(with_changes(JOB, {"training.micro_batch": 8}), quick, within(33))
     fitting = [s for s in found if s.verdict == "fits"]
     assert fitting
@@ -89,7 +89,7 @@ def test_a_third_change_comes_where_no_pair_is_enough(quick: QuickEstimator) -> 
 
 
 @pytest.mark.parametrize("size", [16, 24, 33, 60])
-def test_no_part_of_a_suggestion_does_as_well(quick: QuickEstimator, size: float) -> None:
+def test_no_part_of_a_suggestion_has_the_same_effect(quick: QuickEstimator, size: float) -> None:
     found = offered(JOB, quick, within(size))
     for more in found:
         for fewer in found:
@@ -97,7 +97,7 @@ def test_no_part_of_a_suggestion_does_as_well(quick: QuickEstimator, size: float
                 assert fewer.verdict != more.verdict or more.verdict == "does_not_fit"
 
 
-def test_the_smallest_step_that_is_enough_is_taken(quick: QuickEstimator) -> None:
+def test_the_smallest_sufficient_step_is_suggested(quick: QuickEstimator) -> None:
     halved, quartered = ({"training.micro_batch": 4 // f, "training.gradient_accumulation": f} for f in (2, 4))
     for changes in (halved, quartered):
         size = quick(with_changes(JOB, changes)).peak.high_bytes / GIB
@@ -110,7 +110,7 @@ def test_smaller_micro_batches_keep_the_global_batch() -> None:
     assert [with_changes(JOB, c.changes).global_batch for c in batches] == [JOB.global_batch] * 2
 
 
-def test_it_is_spread_over_as_many_gpus_as_there_are() -> None:
+def test_sharding_uses_at_most_the_gpus_that_there_are() -> None:
     def ranks(gpus: int) -> list[int]:
         found = [c for c in candidate_changes(JOB, gpus=gpus) if c.kind == "sharding"]
         return [with_changes(JOB, c.changes).parallel.world_size for c in found]
@@ -123,7 +123,7 @@ def test_it_is_spread_over_as_many_gpus_as_there_are() -> None:
     assert {job.global_batch for job in kept} == {accumulating.global_batch}
 
 
-def test_what_is_already_so_is_not_offered() -> None:
+def test_current_settings_are_not_suggested() -> None:
     job = Job(
         model=MODEL,
         training=Training(
@@ -146,14 +146,14 @@ def test_every_change_has_a_cost_and_a_source() -> None:
             assert with_changes(job, change.changes) != job
 
 
-def test_nothing_is_enough(quick: QuickEstimator) -> None:
+def test_the_smallest_jobs_are_suggested_if_nothing_suffices(quick: QuickEstimator) -> None:
     found = offered(JOB, quick, within(4))
     needs = [s.budget.peak.device_bytes for s in found]
     assert {s.verdict for s in found} == {"does_not_fit"}
     assert needs == sorted(needs)
 
 
-def test_a_surer_budget_moves_all_figures(quick: QuickEstimator) -> None:
+def test_a_more_accurate_budget_shifts_all_figures(quick: QuickEstimator) -> None:
     surer = replace(shifted(quick(JOB), 3 * GIB), method="traced")
     full = with_changes(JOB, {"training.activation_checkpointing": "full"})
     assert calibrated(JOB, surer, quick)(full).peak.device_bytes == quick(full).peak.device_bytes + 3 * GIB
@@ -176,7 +176,7 @@ def test_confirmed_figures_replace_the_quick_ones(quick: QuickEstimator) -> None
     assert len(told) == 1
 
 
-def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: QuickEstimator) -> None:
+def test_failed_suggestions_are_dropped_and_those_that_cannot_be_estimated_stay(quick: QuickEstimator) -> None:
     judge = within(130)
     found = offered(JOB, quick, judge)
     first = found[0].budget.job
@@ -201,7 +201,7 @@ def test_what_does_not_hold_is_dropped_and_what_cannot_be_told_stays(quick: Quic
     assert found[0].changes not in [s.changes for s in confirm(found, refuses, judge)]
 
 
-def test_the_smallest_raise_of_vllms_share_is_taken() -> None:
+def test_the_smallest_sufficient_utilization_is_suggested() -> None:
     tables = {"training.mode": "inference", "inference.engine": "vllm", "inference.gpu_memory_utilization": 0.3}
     shares = [c for c in candidate_changes(with_changes(JOB, tables)) if c.kind == "utilization"]
     raises = [c.changes["inference.gpu_memory_utilization"] for c in shares]

@@ -32,7 +32,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", KINDS)
-def test_each_cause_is_another_job_or_adds_bytes(changes: dict[str, Any]) -> None:
+def test_each_cause_changes_the_job_or_adds_bytes(changes: dict[str, Any]) -> None:
     asked = job(**changes)
     found = [*setting_causes(asked), *extra_memory_causes(asked, estimate(asked), estimate)]
     seen = [with_changes(asked, cause.changes) for cause in found if cause.changes]
@@ -46,7 +46,7 @@ def test_each_cause_is_another_job_or_adds_bytes(changes: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("changes", KINDS)
-def test_no_cause_comes_twice(changes: dict[str, Any]) -> None:
+def test_causes_are_distinct(changes: dict[str, Any]) -> None:
     asked = job(**changes)
     changed = [str(dict(cause.changes)) for cause in setting_causes(asked)]
     assert len(changed) == len(set(changed))
@@ -58,7 +58,7 @@ def test_sharding_that_is_not_applied_keeps_the_number_of_gpus() -> None:
     assert with_changes(asked, off.changes).parallel.world_size == 8
 
 
-def test_what_was_assumed_is_more_plausible_than_what_was_written() -> None:
+def test_a_cause_is_more_plausible_if_the_setting_was_assumed() -> None:
     plain, doubted = (
         {cause.name: cause.plausibility for cause in setting_causes(job(), assumed)}
         for assumed in ((), ("model.attention",))
@@ -77,7 +77,7 @@ def test_the_upcast_of_a_quantized_model_is_two_bytes_of_all_that_is_not_quantiz
     assert found.allocated_bytes == pytest.approx(2 * (embedding_and_head + norms), rel=0.03)
 
 
-def test_causes_that_would_undo_each_other_are_not_taken_together() -> None:
+def test_causes_that_change_the_same_key_are_not_combined() -> None:
     asked = job(**{"lora.rank": 16, "lora.quantization": "nf4"})
     found = {cause.name: cause for cause in setting_causes(asked)}
     assert found["all weights trained"].keys & found["quantization off"].keys

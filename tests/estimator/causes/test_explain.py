@@ -1,4 +1,4 @@
-"""What would explain a divergence: the true change is found from the memory it makes."""
+"""Explanations of a divergence: the true change is found from the memory that it causes."""
 
 from dataclasses import replace
 from typing import Any
@@ -45,7 +45,7 @@ QLORA = {"lora.rank": 16, "lora.quantization": "nf4"}
         ({"training.loss": "fused-linear", "model.id": "Qwen/Qwen3-0.6B"}, {"training.loss": "full"}),
     ],
 )
-def test_the_setting_that_is_otherwise_is_among_the_first(read: dict[str, Any], truth: dict[str, Any]) -> None:
+def test_the_true_cause_is_among_the_first_three(read: dict[str, Any], truth: dict[str, Any]) -> None:
     asked = job(**read)
     observed = estimate(with_changes(asked, truth)).peak.device_bytes
     found = explain(asked, estimate(asked), observed, estimate)
@@ -53,7 +53,7 @@ def test_the_setting_that_is_otherwise_is_among_the_first(read: dict[str, Any], 
     assert all(each.device_bytes == each.predicted_bytes for each in found)
 
 
-def test_two_changes_explain_what_none_alone_does() -> None:
+def test_two_causes_explain_what_no_single_one_does() -> None:
     asked = job()
     truth = {"training.activation_checkpointing": "none", "training.precision": "fp32"}
     observed = estimate(with_changes(asked, truth)).peak.device_bytes
@@ -62,7 +62,7 @@ def test_two_changes_explain_what_none_alone_does() -> None:
     assert all(" and " in each.description for each in found)
 
 
-def test_a_job_that_ran_out_of_memory_would_have_held_more() -> None:
+def test_a_job_that_ran_out_of_memory_needed_more_than_observed() -> None:
     asked, truth = job(), {"training.activation_checkpointing": "none"}
     budget, card = estimate(asked), 100 * GIB
     assert budget.peak.high_bytes < card < estimate(with_changes(asked, truth)).peak.device_bytes
@@ -72,19 +72,19 @@ def test_a_job_that_ran_out_of_memory_would_have_held_more() -> None:
     assert explain(asked, budget, budget.peak.low_bytes // 2, estimate, at_least=True) == ()
 
 
-def test_nothing_explains_what_no_setting_makes() -> None:
+def test_memory_that_no_setting_predicts_has_no_explanation() -> None:
     asked = job()
     assert explain(asked, estimate(asked), 4000 * 2**30, estimate) == ()
 
 
 @pytest.mark.parametrize("edge", ["low_bytes", "device_bytes", "high_bytes"])
-def test_what_lies_in_the_budgets_range_needs_no_explanation(edge: str) -> None:
+def test_memory_in_the_budgets_range_needs_no_explanation(edge: str) -> None:
     asked = job()
     budget = estimate(asked)
     assert explain(asked, budget, getattr(budget.peak, edge), estimate) == ()
 
 
-def test_what_predicts_the_same_bytes_is_one_group() -> None:
+def test_causes_that_predict_the_same_bytes_are_one_group() -> None:
     asked = job(**SHARDED)
     observed = estimate(with_changes(asked, {"training.micro_batch": 8})).peak.device_bytes
     first, second, *_ = explain(asked, estimate(asked), observed, estimate)
@@ -93,7 +93,7 @@ def test_what_predicts_the_same_bytes_is_one_group() -> None:
     assert first.device_bytes == second.device_bytes
 
 
-def test_a_length_is_found_whatever_it_is() -> None:
+def test_any_shorter_sequence_length_is_found() -> None:
     asked = job(**{"training.activation_checkpointing": "none"})
     observed = estimate(with_changes(asked, {"training.sequence_length": 1300})).peak.device_bytes
     found = next(
@@ -102,7 +102,7 @@ def test_a_length_is_found_whatever_it_is() -> None:
     assert found.changes["training.sequence_length"] == pytest.approx(1300, rel=0.05)
 
 
-def test_allocated_bytes_tell_what_the_devices_bytes_cannot() -> None:
+def test_allocated_bytes_reveal_a_cause_that_device_bytes_hide() -> None:
     asked = job(**{"training.optimizer": "adamw-fused", **SHARDED, "training.micro_batch": 1})
     truth = {"training.optimizer": "adamw-8bit"}
     budget, peak = estimate(asked), estimate(with_changes(asked, truth)).peak
@@ -121,7 +121,7 @@ def test_a_traced_budget_keeps_its_own_figure() -> None:
     assert found[0].device_bytes == changed.device_bytes + 3 * GIB
 
 
-def test_what_was_held_before_the_first_step_speaks_for_and_against_other_weights() -> None:
+def test_memory_before_the_first_step_is_evidence_about_the_weights() -> None:
     asked, truth = job(), {"training.precision": "bf16-mixed"}
     budget = estimate(asked)
     observed = estimate(with_changes(asked, truth)).peak.device_bytes
@@ -142,7 +142,7 @@ def test_assumed_settings_are_suspected_first() -> None:
     assert found[0].changes == {"training.sequence_length": 8192}
 
 
-def test_a_figure_of_the_whole_card_may_hold_other_processes() -> None:
+def test_a_figure_of_the_whole_gpu_may_include_other_processes() -> None:
     asked = job(**SHARDED)
     budget = estimate(asked)
     foreign = 9 * GIB
@@ -163,7 +163,7 @@ def test_contexts_on_the_gpu_are_counted() -> None:
     assert any(each.name == "more contexts" and each.predicted_bytes == observed for each in found)
 
 
-def test_gradients_that_are_views_of_buckets_and_a_second_model_are_found_by_allocated_bytes() -> None:
+def test_bucket_views_and_a_second_model_are_found_by_allocated_bytes() -> None:
     asked = job(**{"model.id": "Qwen/Qwen2.5-1.5B", **WHOLE})
     budget = estimate(asked)
     step = budget.phase("optimizer step")
@@ -203,7 +203,7 @@ def test_no_more_than_a_few_hundred_jobs_are_estimated() -> None:
     ],
 )
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 1.15, 1.7, 5.0])
-def test_every_kind_of_job_can_be_asked_about(changes: dict[str, Any], share: float) -> None:
+def test_every_kind_of_job_can_be_explained(changes: dict[str, Any], share: float) -> None:
     asked = job(**changes)
     budget = estimate(asked)
     for measure in ("device", "allocated", "outside", "loaded"):

@@ -1,4 +1,4 @@
-"""Files of others: only files are opened, up to a size; what is in them is neither deep nor endless."""
+"""Untrusted files: regular files only, up to a maximum size, nesting and number of values."""
 
 import os
 from pathlib import Path

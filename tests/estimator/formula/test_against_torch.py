@@ -5,7 +5,6 @@ step, and a finalizer sees it go. No memory is used, so the models can be of a s
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from storage_counter import StorageCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import masking_utils
 
 from vramtop.estimator.budget.budget import Budget
@@ -68,38 +66,6 @@ DTYPES = {"bf16": torch.bfloat16}
 BATCH, LENGTH = 2, 1024
 
 
-class Count(TorchDispatchMode):
-    """Bytes of live storages, in the allocator's blocks of 512, and their peak since ``mark``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._seen: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf.untyped_storage())
-        return result
-
-    def mark(self) -> None:
-        self.peak = self.live
-
-    def _see(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._gone, key, size)
-
-    def _gone(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.live -= size
-
-
 @dataclass
 class Step:
     """Peaks of the second step, in bytes."""
@@ -110,14 +76,14 @@ class Step:
 
 
 def take_steps(config: dict[str, Any], settings: dict[str, Any]) -> Step:
-    """Two training steps of the real model as a plain loop would take them."""
+    """Run two training steps of the real model in a plain loop."""
     fields = dict(config)
     made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     made.use_cache = False
     task = settings.get("model.task", "causal-lm")
     precision = settings["training.precision"]
     step = Step()
-    with FakeTensorMode(allow_non_fake_inputs=True), Count() as count:
+    with FakeTensorMode(allow_non_fake_inputs=True), StorageCounter() as counter:
         model = MODELS[task].from_config(
             made,
             attn_implementation=settings.get("model.attention", "sdpa"),
@@ -132,24 +98,24 @@ def take_steps(config: dict[str, Any], settings: dict[str, Any]) -> Step:
                 ids = torch.randint(0, made.vocab_size, (BATCH, LENGTH))
                 labels = torch.zeros(BATCH, dtype=torch.long) if "classification" in task else ids
                 mixed = precision.endswith("-mixed")
-                count.mark()
+                counter.reset_peak()
                 with torch.autocast("cpu", dtype=torch.bfloat16) if mixed else contextlib.nullcontext():
                     loss = model(input_ids=ids, labels=labels).loss
-                step.forward = count.peak
-                count.mark()
+                step.forward = counter.peak
+                counter.reset_peak()
                 loss.backward()
                 del loss
-                step.backward = count.peak
-            count.mark()
+                step.backward = counter.peak
+            counter.reset_peak()
             optimizer.step()
-            step.optimizer_step = count.peak
+            step.optimizer_step = counter.peak
             optimizer.zero_grad()
     return step
 
 
 @pytest.fixture(autouse=True)
 def _no_padding_mask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on real tensors without padding: transformers sees that no mask is needed, which fake ones cannot say."""
+    """Report that no mask is needed, as transformers finds on real tensors without padding; fakes hold no values."""
     monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: False)
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)
     yield

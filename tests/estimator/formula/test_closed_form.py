@@ -12,6 +12,7 @@ from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.formula.closed_form import closed_form
 from vramtop.estimator.job.job_file import job_from_mapping
+from vramtop.estimator.job.resolved_job import resolve_job
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.rank_share import stages
 from vramtop.estimator.model.read_architecture import read_architecture
@@ -298,7 +299,7 @@ def test_every_pipeline_stage_has_its_own_need_and_all_layers_are_somewhere(tiny
     spread = {"pipeline": 5, "data_shard": 2, "strategy": "fsdp2"}
     job = job_from_mapping({**tables, "parallel": spread}, where="test")
     budget = closed_form(job, arch, count_parameters(arch))
-    assert [stage.layers for stage in stages(job, count_parameters(arch))] == [2, 2, 2, 1, 1]
+    assert [stage.layers for stage in stages(resolve_job(job), count_parameters(arch))] == [2, 2, 2, 1, 1]
     needs = [stage.device_bytes for stage in budget.stages]
     assert max(needs) == budget.peak.device_bytes
     assert needs[1] > needs[2] > needs[3]  # fewer micro-batches in flight, then fewer layers

@@ -20,7 +20,7 @@ from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.trace.worker_pool import keep_idle_workers
 
 CLOSE = 0.03
-"""Of what is allocated, in every phase."""
+"""Maximum relative error of the allocated bytes, in every phase."""
 
 _H: dict[str, Any] = {
     "hidden_size": 2048,
@@ -122,7 +122,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fp32 tokens": {"training": _FP32, "model": {"task": "token-classification"}},
 }
 ONLY_EAGER = ("gemma2", "gpt_oss")
-"""Families that transformers gives no sdpa."""
+"""Families without sdpa in transformers."""
 
 PART = {
     "llama": ("mixed fsdp2 kept", "bf16 tensor", "bf16 adafactor", "mixed 8 x 128"),
@@ -147,7 +147,7 @@ PART = {
     "deepseek_v2": ("mixed checkpointed",),
     "deepseek_v3": ("bf16",),
 }
-"""Cells that the tests take."""
+"""Cells that the tests run."""
 QUICK = (
     "llama, mixed fsdp2 kept",
     "llama, bf16 tensor",
@@ -159,11 +159,11 @@ QUICK = (
     "t5, mixed",
     "deepseek_v3, bf16",
 )
-"""Of these, the cells that every run takes."""
+"""Cells that every test run includes."""
 
 
 def cells() -> Iterator[tuple[str, Job]]:
-    """Every cell of the matrix that is a job, with its name."""
+    """Yield every cell of the matrix that is a valid job, with its name."""
     for family, config in CONFIGS.items():
         for setting, tables in SETTINGS.items():
             model = {"task": FAMILIES[family].tasks[0], **tables.get("model", {})}
@@ -193,7 +193,7 @@ def test_closed_form_and_trace_agree(name: str, tmp_path: Path, monkeypatch: pyt
 
 
 def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
-    """By component how far off the closed form is at the trace's peak, over all that is allocated there."""
+    """Return the closed form's error by component at the trace's peak, relative to all allocated bytes."""
     same = formula.phase(trace.peak.phase)
     assert same is not None
     ours, theirs = dict(same.components.items()), dict(trace.peak.components.items())
@@ -201,7 +201,7 @@ def _errors(formula: Budget, trace: Budget) -> dict[str, float]:
 
 
 def main(words: list[str]) -> None:
-    """All of the matrix: how far off what is allocated at the peak, worst first, and the distribution."""
+    """Print the errors at the peak over the whole matrix, worst first, and their distribution."""
     rows = []
     keep_idle_workers()
     for name, job in CELLS.items():

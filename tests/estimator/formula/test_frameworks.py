@@ -1,4 +1,4 @@
-"""What frameworks other than transformers do of their own: losses, units, buckets and buffers, by their sources."""
+"""Rules of frameworks other than transformers, by their sources: losses, units, buckets and buffers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +46,7 @@ def test_torchtitan_did_not_always_compile_its_loss(budget_of: Estimate, wide: d
     assert backward(budget_of(wide, before)).logits == 3 * 4 * LOGITS
 
 
-def test_a_compiled_loss_may_be_left_out_and_the_range_says_so(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_the_range_covers_a_loss_that_is_left_out_of_compilation(budget_of: Estimate, wide: dict[str, Any]) -> None:
     compiled = budget_of(wide, steps("torchtitan", training__compile=True)).peak
     eager = budget_of(wide, steps("torchtitan")).peak
     assert compiled.device_bytes < eager.device_bytes < compiled.high_bytes
@@ -80,7 +80,7 @@ def test_embedding_and_head_stay_gathered_as_parts_of_the_root(budget_of: Estima
     assert backward(before).communication - backward(present).communication == pytest.approx(embedding, rel=0.01)
 
 
-def test_pipeline_stages_keep_what_they_gathered_and_reduce_last(budget_of: Estimate, wide: dict[str, Any]) -> None:
+def test_pipeline_stages_keep_weights_gathered_and_reduce_last(budget_of: Estimate, wide: dict[str, Any]) -> None:
     """torchtitan's default; and gradients add up whole, in the type in which they are reduced."""
     settings = {
         "parallel__strategy": "fsdp2",

@@ -1,4 +1,4 @@
-"""vLLM's accounting, held against figures that vLLM itself logged; the threads are named beside each row."""
+"""vLLM's accounting, compared with figures that vLLM itself logged; each row names its thread."""
 
 import shlex
 from pathlib import Path

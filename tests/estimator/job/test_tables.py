@@ -1,9 +1,12 @@
 """The tables of frameworks, optimizers and strategies name only what exists, and the job file takes their rows."""
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from vramtop import estimator
 from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.frameworks import FRAMEWORKS
 from vramtop.estimator.job.job import FrameworkName, OptimizerName, PrecisionName, StrategyName
@@ -33,3 +36,12 @@ def test_a_name_of_a_library_stands_for_one_optimizer() -> None:
     for names in ([row.trainer_names for row in OPTIMIZERS.values()], [row.class_names for row in OPTIMIZERS.values()]):
         every = [name for each in names for name in each]
         assert len(every) == len(set(every))
+
+
+@pytest.mark.parametrize("package", ["formula", "model", "trace"])
+def test_no_formula_compares_the_name_of_a_row(package: str) -> None:
+    """A new row could not be added in one place otherwise."""
+    compared = re.compile(r"(framework|optimizer|strategy|precision)(\.name)? *(==|!=|in|not in) *[\"(]")
+    folder = Path(estimator.__file__).parent / package
+    lines = [line for file in folder.rglob("*.py") for line in file.read_text().splitlines()]
+    assert [line for line in lines if compared.search(line)] == []

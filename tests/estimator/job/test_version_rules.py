@@ -1,4 +1,4 @@
-"""Versions of libraries in a job: what older ones do otherwise, in bytes and in sentences."""
+"""Library versions in a job: the bytes and the sentences that older ones change."""
 
 from typing import Any
 

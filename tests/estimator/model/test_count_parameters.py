@@ -1,9 +1,7 @@
 """The count from the shape against models that the installed transformers really builds, on the meta device."""
 
 import dataclasses
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,8 +13,8 @@ from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.parameters import Inventory
 from vramtop.estimator.model.read_architecture import RULED_TASKS, read_architecture
-from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
-from vramtop.estimator.trace.worker_process import Worker
+from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
+from vramtop.estimator.trace.worker_process import convert_answer
 
 Count = Callable[[Mapping[str, Any], str], Inventory]
 
@@ -93,20 +91,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 SPARSE = {key: COMMON[key] for key in COMMON if key not in ("num_key_value_heads", "max_position_embeddings")}
 
 
-@pytest.fixture(scope="module")
-def count() -> Iterator[Count]:
-    """Counts a model that transformers builds, all in one worker process."""
-    with Worker(Path(sys.executable)) as worker:
+@pytest.fixture
+def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
+    """Return the inventory of a model that transformers builds."""
 
-        def exact(config: Mapping[str, Any], task: str) -> Inventory:
-            request = {"op": "inventory", "config": config, "task": task}
-            return inventory_from_answer(read_answer(worker.request(request, 120)))
+    def exact(config: Mapping[str, Any], task: str) -> Inventory:
+        request = {"op": "inventory", "config": dict(config), "task": task}
+        return inventory_from_answer(convert_answer(ask_worker(request), InventoryAnswer))
 
-        yield exact
+    return exact
 
 
 def same(shape: Inventory, exact: Inventory) -> bool:
-    """The same parameters: what only the built model tells beside them is left out."""
+    """Return True if both have the same parameters, whatever else the built model states."""
     groups = tuple(dataclasses.replace(group, quantized=None) for group in exact.groups)
     return dataclasses.replace(exact, groups=groups, buffers=(), source=shape.source) == shape
 
@@ -153,7 +150,7 @@ def test_biases_ties_and_sizes(variant: str, count: Count) -> None:
 
 
 @pytest.mark.parametrize("family", [name for name in SMALL if SMALL[name] is not GPT2 and "dim" not in SMALL[name]])
-def test_fields_that_a_config_leaves_out_mean_what_transformers_takes_them_for(family: str, count: Count) -> None:
+def test_missing_config_fields_have_transformers_defaults(family: str, count: Count) -> None:
     if family == "t5":
         config = {"model_type": family, **T5}
     else:
@@ -178,7 +175,7 @@ def test_published_counts_without_a_head(name: str, task: Task, parameters: int)
     assert count_parameters(read_architecture(model.config, task)).parameters == parameters
 
 
-def test_unknown_family_is_read_as_a_llama_and_says_so() -> None:
+def test_unknown_family_is_read_as_a_llama_and_reported_as_approximate() -> None:
     config = {"model_type": "brandnew", **COMMON}
 
     inventory = count_parameters(read_architecture(config))

@@ -38,7 +38,7 @@ def test_folder_or_its_config(tmp_path: Path, end: str) -> None:
     assert model.where == str(folder / "config.json")
 
 
-def test_cache_is_looked_into_before_the_built_in_names(tmp_path: Path) -> None:
+def test_cache_is_searched_before_the_built_in_names(tmp_path: Path) -> None:
     cached(tmp_path, "meta-llama/Llama-3.1-8B", "abc", CONFIG)
 
     model = resolve_model(ModelSpec(id="meta-llama/Llama-3.1-8B"), environ={"HF_HUB_CACHE": str(tmp_path)})
@@ -58,7 +58,7 @@ def test_cache_gives_the_snapshot_of_main(tmp_path: Path) -> None:
     assert model.config == {"hidden_size": 1}
 
 
-def test_cache_without_main_gives_the_newest_snapshot(tmp_path: Path) -> None:
+def test_cache_without_main_gives_the_latest_snapshot(tmp_path: Path) -> None:
     os.utime(cached(tmp_path, "org/model", "aaa", {"hidden_size": 1}), (2_000, 2_000))
     os.utime(cached(tmp_path, "org/model", "bbb", {"hidden_size": 2}), (1_000, 1_000))
 
@@ -117,7 +117,7 @@ def test_built_in_names_lead_to_their_own_models() -> None:
             assert find_built_in(name) is model, name
 
 
-def test_unknown_model_says_where_it_was_looked_for_and_what_is_near(tmp_path: Path) -> None:
+def test_unknown_model_error_names_the_places_searched_and_similar_models(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         resolve_model(ModelSpec(id="meta-llama/Llama-3.1-8C"), environ={"HF_HOME": str(tmp_path)})
 

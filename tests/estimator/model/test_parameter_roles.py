@@ -31,7 +31,7 @@ from vramtop.estimator.model.parameter_roles import NamedShape, ParameterKind, w
         ("decoder.block.*.layer.*.DenseReluDense.wi_0.weight", "linear", "mlp"),
     ],
 )
-def test_role_is_told_from_the_name(name: str, kind: ParameterKind, role: str) -> None:
+def test_role_follows_from_the_name(name: str, kind: ParameterKind, role: str) -> None:
     group = with_role(NamedShape(name, (8, 8) if kind in ("linear", "conv1d") else (8,), 1, kind))
 
     assert group.role == role

@@ -1,4 +1,4 @@
-"""Whatever a job file, a configuration, a script or a launch line holds: a job, or one sentence. Found by fuzzing."""
+"""Any job file, configuration, script or launch line gives a job or an error of one sentence. Found by fuzzing."""
 
 import itertools
 import json
@@ -41,7 +41,7 @@ ODD = st.one_of(
 
 
 def short(value: object) -> str:
-    """A parameter's name: the values themselves are endless."""
+    """Return a short name for a parameter, whose value may be very long."""
     return f"{value.bit_length()}-bits" if isinstance(value, int) else ascii(value)[:24]
 
 
@@ -49,7 +49,7 @@ VALUE = st.recursive(ODD, lambda inner: st.lists(inner, max_size=3) | st.diction
 
 
 def sentence(act: Callable[[], object], otherwise: str = "x: ") -> str:
-    """What is said to it."""
+    """Return the error's message, or ``otherwise`` if there is no error."""
     try:
         act()
     except VramtopError as error:
@@ -58,7 +58,7 @@ def sentence(act: Callable[[], object], otherwise: str = "x: ") -> str:
 
 
 def merged(levels: int) -> str:
-    """YAML in which every line takes in the one before twice."""
+    """Return YAML in which every line merges the previous one twice."""
     lines = ["b0: &b0 {x: 1}"]
     lines += [f"b{n}:  &b{n}\n  <<: [*b{n - 1}, *b{n - 1}]" for n in range(1, levels)]
     return "\n".join(lines)

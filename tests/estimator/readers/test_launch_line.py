@@ -17,7 +17,7 @@ Read = Callable[..., JobReading]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads a launch line in an empty folder, with an empty environment and known versions."""
+    """Return a function that reads a launch line in an empty folder, with no environment and known versions."""
 
     def read_line(line: str, **more: Any) -> JobReading:
         return read_launch(shlex.split(line), **{"environ": {}, "cwd": tmp_path, "versions": VERSIONS, **more})

@@ -1,4 +1,4 @@
-"""What a reader does not understand widens the estimate's range, by what it is about; nothing else does."""
+"""A setting that is not understood widens the range by the components it concerns; other settings do not."""
 
 import shlex
 from collections.abc import Callable
@@ -19,7 +19,7 @@ AXOLOTL = "base_model: Qwen/Qwen2.5-0.5B\nmicro_batch_size: 2\nsequence_len: 512
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """Reads a launch line with an empty environment."""
+    """Return a function that reads a launch line with an empty environment."""
     return lambda line: read_launch(shlex.split(line), environ={}, cwd=tmp_path, versions={"transformers": "5.2.0"})
 
 

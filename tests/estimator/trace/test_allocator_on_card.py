@@ -1,4 +1,4 @@
-"""What the client makes of a trace's allocations: a card's room, settings, and the sentences about them."""
+"""A trace's allocations replayed on a GPU: its capacity, the allocator's settings, and the sentences about them."""
 
 import pytest
 
@@ -21,7 +21,7 @@ ALLOCATIONS = [
     (9, (2, 2 * MIB, 2)),
     (12, (1, None, 0)),
 ]
-"""40 MiB are cached when 60 are asked for: without end that is 40 + 60 + 20 reserved."""
+"""40 MiB are cached when 60 are asked for: on a GPU without a limit that is 40 + 60 + 20 reserved."""
 
 
 def on(capacity_mib: int, conf: str | None = None) -> ReservedMemory:
@@ -48,7 +48,7 @@ def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_it_is_said() 
     assert (held.peak, held.retries, held.out_of_memory) == (80 * MIB, 1, None)
     (sentence,) = allocator_warnings(held, 120 * MIB, capacity_on(None, 90 * MIB, 0))
     assert "free its cache once in two steps" in sentence
-    assert "reserve 0.1 GiB" in sentence
+    assert "0.1 GiB would be reserved" in sentence
 
 
 def test_on_one_that_is_too_small_it_runs_out_of_memory() -> None:

@@ -1,4 +1,4 @@
-"""What the built model tells beside its parameters: ties, buffers, experts, plans, peft's adapters, bitsandbytes."""
+"""Facts of a built model besides its parameters: ties, buffers, experts, plans, peft's adapters, bitsandbytes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.lora import adapter_groups_by_rule
 from vramtop.estimator.model.parameters import Inventory, ParameterGroup
 from vramtop.estimator.model.read_architecture import read_architecture
-from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
+from vramtop.estimator.trace.worker_process import convert_answer
 
 SIZES = {
     "vocab_size": 200,
@@ -79,7 +80,7 @@ def count(ask_worker: Callable[[dict[str, Any]], dict[str, Any]]) -> Count:
         request: dict[str, Any] = {"op": "inventory", "config": config, "task": task}
         if lora:
             request["lora"] = {"rank": lora.rank, "targets": lora.targets}
-        return inventory_from_answer(read_answer(ask_worker(request)))
+        return inventory_from_answer(convert_answer(ask_worker(request), InventoryAnswer))
 
     return exact
 
@@ -162,7 +163,7 @@ def test_the_exact_budget_takes_pefts_own_count(count: Count) -> None:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_what_bitsandbytes_replaces_is_what_transformers_hands_it(count: Count, family: str) -> None:
+def test_the_layers_that_bitsandbytes_replaces_are_those_of_transformers(count: Count, family: str) -> None:
     task = TASKS.get(family, "causal-lm")
     auto = {"masked-lm": "AutoModelForMaskedLM", "seq2seq-lm": "AutoModelForSeq2SeqLM"}.get(
         task, "AutoModelForCausalLM"

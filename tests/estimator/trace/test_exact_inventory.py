@@ -8,8 +8,9 @@ from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.model.count_parameters import count_parameters
 from vramtop.estimator.model.find_config import ResolvedModel
 from vramtop.estimator.model.read_architecture import read_architecture
-from vramtop.estimator.trace.exact_inventory import exact_inventory, read_answer
+from vramtop.estimator.trace.exact_inventory import InventoryAnswer, exact_inventory
 from vramtop.estimator.trace.worker_pool import POOL
+from vramtop.estimator.trace.worker_process import convert_answer
 
 CONFIG: dict[str, Any] = {
     "hidden_size": 64,
@@ -67,4 +68,4 @@ def test_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
 
 def test_answer_of_another_program_is_not_understood() -> None:
     with pytest.raises(CannotTellError, match="not understood"):
-        read_answer({"id": 1, "groups": "none"})
+        convert_answer({"id": 1, "groups": "none"}, InventoryAnswer)

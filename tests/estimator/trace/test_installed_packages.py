@@ -1,4 +1,4 @@
-"""What an interpreter has, asked in a real process; torch is a stand-in with the attributes that are read."""
+"""Packages of an interpreter, asked in a real process; torch is a fake module with the attributes that are read."""
 
 import os
 import sys
@@ -25,12 +25,12 @@ def test_versions_and_modules_without_importing_any(tmp_path: Path) -> None:
         PYTHON,
         distributions=["msgspec", "no-such-thing"],
         modules=["loud", "no_such.thing"],
-        wishes_of=["pytest", "no-such-thing"],
+        requirements_of=["pytest", "no-such-thing"],
         environ=environ,
     )
     assert list(found.versions) == ["msgspec"]
     assert found.modules == ("loud",)
-    assert any(wish.startswith("pluggy") for wish in found.wishes)
+    assert any(requirement.startswith("pluggy") for requirement in found.requirements)
     assert found.python == ".".join(map(str, sys.version_info[:3]))
 
 

@@ -1,4 +1,4 @@
-"""The traced budget: against the closed form, from the cache, and what it says when it cannot be had."""
+"""The traced budget: compared with the closed form, read from the cache, and refused with a reason."""
 
 import sys
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.estimator.estimation import estimate
 from vramtop.estimator.job.job_file import job_from_mapping
-from vramtop.estimator.trace import traced_budget as traced
 from vramtop.estimator.trace.worker_pool import POOL
 
 CONFIG: dict[str, Any] = {
@@ -31,7 +31,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trace each job of this module once, and read nothing that the user has traced."""
+    """Trace each job of this module once, and do not read the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_traced_is_said_and_auto_answers_by_rule() -> None:
     assert estimate(zero, method="auto", python=sys.executable).method == "exact"
 
 
-def test_auto_is_the_deepest_there_is() -> None:
+def test_auto_takes_the_most_exact_method() -> None:
     assert estimate(JOBS["bf16"], method="auto", python=sys.executable).method == "traced"
 
 
@@ -136,7 +136,7 @@ def test_the_timeline_is_the_budget_over_the_step_and_comes_from_the_cache_too()
     held = zip(line.levels, line.reserved_bytes, strict=True)
     assert all(level.total_bytes - line.outside_bytes <= reserved for level, reserved in held)
     assert estimate(JOBS["bf16"], method="traced", python=sys.executable).timeline == line
-    assert traced.Budget.from_json(budget.to_json()) == budget
+    assert Budget.from_json(budget.to_json()) == budget
 
 
 def test_on_a_card_that_is_nearly_too_small_the_cache_is_freed_and_on_a_smaller_one_memory_runs_out() -> None:
@@ -168,7 +168,7 @@ def test_the_allocators_settings_are_those_of_the_environment_asked_about() -> N
     assert any("PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True." in sentence for sentence in growing.assumptions)
     assert any("'no_such_thing' is not known" in sentence for sentence in growing.warnings)
     formula = estimate(JOBS["mixed"], environ=conf)
-    assert any("PYTORCH_CUDA_ALLOC_CONF is followed by traced steps only" in text for text in formula.assumptions)
+    assert any("only traced steps apply PYTORCH_CUDA_ALLOC_CONF" in text for text in formula.assumptions)
 
 
 def test_auto_says_why_nothing_was_traced() -> None:

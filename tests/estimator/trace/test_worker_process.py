@@ -1,4 +1,4 @@
-"""The conversation with a worker program, held with real processes: the shipped program, and small broken ones."""
+"""Requests to worker programs in real processes: the shipped program, and small broken ones."""
 
 import ast
 import subprocess
@@ -45,14 +45,14 @@ def test_worker_that_is_too_slow_is_killed(tmp_path: Path) -> None:
     assert ended(worker.pid)
 
 
-def test_worker_that_dies_leaves_its_last_words(tmp_path: Path) -> None:
+def test_error_of_a_worker_that_dies_has_its_last_line_of_stderr(tmp_path: Path) -> None:
     broken = program(tmp_path, "import sys\nsys.stdin.readline()\nraise SystemExit('out of patience')\n")
 
     with Worker(PYTHON, broken) as worker, pytest.raises(CannotTellError, match=r"ended: out of patience$"):
         worker.request({}, 10)
 
 
-def test_worker_that_talks_nonsense(tmp_path: Path) -> None:
+def test_worker_whose_answer_is_no_json(tmp_path: Path) -> None:
     nonsense = program(tmp_path, "import sys\nsys.stdin.readline()\nprint('hello', flush=True)\nsys.stdin.readline()\n")
 
     with Worker(PYTHON, nonsense) as worker, pytest.raises(CannotTellError, match="ended"):
@@ -93,7 +93,7 @@ def test_shipped_program_answers_failures_as_sentences_and_goes_on() -> None:
 
 
 def test_what_libraries_print_does_not_disturb_the_answers(tmp_path: Path) -> None:
-    """Neither Python's prints nor what native code writes to file descriptor 1."""
+    """Both Python's prints and output of native code to file descriptor 1."""
     (tmp_path / "torch.py").write_text("import os\nprint('hello')\nos.write(1, b'native\\n')\n__version__ = '9'\n")
     (tmp_path / "transformers.py").write_text("__version__ = '8'\n")
 
@@ -125,7 +125,7 @@ def test_worker_programs_keep_to_python_3_9(file: Path) -> None:
 
 
 def test_a_worker_that_is_still_at_work_ends_with_the_program(tmp_path: Path) -> None:
-    """A daemon thread waits for it, as behind the dashboard's screens: nobody is left to close it."""
+    """A daemon thread waits for it, as behind the dashboard's screens: no code is left to close it."""
     busy = tmp_path / "busy.py"
     busy.write_text("import time\ntime.sleep(600)\n")
     holder = (

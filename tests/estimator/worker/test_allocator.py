@@ -1,4 +1,4 @@
-"""Sequences worked out by hand from the rules of c10/cuda/CUDACachingAllocator.cpp; sizes in MiB unless they say B."""
+"""Sequences worked out by hand from the rules of c10/cuda/CUDACachingAllocator.cpp; sizes in MiB unless stated in B."""
 
 import itertools
 import subprocess
@@ -25,13 +25,13 @@ def fresh(conf=None, capacity=None, device=None):
 
 
 def layout(allocator):
-    """(offset from the lowest address, size, in use) of every block, in MiB."""
+    """Return (offset from the lowest address, size, in use) of every block, in MiB."""
     blocks = list(allocator.blocks())
     return [((b.address - blocks[0].address) / MIB, b.size / MIB, b.used) for b in blocks]
 
 
 def where(allocator, key, size, stream=0):
-    """Allocate; answer where the block lies, in MiB from the lowest address, and how large it is."""
+    """Allocate; return the block's offset from the lowest address and its size, in MiB."""
     before = {b.address for b in allocator.blocks() if b.used}
     allocator.malloc(key, size, stream)
     lowest = min(b.address for b in allocator.blocks())
@@ -139,7 +139,7 @@ def test_a_small_block_is_split_down_to_512_bytes():
 
 
 def gaps(allocator):
-    """One segment of 20 with free blocks of 4 at 0, 6 at 6 and 6 at 14."""
+    """Make one segment of 20 with free blocks of 4 at 0, 6 at 6 and 6 at 14."""
     for key, size in (("a", 4), ("b", 2), ("c", 6), ("d", 2), ("e", 6)):
         allocator.malloc(key, size * MIB)
     for key in "ace":
@@ -182,8 +182,8 @@ def test_blocks_of_different_segments_do_not_merge():
 
 
 @pytest.mark.parametrize(("conf", "reserved"), [(None, 4 * 36 + 3 * 54), ("expandable_segments:True", 160)])
-def test_what_small_activations_leave_is_of_no_use_to_larger_states(conf, reserved):
-    """A training step in little: activations have segments of their own, and idle segments do not become one."""
+def test_segments_of_freed_activations_do_not_fit_larger_states(conf, reserved):
+    """As in a training step: activations have segments of their own, and idle segments are not merged."""
     allocator = fresh(conf)
     for number in range(4):
         allocator.malloc(("activation", number), 35 * MIB)
@@ -252,7 +252,7 @@ def test_at_the_limit_whole_free_segments_are_released_and_the_request_is_tried_
     assert allocator.peak_reserved == 60 * MIB
 
 
-def test_out_of_memory_says_what_was_asked_for_and_changes_nothing():
+def test_out_of_memory_reports_the_request_and_changes_nothing():
     allocator = fresh(capacity=64)
     allocator.malloc("a", 40 * MIB)
     allocator.malloc("b", 3 * MIB)  # 40 + 20 = 60; 17 of them free, but split
@@ -405,7 +405,7 @@ def test_with_max_split_size_the_largest_segments_are_released_until_they_suffic
     assert (allocator.reserved, allocator.retries) == (120 * MIB, 0)
 
 
-def test_torchs_own_case_of_max_split_size_at_the_limit():
+def test_max_split_size_at_the_limit_as_in_torchs_own_test():
     """test_cuda.py, test_max_split_expandable: of 120 allowed three of 40 fit, a fourth does not, then one of 120."""
     for expandable in ("False", "True"):
         allocator = fresh(f"expandable_segments:{expandable},max_split_size_mb:40,per_process_memory_fraction:0.5", 240)
@@ -496,14 +496,14 @@ def test_large_segments_of_another_size(expandable):
     assert allocator.reserved == 32 * MIB
 
 
-def test_all_of_the_capacity_can_be_had():
+def test_all_of_the_capacity_can_be_reserved():
     allocator = fresh(capacity=40)
     allocator.malloc("a", 20 * MIB)
     allocator.malloc("b", 20 * MIB)
     assert (allocator.reserved, allocator.retries) == (40 * MIB, 0)
 
 
-def test_a_memory_fraction_is_of_the_whole_device_and_looks_at_whole_segments():
+def test_a_memory_fraction_is_of_the_whole_device_and_compares_whole_segments():
     conf = "per_process_memory_fraction:0.5"
     fresh(conf, capacity=80, device=100).malloc("a", 50 * MIB)
     with pytest.raises(OutOfMemoryError):
@@ -539,8 +539,8 @@ def test_modules_run_in_a_worker_program_without_vramtop():
     assert run.stdout.split() == [str(20 * MIB), "False"]
 
 
-class Plain:
-    """The default rules once more, as plainly as they can be said: segments as lists, searched from end to end."""
+class SimpleAllocator:
+    """The default rules in their simplest form: segments as lists, searched from end to end."""
 
     def __init__(self):
         self.segments = []  # [stream, small, [[size, key or None], ...]], in the order they were taken
@@ -629,7 +629,7 @@ def act(allocator, actions, after_each=lambda: None):
 
 @settings(deadline=None, max_examples=150)
 @given(ACTIONS, st.sampled_from(CONFS), st.sampled_from([None, 64, 200]))
-def test_books_are_straight_whatever_happens(actions, conf, capacity):
+def test_totals_equal_the_sums_over_blocks_after_any_actions(actions, conf, capacity):
     allocator = fresh(conf, capacity)
 
     def check():
@@ -665,8 +665,8 @@ def test_the_same_events_give_the_same_memory(actions, conf):
 
 @settings(deadline=None, max_examples=200)
 @given(ACTIONS)
-def test_agrees_with_the_plain_telling_of_the_rules(actions):
-    allocator, plain = fresh(), Plain()
+def test_agrees_with_the_simple_allocator(actions):
+    allocator, plain = fresh(), SimpleAllocator()
     live = []
     for number, (action, size, stream) in enumerate(actions):
         if action == "malloc" and size:

@@ -6,7 +6,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("text", [None, "", "  ", ","])
-def test_nothing_set_is_torchs_default(text):
+def test_an_empty_setting_is_torchs_default(text):
     assert AllocatorSettings.from_conf(text) == AllocatorSettings()
 
 
@@ -24,12 +24,12 @@ def test_every_modelled_option():
     )
 
 
-def test_the_last_of_two_holds():
+def test_of_two_values_the_last_holds():
     settings = AllocatorSettings.from_conf("expandable_segments:True,expandable_segments:False")
     assert settings == AllocatorSettings()
 
 
-def test_options_without_effect_on_memory_are_passed_over():
+def test_options_without_effect_on_memory_are_ignored():
     conf = "pinned_use_cuda_host_register:True,pinned_num_register_threads:8,release_lock_on_cudamalloc:True"
     assert AllocatorSettings.from_conf(conf) == AllocatorSettings()
 
@@ -51,12 +51,12 @@ def test_divisions_by_interval():
     assert divisions(conf, 127.9, 128, 1 << 17) == [8, 2, 1]
 
 
-def test_intervals_not_named_are_not_rounded():
+def test_intervals_without_divisions_are_not_rounded():
     assert divisions("roundup_power2_divisions:[256:4,1024:2]", 128, 256, 512, 1024, 2048) == [4, 4, 0, 2, 0]
     assert len(AllocatorSettings.from_conf("roundup_power2_divisions:[256:4]").roundup_divisions) == INTERVALS
 
 
-def test_a_larger_large_segment_raises_the_lowest_split_size_wherever_it_stands():
+def test_a_larger_large_segment_raises_the_minimum_split_size_in_any_order():
     settings = AllocatorSettings.from_conf("max_split_size_mb:30,large_segment_size_mb:32")
     assert (settings.max_split_bytes, settings.large_segment_bytes) == (None, 32 * MIB)
     assert "from 32" in settings.notes[0]
@@ -82,7 +82,7 @@ def test_a_larger_large_segment_raises_the_lowest_split_size_wherever_it_stands(
         ("throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom"),
     ],
 )
-def test_what_is_not_followed_is_told_and_nothing_else_changes(conf, says):
+def test_options_that_are_not_followed_get_a_note_and_change_nothing_else(conf, says):
     settings = AllocatorSettings.from_conf(conf + ",max_non_split_rounding_mb:64")
     assert says in settings.notes[0]
     assert len(settings.notes) == 1

@@ -1,6 +1,6 @@
-"""The stand-in for CUDA's autocast against CUDA's own rules, which every build of torch carries.
+"""The imitated autocast compared with CUDA's own rules, which every build of torch contains.
 
-Fake CUDA tensors need no card as long as no gradient is asked for.
+Fake CUDA tensors need no GPU as long as no gradient is computed.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from vramtop.estimator.worker.step.cuda_kernels import cuda_kernels
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 OTHER_RULES = {"binary_cross_entropy", "_cudnn_rnn", "cudnn_convolution", "cudnn_convolution_transpose"}
-"""An error, and kernels that no model calls by their names."""
+"""Rules that are not imitated: an error, and kernels that no model calls by their names."""
 LISTS = {
     "LOWER_PRECISION_FP": rules.TO_LOW_PRECISION,
     "FP32": rules.TO_FP32,
@@ -83,7 +83,7 @@ CALLS: dict[str, Callable[[Make, torch.dtype], Any]] = {
 
 
 class Log(TorchDispatchMode):
-    """What is computed, and of which types and shapes the results are."""
+    """Log of operations, with the dtypes and shapes of their results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Log(TorchDispatchMode):
 
 @contextlib.contextmanager
 def autocast(device: str, low: torch.dtype) -> Iterator[None]:
-    """``torch.autocast`` of a device that need not be there."""
+    """``torch.autocast`` for a device that need not exist."""
     torch.set_autocast_dtype(device, low)
     torch.set_autocast_enabled(device, True)
     try:
@@ -125,14 +125,14 @@ def log_of(call: Callable[[Make, torch.dtype], Any], device: str, low: torch.dty
 @pytest.mark.parametrize("low", [BF16, FP16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", CALLS)
 def test_computes_what_cuda_would(name: str, low: torch.dtype) -> None:
-    on_card = log_of(CALLS[name], "cuda:0", low)
+    on_cuda = log_of(CALLS[name], "cuda:0", low)
 
     with cuda_kernels(), rules.cuda_autocast():
-        assert log_of(CALLS[name], "cpu", low) == on_card
+        assert log_of(CALLS[name], "cpu", low) == on_cuda
 
 
-def test_rms_norm_is_widened() -> None:
-    """By its result: builds for CUDA compute it in one kernel."""
+def test_rms_norm_returns_fp32() -> None:
+    """Only the result is compared: builds for CUDA compute it in one kernel."""
     with rules.cuda_autocast():
         lines = log_of(lambda new, low: functional.rms_norm(new(4, 8, low), (8,), new(8)), "cpu", BF16)
     assert "_to_copy.default: torch.float32[4, 8]" in lines[2]
@@ -151,7 +151,7 @@ def test_every_rule_of_cuda_is_known() -> None:
     assert there - OTHER_RULES == {name for names in LISTS.values() for name in names} | set(rules.FP32_NORMS)
 
 
-def test_cpu_rules_are_back_afterwards() -> None:
+def test_cpu_rules_are_restored_afterwards() -> None:
     before = log_of(CALLS["layer norm"], "cpu", BF16)
     with rules.cuda_autocast():
         assert log_of(CALLS["layer norm"], "cpu", BF16) != before

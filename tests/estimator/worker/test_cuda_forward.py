@@ -1,7 +1,7 @@
-"""Whole forward passes on fake CPU tensors, with the stand-ins, against the same on fake CUDA tensors.
+"""Whole forward passes on fake CPU tensors with CUDA's kernels imitated, compared with fake CUDA tensors.
 
-Runs where torch is built for CUDA and sees no card, which fake tensors on "cuda" would take into use
-(``CUDA_VISIBLE_DEVICES=``). Backward passes need a card, and so does the choice of an attention kernel: eager here.
+Runs where torch is built for CUDA and sees no GPU (``CUDA_VISIBLE_DEVICES=``): fake tensors on "cuda" would initialise
+one. Backward passes need a GPU, and so does the choice of an attention kernel: attention is eager here.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from vramtop.estimator.worker.step.cuda_autocast import cuda_autocast
 from vramtop.estimator.worker.step.cuda_kernels import cuda_kernels
 
 pytestmark = pytest.mark.skipif(
-    torch.version.cuda is None or torch.cuda.is_available(), reason="needs torch built for CUDA, and no card"
+    torch.version.cuda is None or torch.cuda.is_available(), reason="needs torch built for CUDA, and no GPU"
 )
 DECODER = {
     "vocab_size": 1000,
@@ -54,7 +54,7 @@ PRECISIONS = {
 
 
 class Log(TorchDispatchMode):
-    """What is computed, and of which types and shapes the results are."""
+    """Log of operations, with the dtypes and shapes of their results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Log(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         made = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if func is torch.ops.aten.native_layer_norm.default:
-            made = made[:1]  # the statistics of 16-bit inputs are fp32 on a card: four bytes more per token
+            made = made[:1]  # the statistics of 16-bit inputs are fp32 on CUDA: four bytes more per token
         if made and func is not torch.ops.aten.detach.default:
             self.lines.append(f"{func}: {', '.join(made)}")
         return result
@@ -72,7 +72,7 @@ class Log(TorchDispatchMode):
 
 @contextlib.contextmanager
 def autocast(device: str, low: torch.dtype | None) -> Iterator[None]:
-    """``torch.autocast``, which turns itself off where there is no card."""
+    """``torch.autocast``, which would disable itself where there is no GPU."""
     if low is None:
         yield
         return
@@ -88,7 +88,7 @@ def autocast(device: str, low: torch.dtype | None) -> Iterator[None]:
 
 
 def move(model: torch.nn.Module, device: str) -> None:
-    """In place of ``Module.to``, which cannot give fake parameters another device."""
+    """Move fake parameters to another device, which ``Module.to`` cannot."""
     moved: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -123,7 +123,7 @@ def log_of_forward(family: str, device: str, dtype: torch.dtype, low: torch.dtyp
 @pytest.mark.parametrize("family", MODELS)
 def test_computes_on_fake_cpu_what_it_does_on_fake_cuda(family: str, precision: str) -> None:
     dtype, low = PRECISIONS[precision]
-    on_card = log_of_forward(family, "cuda:0", dtype, low)
+    on_cuda = log_of_forward(family, "cuda:0", dtype, low)
 
-    assert len(on_card) > 100
-    assert log_of_forward(family, "cpu", dtype, low) == on_card
+    assert len(on_cuda) > 100
+    assert log_of_forward(family, "cpu", dtype, low) == on_cuda

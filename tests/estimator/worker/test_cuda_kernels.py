@@ -1,4 +1,4 @@
-"""The stand-ins for CUDA's kernels against torch's own descriptions of them, for tensors without data."""
+"""The imitated CUDA kernels compared with torch's own kernels for tensors without data."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
 
 
 def inputs(heads: int, d: int, dtype: torch.dtype, dense: bool) -> list[torch.Tensor]:
-    """As attention layers make them: heads after tokens, seen the other way around; or heads first."""
+    """Return query, key and value as attention layers make them: tokens before heads, transposed; or heads first."""
     shapes = [(B, S, count, d) for count in (H, heads, heads)]
     made = [torch.empty(shape, dtype=dtype).transpose(1, 2) for shape in shapes]
     return [(tensor.contiguous() if dense else tensor).requires_grad_() for tensor in made]
 
 
-def look(tensors: Any) -> list[Any]:
+def layouts(tensors: Any) -> list[Any]:
     return [
         (tensor.shape, tensor.stride(), tensor.element_size())
         for tensor in tree_leaves(tensors)
@@ -33,11 +33,11 @@ def look(tensors: Any) -> list[Any]:
 
 
 def saved_by(function: Any) -> tuple[Any, list[Any]]:
-    """What it returns, and what it keeps for the backward pass."""
+    """Return a function's result and the tensors that it saves for the backward pass."""
     kept: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
         result = function()
-    return result, sorted(look(kept))
+    return result, sorted(layouts(kept))
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -49,11 +49,11 @@ def test_flash_attention_saves_and_returns_what_torch_does(d: int, heads: int, d
         output, kept = saved_by(lambda: cuda_kernels.scaled_dot_product_attention(*ours, enable_gqa=True))
         expected, expected_kept = saved_by(lambda: FLASH(*theirs))
 
-        assert look(output) == look(expected[0])
+        assert layouts(output) == layouts(expected[0])
         assert kept == expected_kept
         output.sum().backward()
         expected[0].sum().backward()
-        assert look([tensor.grad for tensor in ours]) == look([tensor.grad for tensor in theirs])
+        assert layouts([tensor.grad for tensor in ours]) == layouts([tensor.grad for tensor in theirs])
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -68,11 +68,11 @@ def test_efficient_attention_saves_and_returns_what_torch_does(
         output, kept = saved_by(lambda: cuda_kernels._MemoryEfficientAttention.apply(*ours, mask)[0])
         expected, expected_kept = saved_by(lambda: EFFICIENT(*theirs, mask, True))
 
-        assert look(output) == look(expected[0])
+        assert layouts(output) == layouts(expected[0])
         assert [entry for entry in expected_kept if len(entry[0])] == kept  # but seed and offset, on the host
         output.sum().backward()
         expected[0].sum().backward()
-        assert look([tensor.grad for tensor in ours]) == look([tensor.grad for tensor in theirs])
+        assert layouts([tensor.grad for tensor in ours]) == layouts([tensor.grad for tensor in theirs])
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_softmax_of_fp16_makes_no_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rows", "pieces"), [(3072, 9999, 0), (3073, 9999, 307 + 3073), (3073, 100, 307 + 100)]
+    ("tokens", "rows", "sums"), [(3072, 9999, 0), (3073, 9999, 307 + 3073), (3073, 100, 307 + 100)]
 )
-def test_embeddings_of_many_tokens_are_summed_up_in_pieces(tokens: int, rows: int, pieces: int) -> None:
+def test_gradients_of_embeddings_of_many_tokens_need_partial_sums(tokens: int, rows: int, sums: int) -> None:
     with FakeTensorMode(), cuda_kernels.cuda_kernels(), StorageTracker() as tracker:
         weight = torch.empty(rows, 128, dtype=BF16, requires_grad=True)
         functional.embedding(torch.zeros(1, tokens, dtype=torch.long), weight).sum().backward()
 
     sizes = [record.size for record in tracker.history.records if record.dtype == "float32"]
-    assert sum(sizes) == 4 * 128 * pieces
+    assert sum(sizes) == 4 * 128 * sums
     assert weight.grad is not None
     assert weight.grad.shape == (rows, 128)

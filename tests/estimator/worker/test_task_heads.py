@@ -1,4 +1,4 @@
-"""Every task head of transformers' auto classes: counted on the built model, told by rule, stood in for, or refused."""
+"""Task heads of transformers' auto classes: counted on the built model, estimated by rule or refused."""
 
 import sys
 from collections.abc import Callable
@@ -17,7 +17,8 @@ from vramtop.estimator.model.count_parameters import UNKNOWN_FAMILY_ERROR, count
 from vramtop.estimator.model.families.registry import FAMILIES
 from vramtop.estimator.model.find_config import BuiltInModel, built_in_models
 from vramtop.estimator.model.read_architecture import read_architecture, usual_task
-from vramtop.estimator.trace.exact_inventory import inventory_from_answer, read_answer
+from vramtop.estimator.trace.exact_inventory import InventoryAnswer, inventory_from_answer
+from vramtop.estimator.trace.worker_process import convert_answer
 from vramtop.estimator.worker.model.tasks import auto_class_name
 
 AskWorker = Callable[[dict[str, Any]], dict[str, Any]]
@@ -124,7 +125,9 @@ def real_count(config: dict[str, Any], task: str) -> int:
 @pytest.mark.parametrize(("family", "task"), [variant(head) for head in HEADS])
 def test_the_built_models_head_is_counted(ask_worker: AskWorker, family: str, task: str) -> None:
     answer = ask_worker({"op": "inventory", "config": CONFIGS[family], "task": task})
-    assert inventory_from_answer(read_answer(answer)).parameters == real_count(CONFIGS[family], task)
+    assert inventory_from_answer(convert_answer(answer, InventoryAnswer)).parameters == real_count(
+        CONFIGS[family], task
+    )
 
 
 @pytest.mark.parametrize(("family", "task"), [variant(head) for head in TRACED])
@@ -138,7 +141,7 @@ def test_a_step_is_traced_with_inputs_of_the_configs_size(ask_worker: AskWorker,
     assert answer["phases"]["backward"]["components"]["activations"] > 0
 
 
-def test_pictures_have_the_size_that_the_config_says(ask_worker: AskWorker) -> None:
+def test_images_have_the_size_in_the_config(ask_worker: AskWorker) -> None:
     request = {"op": "trace", "task": "image-classification", "training": {"precision": "fp32"}}
     small, large = (
         ask_worker({**request, "config": CONFIGS["vit"] | {"image_size": size}})["phases"]["forward"]
@@ -173,7 +176,7 @@ def job_of(family: str, task: Task) -> Job:
         ("wav2vec2", "audio-xvector", "auto", "no batch can be made for the task audio-xvector"),
     ],
 )
-def test_what_cannot_be_told_is_one_sentence(
+def test_a_head_that_cannot_be_estimated_gets_one_sentence(
     family: str, task: Task, method: MethodChoice, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -181,7 +184,7 @@ def test_what_cannot_be_told_is_one_sentence(
         estimate(job_of(family, task), method=method, python=sys.executable)
 
 
-def test_a_head_without_a_rule_is_stood_in_for_and_said(ask_worker: AskWorker) -> None:
+def test_a_head_without_a_rule_is_estimated_as_a_similar_one_with_a_warning(ask_worker: AskWorker) -> None:
     budget = estimate(job_of("bert", "multiple-choice"))
     assert budget.model.count == "approximate"
     sentence = "The formula has no rule for the multiple-choice head and uses that of sequence-classification."
@@ -190,7 +193,7 @@ def test_a_head_without_a_rule_is_stood_in_for_and_said(ask_worker: AskWorker) -
         ask_worker({"op": "inventory", "config": CONFIGS["bert"], "task": "zero-shot-image-classification"})
 
 
-def test_why_no_step_was_traced_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_no_step_was_traced_is_an_assumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = {"model_type": "brandnew", "vocab_size": 100, **SIZES}
     budget = estimate(Job(model=ModelSpec(config=config)), method="auto", python=sys.executable)
@@ -213,18 +216,18 @@ def test_why_no_step_was_traced_is_said(tmp_path: Path, monkeypatch: pytest.Monk
         ({"model_type": "brandnew"}, "causal-lm"),
     ],
 )
-def test_the_usual_task_of_a_family_that_is_not_known(config: dict[str, Any], task: str) -> None:
+def test_the_usual_task_of_an_unknown_family(config: dict[str, Any], task: str) -> None:
     assert usual_task(config) == task
 
 
 def as_unknown(model: BuiltInModel) -> float:
-    """How far off the count is when the family is not known."""
+    """Return the relative error of the count where the family is unknown."""
     unknown = count_parameters(read_architecture({**model.config, "model_type": "brandnew"}, model.task))
     assert unknown.count == "approximate"
     return unknown.parameters / model.parameters - 1
 
 
-def test_the_known_error_of_unknown_families_is_as_measured() -> None:
+def test_the_stated_error_of_unknown_families_is_as_measured() -> None:
     errors: dict[str, list[float]] = {}
     for model in built_in_models():
         try:

@@ -1,4 +1,4 @@
-"""Tensor parallelism under trace: what a rank holds against splitting by hand, and what is saved along the sequence."""
+"""Tensor parallelism in a trace: a rank's shards compared with splitting by hand, and sequence parallelism."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -61,7 +61,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v3": LLAMA | {"model_type": "deepseek_v3", **LATENT},
 }
 WHOLE = ("norm", ".gate.", "q_a_proj", "kv_a_proj", "rotary")
-"""Parts of names of what every rank holds: norms, routers, and down-projections of latent attention."""
+"""Parts of the names of whole parameters: norms, routers, and down-projections of latent attention."""
 WHOLE_IN = {"deepseek_v3": ("self_attn",)}
 """DeepSeek-V3's plan leaves attention whole."""
 
@@ -92,7 +92,7 @@ def blocks(size: int) -> int:
 
 
 def by_hand(listed: dict[str, Any], ways: int, width: int, whole: tuple[str, ...]) -> int:
-    """Bytes of one rank's parts, in the allocator's blocks, and of the buffers."""
+    """Return the bytes of one rank's shards, in the allocator's blocks, and of the buffers."""
     total = sum(blocks(buffer["bytes"]) * buffer["repeat"] for buffer in listed["buffers"])
     for group in listed["groups"]:
         split = 1 if any(part in group["name"] for part in whole) else ways
@@ -101,7 +101,7 @@ def by_hand(listed: dict[str, Any], ways: int, width: int, whole: tuple[str, ...
 
 
 @pytest.mark.parametrize("family", variants(CONFIGS, quick=("llama", "mixtral", "deepseek_v3")))
-def test_a_rank_holds_what_splitting_by_hand_gives(trace: Trace, inventory: Any, family: str) -> None:
+def test_a_ranks_shards_are_those_of_splitting_by_hand(trace: Trace, inventory: Any, family: str) -> None:
     listed = inventory(CONFIGS[family])
     answer = trace(CONFIGS[family], parallel={"tensor": WAYS})
 
@@ -125,8 +125,8 @@ def test_fsdp2_shards_what_tensor_parallelism_has_split(trace: Trace, inventory:
 
 
 @pytest.mark.parametrize("family", variants(("llama", "phi3", "mixtral", "deepseek_v2"), quick=("mixtral",)))
-def test_sequence_parallelism_saves_norms_and_residuals_in_parts(trace: Trace, family: str) -> None:
-    """With every block recomputed, what is kept is what lies between the blocks: a part on each rank."""
+def test_sequence_parallelism_shards_norms_and_residuals(trace: Trace, family: str) -> None:
+    """With every block recomputed, only the tensors between the blocks are saved: a shard on each rank."""
     training = {"activation_checkpointing": "full", "sequence_length": 512}
     deep = CONFIGS[family] | {"num_hidden_layers": 6, "vocab_size": 64}
     whole, parts = (
@@ -158,7 +158,7 @@ def test_adapters_on_fused_experts_are_refused(trace: Trace) -> None:
     assert "adapters on fused experts" in answer["unsupported"]
 
 
-def test_every_style_of_transformers_has_one_here() -> None:
+def test_every_style_of_transformers_has_a_style_of_torch() -> None:
     class Config:
         qk_rope_head_dim = 16
 
@@ -201,7 +201,7 @@ def broken(model):
 
 
 @pytest.mark.parametrize(("name", "split"), [("ATTENTION", ("self_attn",)), ("mlp", ("mlp",))])
-def test_a_plan_of_the_users_own(
+def test_a_plan_that_the_user_wrote(
     trace: Trace, inventory: Any, share_user_code: None, tmp_path: Path, name: str, split: Any
 ) -> None:
     module = f"plans_{name.lower()}"
@@ -223,7 +223,7 @@ def test_a_plan_of_the_users_own(
         ("broken", "object has no attribute 'nothing' (wrong_broken.py, line 21)"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_said(
+def test_an_invalid_plan_is_refused_with_a_sentence(
     trace: Trace, share_user_code: None, tmp_path: Path, name: str, words: str
 ) -> None:
     (tmp_path / f"wrong_{name.lower()}.py").write_text(PLAN)

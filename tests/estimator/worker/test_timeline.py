@@ -23,7 +23,7 @@ def test_no_events():
 
 
 def saw(teeth):
-    """Memory goes up by 1 MiB a tooth and falls back by half of that; two spikes stand out."""
+    """Return events that allocate 1 MiB per tooth and free half of it; two spikes stand out."""
     events = []
     for tooth in range(teeth):
         events += [((tooth, side), MIB // 2, 0) for side in "ab"]
@@ -60,7 +60,7 @@ def test_every_stretch_keeps_its_lowest_and_highest_point():
         assert max(stretch, key=lambda point: point.allocated_bytes).event in kept
 
 
-def test_running_out_of_memory_ends_the_replay_and_is_told():
+def test_running_out_of_memory_ends_the_replay_and_is_reported():
     events = [("a", 40 * MIB, 0), ("b", 30 * MIB, 0), ("a", None, 0)]
     line = replay(events, CachingAllocator(AllocatorSettings(), 64 * MIB))
     assert line.events == 1

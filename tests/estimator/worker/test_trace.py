@@ -1,11 +1,10 @@
-"""The traced step against real training steps on a CPU, counted by a counter that owes nothing to the trace.
+"""The traced step compared with real training steps on a CPU, measured by an independent counter.
 
-The trace runs as the program that it is, in a process of its own, with fake tensors; the counted steps run here, with
-real ones. There both are the CPU's (``cpu_kernels``); what stands in for CUDA's kernels is tested by what it changes.
+The trace runs in a worker process with fake tensors, the real steps run here. Here both allocate as a CPU does
+(``cpu_kernels``); the imitated CUDA kernels are tested by the difference that they make.
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -14,8 +13,9 @@ import pytest
 import torch
 import transformers
 from accelerate.utils.operations import convert_outputs_to_fp32
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from storage_counter import StorageCounter
+
+from vramtop.estimator.job.optimizers import OPTIMIZERS, Optimizer
 
 DROPLESS = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
 LLAMA: dict[str, Any] = {
@@ -74,38 +74,6 @@ def trace(ask_worker: AskWorker) -> Trace:
     return ask
 
 
-class Count(TorchDispatchMode):
-    """Bytes of live storages, in the allocator's blocks of 512, and their peak since ``mark``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._seen: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.see(leaf)
-        return result
-
-    def mark(self) -> None:
-        self.peak = self.live
-
-    def see(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key, size = storage._cdata, -(-storage.nbytes() // 512) * 512
-        if key not in self._seen:
-            self._seen.add(key)
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._gone, key, size)
-
-    def _gone(self, key: int, size: int) -> None:
-        self._seen.discard(key)
-        self.live -= size
-
-
 def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]) -> dict[str, int]:
     """Peaks of the second of two real steps, as a loop around transformers and accelerate takes them."""
     fields = dict(config)
@@ -122,29 +90,29 @@ def count_real_steps(config: dict[str, Any], task: str, training: dict[str, Any]
     low = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(training["precision"])
     scaler = torch.amp.GradScaler("cpu", enabled=low == torch.float16)
     peaks = {}
-    with Count() as count:
+    with StorageCounter() as counter:
         for tensor in (*model.parameters(), *model.buffers()):
-            count.see(tensor)
+            counter.count(tensor)
         for _ in range(2):
             for _ in range(training.get("gradient_accumulation", 1)):
-                count.mark()
+                counter.reset_peak()
                 ids, labels = (torch.randint(0, made.vocab_size, (BATCH, LENGTH)) for _ in range(2))
                 with torch.autocast("cpu", dtype=low) if low else contextlib.nullcontext():
                     outputs = model(input_ids=ids, labels=labels)
                 loss = scaler.scale((convert_outputs_to_fp32(dict)(outputs) if low else outputs)["loss"])
                 del outputs, ids, labels
-                peaks["forward"] = count.peak
-                count.mark()
+                peaks["forward"] = counter.peak
+                counter.reset_peak()
                 loss.backward()
                 del loss
-                peaks["backward"] = count.peak
-            count.mark()
+                peaks["backward"] = counter.peak
+            counter.reset_peak()
             if optimizer is not None:
                 scaler.unscale_(optimizer)
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
                 scaler.step(optimizer)
                 scaler.update()
-            peaks["optimizer step"] = count.peak
+            peaks["optimizer step"] = counter.peak
             model.zero_grad()
     return peaks
 
@@ -212,7 +180,7 @@ def test_components_sum_to_what_is_allocated(trace: Trace) -> None:
     assert answer["phases"]["forward"]["components"]["logits"] == pytest.approx((2 + 4 + 4) * tokens * 1000, rel=0.02)
 
 
-def test_peak_is_named_and_drawn(trace: Trace) -> None:
+def test_peak_has_its_largest_tensors_and_a_timeline(trace: Trace) -> None:
     answer = trace(LLAMA, {"precision": "fp32"})
     tensors = answer["peak_tensors"]
     peak = max(phase["allocated"] for phase in answer["phases"].values())
@@ -230,7 +198,7 @@ def test_peak_is_named_and_drawn(trace: Trace) -> None:
     assert max(reserved for _, reserved in answer["reserved"]["timeline"]) == answer["reserved"]["peak"]
 
 
-def test_the_allocators_settings_and_the_cards_size_count(trace: Trace) -> None:
+def test_the_allocators_settings_and_the_gpus_size_are_used(trace: Trace) -> None:
     training = {"sequence_length": 2000}
     free = trace(LLAMA, training)["reserved"]
     full = trace(LLAMA, training, allocator={"capacity_bytes": free["peak"] // 2})["reserved"]
@@ -282,7 +250,7 @@ def test_fsdp2_holds_an_eighth_of_every_state(trace: Trace) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "bert", "gpt2"])
 def test_fsdp2_keeps_tied_weights_tied(trace: Trace, family: str) -> None:
-    """The embedding is the head, and BERT's lies in what it names a block."""
+    """The embedding is the head, and BERT's is inside a module that counts as a block."""
     answer = trace(
         CONFIGS[family],
         {"precision": "fp32"},
@@ -318,7 +286,7 @@ def test_fsdp2_variants(trace: Trace) -> None:
     )
 
 
-def test_offload_leaves_the_units_in_flight_on_the_card(trace: Trace) -> None:
+def test_offload_keeps_the_units_in_use_on_the_gpu(trace: Trace) -> None:
     """Late in a block's backward pass: its weights and most of its gradients, the next one's weights, gathered in one
     piece ahead of time, and the block before's gradients, still being reduced."""
     deep = LLAMA | {"num_hidden_layers": 8, "vocab_size": 100}
@@ -334,7 +302,7 @@ def test_offload_leaves_the_units_in_flight_on_the_card(trace: Trace) -> None:
     assert backward["gradients"] == backward["optimizer"] == 0
 
 
-def test_offload_accumulates_whole_gradients_on_the_card(trace: Trace) -> None:
+def test_offload_accumulates_whole_gradients_on_the_gpu(trace: Trace) -> None:
     parallel = {"strategy": "fsdp2", "data_shard": 8, "cpu_offload": "all"}
     answer = trace(LLAMA, {"precision": "bf16-mixed", "gradient_accumulation": 2}, parallel=parallel)
     whole = 4 * answer["parameters"]  # in the type in which they are reduced
@@ -387,8 +355,8 @@ def test_fused_attention_writes_no_scores_and_eager_attention_does(trace: Trace)
     assert eager - fused > 3 * 8 * 1024 * 1024 * (4 + 2)
 
 
-def test_shared_keys_in_fp32_have_no_fused_kernel_on_a_card(trace: Trace) -> None:
-    """Neither flash attention nor the memory-efficient kernel: the scores of all heads are written, and saved."""
+def test_grouped_queries_in_fp32_have_no_fused_kernel_on_cuda(trace: Trace) -> None:
+    """Neither flash attention nor the memory-efficient kernel: the scores of all heads are computed and saved."""
     single_heads = LLAMA | {"num_key_value_heads": 8}
     for config, written in ((LLAMA, True), (single_heads, False)):
         answers = [trace(config, {"precision": "fp32"}, cpu_kernels=cpu_kernels) for cpu_kernels in (False, True)]
@@ -427,8 +395,8 @@ def test_dropout_masks_take_a_byte_per_element(trace: Trace) -> None:
     assert masks <= with_masks - without <= 1.2 * masks
 
 
-def test_autocast_widens_powers_as_on_a_card(trace: Trace) -> None:
-    """GPT-2's activation cubes its input: on a card in fp32, on a CPU in bf16."""
+def test_autocast_computes_powers_in_fp32_as_cuda_does(trace: Trace) -> None:
+    """GPT-2's activation cubes its input: on CUDA in fp32, on a CPU in bf16."""
     card, cpu = (
         forward_of(trace(CONFIGS["gpt2"], {"precision": "bf16-mixed"}, cpu_kernels=cpu_kernels))
         for cpu_kernels in (False, True)
@@ -445,6 +413,32 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
     assert fused["temporary"] < 0.1 * fused["gradients"]
     plain = trace(LLAMA, {"precision": "fp32", "optimizer": "sgd"})["phases"]["optimizer step"]["components"]
     assert plain["optimizer"] == 0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_have_the_states_of_their_rules(trace: Trace, name: str) -> None:
+    rules = OPTIMIZERS[name]
+    answer = trace(LLAMA, {"precision": "fp32", "optimizer": name})
+    if rules.steps and rules.torch_class is None:
+        assert answer["unsupported"] == f"the optimizer {name} cannot be traced"
+        return
+    states = answer["phases"]["optimizer step"]["components"]["optimizer"]
+    per_element = 0 if rules.factored else rules.states
+    assert states == pytest.approx(per_element * 4 * answer["parameters"], rel=0.01, abs=0.1 * answer["parameters"])
+
+
+def test_another_optimizer_is_one_row_of_the_table(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    adagrad = Optimizer(
+        name="adagrad",
+        description="Adagrad",
+        states=1,
+        torch_class="torch.optim:Adagrad",
+        torch_options={"lr": 1e-2, "foreach": True},
+    )
+    monkeypatch.setitem(OPTIMIZERS, "adagrad", adagrad)
+    answer = trace(LLAMA, {"precision": "fp32", "optimizer": "adagrad"})
+    states = answer["phases"]["optimizer step"]["components"]["optimizer"]
+    assert states == pytest.approx(4 * answer["parameters"], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +458,7 @@ def test_fused_optimizer_needs_no_second_copy(trace: Trace) -> None:
         ({"task": "feature-extraction"}, "no loss"),
     ],
 )
-def test_what_cannot_be_traced_is_said(ask_worker: AskWorker, tables: dict[str, Any], words: str) -> None:
+def test_a_setting_that_cannot_be_traced_is_named(ask_worker: AskWorker, tables: dict[str, Any], words: str) -> None:
     answer = ask_worker({"op": "trace", "config": LLAMA, **tables})
     assert words in answer["unsupported"]
     assert "phases" not in answer

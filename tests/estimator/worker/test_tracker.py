@@ -1,4 +1,4 @@
-"""What the tracker sees against torch's own record of allocations, which no mode disturbs."""
+"""The tracker compared with torch's own record of allocations, which no dispatch mode disturbs."""
 
 from collections.abc import Callable
 from itertools import accumulate
@@ -23,13 +23,13 @@ def residual(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def shared(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The gradient of the sum goes to both sides as it is."""
+    """Both terms get the sum's gradient itself."""
     left = x * weight
     return (left + (left.exp() + x)).sum()
 
 
 def tied(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """As embedding and head, with few tokens: what is large is the weight's gradient, which comes from both."""
+    """Tied embedding and head, with few tokens: the large tensor is the weight's gradient, which comes from both."""
     embedded = torch.nn.functional.embedding(torch.arange(4), weight)
     return (embedded @ weight.T).sum() + x.sum()
 
@@ -68,7 +68,7 @@ def test_gradients_are_added_up_as_autograd_does(loss_of: Loss) -> None:
     assert tracked_peak(loss_of, sums_in_place=False) >= expected
 
 
-def test_a_sum_in_place_takes_nothing() -> None:
-    """Of five sums - three of the input's gradient, two of the weight's - all but that with an expanded gradient."""
+def test_a_sum_in_place_allocates_nothing() -> None:
+    """Five sums, three of the input's gradient and two of the weight's; the one with an expanded gradient allocates."""
     with_new, in_place = (len(tracked(residual, sums_in_place=choice).records) for choice in (False, True))
     assert with_new - in_place == 4

@@ -1,4 +1,4 @@
-"""A model of the user's own, and a model's own code: run in the worker, only when asked for, told in one sentence."""
+"""Models that the user wrote, and code that comes with a model: run in the worker, and only on request."""
 
 import json
 import sys
@@ -112,7 +112,9 @@ def test_a_plain_module_is_traced(folder: Path) -> None:
     assert "own_models" not in sys.modules
 
 
-def test_a_model_with_a_config_is_told_by_the_formula_once_it_is_built(folder: Path, share_user_code: None) -> None:
+def test_a_model_with_a_config_is_estimated_by_the_formula_once_it_is_built(
+    folder: Path, share_user_code: None
+) -> None:
     exact = budget_of("own_models:llama", folder, "exact", training__precision="bf16")
     traced = budget_of("own_models:llama", folder, "traced", training__precision="bf16")
 
@@ -123,7 +125,7 @@ def test_a_model_with_a_config_is_told_by_the_formula_once_it_is_built(folder: P
     assert adapted.model.trainable_parameters == 2 * 16 * (64 + 64)
 
 
-def test_what_each_method_cannot_do_is_said(folder: Path, share_user_code: None) -> None:
+def test_what_a_method_cannot_estimate_is_reported(folder: Path, share_user_code: None) -> None:
     with pytest.raises(CannotTellError, match=r"Tiny is Python code.*use --method traced or --method exact"):
         budget_of("own_models:Tiny", folder, "formula")
     with pytest.raises(CannotTellError, match="68,160 parameters were counted, but it has no Hugging Face config"):
@@ -164,7 +166,9 @@ def test_errors_of_the_users_code_are_one_sentence(
         assert "\n" not in said
 
 
-def test_a_job_files_code_lies_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch, share_user_code: None) -> None:
+def test_a_job_files_code_is_in_the_folder_of_the_job_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, share_user_code: None
+) -> None:
     (folder / "job.toml").write_text('[model]\nid = "own_models:Tiny"\n[training]\nsequence_length = 64\n')
     monkeypatch.chdir("/")
 
@@ -245,7 +249,7 @@ class OwnModel(PreTrainedModel):
 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model's folder with its code, which leaves a mark when it runs."""
+    """A model's folder with its code, which creates a file when it runs."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     place = tmp_path / "someones"
     place.mkdir()
@@ -283,7 +287,7 @@ def test_a_models_own_code_does_not_run_untrusted(remote: Path, method: MethodCh
     assert not (remote.parent / "ran").exists()
 
 
-def test_a_request_without_leave_runs_nothing(
+def test_a_request_without_code_runs_none(
     tmp_path: Path, ask_worker: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     (tmp_path / "touching.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")

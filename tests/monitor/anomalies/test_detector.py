@@ -1,4 +1,4 @@
-"""What is odd is said by name, and what works is left alone."""
+"""Anomalies are reported with their processes; processes that work are not reported."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 
 class Machine:
-    """GPUs with their processes as they go on, and where these come from; ``look`` takes a snapshot."""
+    """GPUs with their processes over time, and the origins of these; ``scan`` takes a snapshot."""
 
     def __init__(self, make_gpu: Make, make_process: Make, make_snapshot: Make) -> None:
         self._gpu, self._process, self._snapshot = make_gpu, make_process, make_snapshot
@@ -27,7 +27,7 @@ class Machine:
         self.origins: dict[int, ProcessOrigin] = {}
         self.asked: list[int] = []
         self.changes: dict[str, Any] = {}
-        self.oddities = AnomalyDetector(min_duration_seconds=0, origin_of=self.origin, viewer="ana")
+        self.detector = AnomalyDetector(min_duration_seconds=0, origin_of=self.origin, viewer="ana")
 
     def origin(self, pid: int, start_time: float | None) -> ProcessOrigin | None:
         self.asked.append(pid)
@@ -46,14 +46,14 @@ class Machine:
         ]
         return self._snapshot(gpus, time=self.time)  # type: ignore[no-any-return]
 
-    def look(self, *, after: float = 0.0, **cpu_seconds: float) -> tuple[Anomaly, ...]:
-        """What is odd ``after`` some seconds in which processes (``p4711=3.0``) used processor time."""
+    def scan(self, *, after: float = 0.0, **cpu_seconds: float) -> tuple[Anomaly, ...]:
+        """Return the anomalies ``after`` some seconds in which processes (``p4711=3.0``) used processor time."""
         self.time += after
         for rows in self.rows:
             rows[:] = [
                 replace(row, cpu_seconds=(row.cpu_seconds or 0.0) + cpu_seconds.get(f"p{row.pid}", 0.0)) for row in rows
             ]
-        return self.oddities.update(self.snapshot())
+        return self.detector.update(self.snapshot())
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def machine(make_gpu: Make, make_process: Make, make_snapshot: Make) -> Machine:
 
 
 def kinds(found: Sequence[Anomaly]) -> list[tuple[str, int, tuple[int, ...]]]:
-    return [(oddity.kind, oddity.gpu_index, oddity.pids) for oddity in found]
+    return [(anomaly.kind, anomaly.gpu_index, anomaly.pids) for anomaly in found]
 
 
-def test_data_loader_workers_with_a_context_are_named_at_once(machine: Machine) -> None:
+def test_data_loader_workers_with_a_context_are_reported_at_once(machine: Machine) -> None:
     machine.add(0, 100, 40)
     for pid in (101, 102):
         machine.add(0, pid, 0.5, parent=100, name="pt_data_worker", start_time=machine.time - 1)
-    (found,) = machine.look()
+    (found,) = machine.scan()
     assert kinds([found]) == [("helpers", 0, (101, 102))]
     assert (found.about, found.held_bytes) == ((100,), 2**30)
     assert found.sentence == (
@@ -84,7 +84,7 @@ def test_spawned_helpers_are_found_behind_the_server_that_forked_them(machine: M
     machine.add(0, 100, 40)
     machine.add(0, 102, 0.5, parent=101, command=SPAWNED)
     machine.origins[102] = ProcessOrigin(ancestors=(101, 100, 50))
-    (found,) = machine.look()
+    (found,) = machine.scan()
     assert kinds([found]) == [("helpers", 0, (102,))]
     assert "1 helper of process 100" in found.sentence
 
@@ -99,34 +99,34 @@ def test_spawned_helpers_are_found_behind_the_server_that_forked_them(machine: M
         ({"command": "python evaluate.py"}, "another program that was started on purpose"),
     ],
 )
-def test_children_that_work_are_no_helpers(machine: Machine, worker: dict[str, Any], why: str) -> None:
+def test_children_that_work_are_not_helpers(machine: Machine, worker: dict[str, Any], why: str) -> None:
     machine.add(0, 100, 40)
     machine.add(0, 101, **{"used": 0.5, "parent": 100, "command": SPAWNED} | worker)
-    assert machine.look() == (), why
+    assert machine.scan() == (), why
 
 
-def test_workers_of_a_server_that_itself_holds_little_are_no_helpers(machine: Machine) -> None:
+def test_workers_of_a_server_that_itself_holds_little_are_not_helpers(machine: Machine) -> None:
     machine.add(0, 100, 0.5, command="python -m vllm.entrypoints.openai.api_server")
     machine.add(0, 101, 0.6, parent=100, command=SPAWNED)
-    assert machine.look() == ()
+    assert machine.scan() == ()
 
 
-def test_a_fork_is_told_from_a_rank_by_its_environment(machine: Machine) -> None:
+def test_a_fork_differs_from_a_rank_by_its_environment(machine: Machine) -> None:
     """Lightning's rank 0 starts the others with its own command line."""
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100)
     machine.origins = {100: ProcessOrigin(environment=7), 101: ProcessOrigin(ancestors=(100,), environment=7)}
-    assert kinds(machine.look()) == [("helpers", 0, (101,))]
+    assert kinds(machine.scan()) == [("helpers", 0, (101,))]
     machine.origins[101] = ProcessOrigin(ancestors=(100,), environment=8, rank=1)
-    machine.oddities = AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin, viewer="ana")
-    assert kinds(machine.look()) == [("shared", 0, (100, 101))]
+    machine.detector = AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin, viewer="ana")
+    assert kinds(machine.scan()) == [("shared", 0, (100, 101))]
 
 
-def test_ranks_on_one_gpu_are_named(machine: Machine) -> None:
+def test_ranks_that_share_a_gpu_are_reported(machine: Machine) -> None:
     for number, pid in enumerate((201, 202)):
         machine.add(1, pid, 30)
         machine.rank(number, pid)
-    (found,) = machine.look()
+    (found,) = machine.scan()
     assert kinds([found]) == [("shared", 1, (201, 202))]
     assert found.sentence.startswith("ranks 0 and 1 of one job share this GPU (processes 201, 202)")
     assert "NCCL refuses" in found.advice
@@ -141,17 +141,17 @@ def test_processes_that_may_share_a_gpu_do(machine: Machine, reason: str) -> Non
         machine.rank(0 if reason == "one rank" else number, pid, parent=parent, on_mig=reason == "mig")
     if reason == "hidden":
         machine.origins = {pid: ProcessOrigin(ancestors=(50,)) for pid in (201, 202)}
-    assert machine.look() == ()
+    assert machine.scan() == ()
 
 
-def test_contexts_that_ranks_leave_on_another_ones_gpu_are_named(machine: Machine) -> None:
+def test_contexts_of_ranks_on_another_ranks_gpu_are_reported(machine: Machine) -> None:
     machine.rows = [[] for _ in range(4)]
     for number in range(4):
         machine.add(number, 300 + number, 20)
         machine.rank(number, 300 + number)
         if number:
             machine.add(0, 300 + number, 0.7)
-    (found,) = machine.look()
+    (found,) = machine.scan()
     assert kinds([found]) == [("strays", 0, (301, 302, 303))]
     assert found.about == (300,)
     assert found.sentence == (
@@ -161,38 +161,38 @@ def test_contexts_that_ranks_leave_on_another_ones_gpu_are_named(machine: Machin
     assert "set_device" in found.advice
 
 
-def test_what_nccl_leaves_on_its_peers_gpus_is_not_odd(machine: Machine) -> None:
+def test_nccls_memory_on_its_peers_gpus_is_no_anomaly(machine: Machine) -> None:
     for number in range(2):
         machine.rank(number, 300 + number)
         machine.add(number, 300 + number, 20)
         machine.add(1 - number, 300 + number, 0.004 if number else None)
-    assert machine.look() == ()
+    assert machine.scan() == ()
 
 
-def test_ranks_of_unknown_memory_that_are_listed_everywhere_share_nothing(machine: Machine) -> None:
-    """In some containers no size is told, and NCCL puts every rank on every GPU's list."""
+def test_ranks_of_unknown_memory_on_all_gpus_are_not_reported_as_sharing(machine: Machine) -> None:
+    """In some containers no sizes are reported, and NCCL puts every rank on every GPU's list."""
     for number in range(2):
         machine.rank(number, 300 + number)
         for gpu in range(2):
             machine.add(gpu, 300 + number, None)
-    assert machine.look() == ()
+    assert machine.scan() == ()
 
 
-def test_an_idle_kernel_beside_a_newer_run_is_forgotten_after_half_an_hour(machine: Machine) -> None:
+def test_an_idle_kernel_beside_a_later_run_is_forgotten_after_half_an_hour(machine: Machine) -> None:
     machine.add(0, 400, 12, command="python -m ipykernel_launcher -f kernel.json", cpu_seconds=900.0)
     machine.add(0, 500, 20, command="python -m ipykernel_launcher -f other.json", start_time=5_000.0)
-    said = [machine.look(after=60, p500=50) for _ in range(32)]
+    said = [machine.scan(after=60, p500=50) for _ in range(32)]
     assert not any(said[:30])
     (found,) = said[-1]
     assert kinds([found]) == [("forgotten", 0, (400,))]
     assert found.sentence.startswith("your Jupyter kernel 400, started 3 h")
     assert "holds 12.0 GiB and has done nothing for 31 min; you have started 500 on this GPU since" in found.sentence
     assert found.advice == "if it is no longer needed, shutting it down in Jupyter or 'kill 400' frees its memory"
-    assert machine.look(after=60, p400=5.0, p500=50) == ()
+    assert machine.scan(after=60, p400=5.0, p500=50) == ()
 
 
 @pytest.mark.parametrize("reason", ["works a little", "another user's", "the newest", "relative", "tiny"])
-def test_nobody_who_may_be_needed_is_called_forgotten(machine: Machine, reason: str) -> None:
+def test_processes_that_may_be_needed_are_not_reported_as_forgotten(machine: Machine, reason: str) -> None:
     user = "bob" if reason == "another user's" else "ana"
     start = 6_000.0 if reason == "the newest" else 1_000.0
     used = 0.01 if reason == "tiny" else 12
@@ -200,86 +200,86 @@ def test_nobody_who_may_be_needed_is_called_forgotten(machine: Machine, reason: 
     machine.add(0, 500, 20, start_time=5_000.0, parent=400 if reason == "relative" else 50, command="python other.py")
     for _ in range(80):
         work = {"p400": 0.3} if reason == "works a little" else {}
-        assert machine.look(after=60, p500=50, **work) == ()
+        assert machine.scan(after=60, p500=50, **work) == ()
 
 
 def test_an_idle_orphan_is_forgotten_unless_its_gpu_works(machine: Machine) -> None:
     machine.add(0, 400, 12, cpu_seconds=900.0, parent=1)
     machine.origins[400] = ProcessOrigin(orphan=True)
     machine.changes = {"utilisation_percent": 0}
-    (found,) = [machine.look(after=60) for _ in range(32)][-1]
+    (found,) = [machine.scan(after=60) for _ in range(32)][-1]
     assert found.sentence.endswith("whatever started it has ended")
     machine.changes = {"utilisation_percent": 80}
-    assert machine.look(after=60) == ()
+    assert machine.scan(after=60) == ()
 
 
 def test_one_reading_is_enough_for_a_process_that_hardly_ever_worked(machine: Machine) -> None:
     machine.time = 30 * HOUR
     machine.add(0, 400, 12, cpu_seconds=41.0)
     machine.add(0, 500, 20, start_time=29 * HOUR, cpu_seconds=900.0, parent=51)
-    (found,) = machine.look()
+    (found,) = machine.scan()
     assert "has used 41 s of processor time in all" in found.sentence
     machine.rows[0][0] = replace(machine.rows[0][0], cpu_seconds=4100.0)
-    machine.oddities = AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin, viewer="ana")
-    assert machine.look() == ()
+    machine.detector = AnomalyDetector(min_duration_seconds=0, origin_of=machine.origin, viewer="ana")
+    assert machine.scan() == ()
 
 
 @pytest.mark.parametrize(("note", "advice"), [(ENDED_NOTE, "hang in the driver"), (ZOMBIE_NOTE, "its parent 50")])
-def test_memory_of_an_ended_process_is_named(machine: Machine, note: str, advice: str) -> None:
+def test_memory_of_an_ended_process_is_reported(machine: Machine, note: str, advice: str) -> None:
     machine.add(0, 600, 12, note=note)
-    (found,) = machine.look()
+    (found,) = machine.scan()
     assert kinds([found]) == [("ended", 0, (600,))]
     assert advice in found.advice
 
 
-def test_memory_of_no_process_is_named_where_it_is_more_than_the_drivers(machine: Machine) -> None:
+def test_memory_of_no_process_is_reported_beyond_the_drivers_own(machine: Machine) -> None:
     machine.add(0, 700, 12)
     machine.changes = {"used_bytes": int(12.3 * 2**30)}
-    assert [oddity.gpu_index for oddity in machine.look()] == [1]
+    assert [anomaly.gpu_index for anomaly in machine.scan()] == [1]
     machine.changes = {"used_bytes": 16 * 2**30}
-    found = machine.look(after=2)
-    assert [(oddity.kind, oddity.held_bytes >> 30) for oddity in found] == [("unseen", 4), ("unseen", 16)]
+    found = machine.scan(after=2)
+    assert [(anomaly.kind, anomaly.held_bytes >> 30) for anomaly in found] == [("unseen", 4), ("unseen", 16)]
     assert "4.0 GiB belong to no visible process" in found[0].sentence
     assert "cudaMallocManaged" in found[0].advice
     assert "cudaMallocManaged" not in found[1].advice
     machine.changes = {"used_bytes": 16 * 2**30, "reserved_bytes": None}  # then the driver's part is inside
-    machine.oddities = AnomalyDetector(min_duration_seconds=0, viewer="ana")
-    assert machine.look() == ()
+    machine.detector = AnomalyDetector(min_duration_seconds=0, viewer="ana")
+    assert machine.scan() == ()
 
 
-def test_sentences_neither_come_nor_go_by_one_odd_moment(machine: Machine) -> None:
-    machine.oddities = AnomalyDetector(origin_of=machine.origin, viewer="ana")
+def test_short_anomalies_are_not_reported_and_short_gaps_end_none(machine: Machine) -> None:
+    machine.detector = AnomalyDetector(origin_of=machine.origin, viewer="ana")
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100, name="pt_data_worker")
-    assert machine.look() == ()
-    assert machine.look(after=5) == ()
-    assert kinds(machine.look(after=5)) == [("helpers", 0, (101,))]
+    assert machine.scan() == ()
+    assert machine.scan(after=5) == ()
+    assert kinds(machine.scan(after=5)) == [("helpers", 0, (101,))]
     listed, machine.rows[0] = machine.rows[0], [replace(row, name="python") for row in machine.rows[0]]
-    assert kinds(machine.look(after=5)) == [("helpers", 0, (101,))]
+    assert kinds(machine.scan(after=5)) == [("helpers", 0, (101,))]
     machine.rows[0] = listed
-    assert kinds(machine.look(after=5)) == [("helpers", 0, (101,))]
+    assert kinds(machine.scan(after=5)) == [("helpers", 0, (101,))]
     del machine.rows[0][1]
-    assert machine.look(after=5) == ()  # a process that is gone is not lingered over
+    assert machine.scan(after=5) == ()  # a process that is gone is not lingered over
 
 
-def test_memory_of_no_process_is_not_said_of_a_gpu_that_no_longer_answers(
+def test_memory_of_no_process_is_not_reported_for_a_gpu_that_no_longer_answers(
     machine: Machine, make_gpu: Make, make_snapshot: Make
 ) -> None:
-    machine.oddities = AnomalyDetector(viewer="ana")
+    machine.detector = AnomalyDetector(viewer="ana")
     machine.changes = {"used_bytes": 16 * 2**30}
-    machine.look()
-    assert kinds(machine.look(after=8)) == []
+    machine.scan()
+    assert kinds(machine.scan(after=8)) == []
     lost = make_gpu(0, processes=(), used_bytes=None, free_bytes=None, reserved_bytes=None)
     lost = replace(lost, processes=None)
-    assert machine.oddities.update(make_snapshot([lost], time=machine.time + 4)) == ()
+    assert machine.detector.update(make_snapshot([lost], time=machine.time + 4)) == ()
 
 
-def test_where_processes_come_from_is_read_once_and_never_for_a_recording(machine: Machine) -> None:
+def test_origins_are_read_once_and_never_for_a_recording(machine: Machine) -> None:
     for number, pid in enumerate((201, 202)):
         machine.add(0, pid, 30)
         machine.rank(number, pid)
     for _ in range(3):
-        assert machine.look(after=5) != ()
+        assert machine.scan(after=5) != ()
     assert sorted(machine.asked) == [201, 202]
     machine.asked.clear()
     recorded = replace(machine.snapshot(), source=Source(kind="recording"))
@@ -287,12 +287,12 @@ def test_where_processes_come_from_is_read_once_and_never_for_a_recording(machin
     assert machine.asked == []
 
 
-def test_a_recording_that_begins_again_is_looked_at_anew(machine: Machine) -> None:
-    machine.oddities = AnomalyDetector(origin_of=machine.origin, viewer="ana")
+def test_a_recording_that_begins_again_resets_the_detector(machine: Machine) -> None:
+    machine.detector = AnomalyDetector(origin_of=machine.origin, viewer="ana")
     machine.add(0, 100, 40)
     machine.add(0, 101, 0.5, parent=100, name="pt_data_worker")
-    machine.look()
-    assert machine.look(after=10) != ()
+    machine.scan()
+    assert machine.scan(after=10) != ()
     machine.time -= 3_000
-    assert machine.look() == ()
-    assert machine.look(after=10) != ()
+    assert machine.scan() == ()
+    assert machine.scan(after=10) != ()

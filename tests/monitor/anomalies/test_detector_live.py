@@ -1,4 +1,4 @@
-"""Real processes on a scripted driver's GPUs: what is odd about them is found from /proc."""
+"""Anomalies of real processes on a scripted driver's GPUs, found through /proc."""
 
 import contextlib
 import os
@@ -78,8 +78,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def look() -> tuple[Anomaly, ...]:
-    """Five minutes from now, when everybody has been running for a while."""
+def scan() -> tuple[Anomaly, ...]:
+    """Return the anomalies five minutes from now, when all processes have been running for a while."""
     source = NvmlSource(now=lambda: time.time() + 300)
     source.open()
     try:
@@ -95,27 +95,29 @@ def test_children_of_multiprocessing_that_hold_a_context(
     parent, children = start(CHILDREN, method)
     rows = [fake_process(parent, 18 * GIB), *(fake_process(pid, GIB // 2) for pid in children)]
     driver.gpus = [fake_gpu(processes=rows, used_bytes=19 * GIB)]
-    (found,) = look()
+    (found,) = scan()
     assert (found.kind, found.pids, found.about, found.held_bytes) == ("helpers", tuple(children), (parent,), GIB)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-def test_torchs_data_loader_workers_go_by_their_name(driver: Any, fake_gpu: Any, fake_process: Any, start: Any) -> None:
+def test_torchs_data_loader_workers_are_recognised_by_name(
+    driver: Any, fake_gpu: Any, fake_process: Any, start: Any
+) -> None:
     parent, workers = start(LOADER)
     rows = [fake_process(parent, 18 * GIB), *(fake_process(pid, 3 * GIB) for pid in workers)]
     driver.gpus = [fake_gpu(processes=rows, used_bytes=24 * GIB)]
-    (found,) = look()
+    (found,) = scan()
     assert found.sentence.startswith(f"2 data loader workers of process {parent} ")
     assert "hold GPU memory each: 6.0 GiB" in found.sentence
 
 
-def test_children_of_multiprocessing_that_work_are_left_alone(
+def test_children_of_multiprocessing_that_work_are_not_reported(
     driver: Any, fake_gpu: Any, fake_process: Any, start: Any
 ) -> None:
     parent, children = start(CHILDREN, "spawn")
     rows = [fake_process(parent, GIB // 2), *(fake_process(pid, 9 * GIB) for pid in children)]
     driver.gpus = [fake_gpu(processes=rows, used_bytes=37 * GIB // 2)]
-    assert look() == ()
+    assert scan() == ()
 
 
 def test_two_ranks_on_one_gpu_and_a_stray_context(driver: Any, fake_gpu: Any, fake_process: Any, start: Any) -> None:
@@ -123,16 +125,16 @@ def test_two_ranks_on_one_gpu_and_a_stray_context(driver: Any, fake_gpu: Any, fa
     driver.gpus = [
         fake_gpu(uuid="GPU-0", used_bytes=18 * GIB, processes=[fake_process(pid, 9 * GIB) for pid in (first, second)])
     ]
-    (shared,) = look()
+    (shared,) = scan()
     assert (shared.kind, shared.pids) == ("shared", (first, second))
     driver.gpus = [
         fake_gpu(uuid="GPU-0", processes=[fake_process(first, 19 * GIB), fake_process(second, 7 * GIB // 10)]),
         fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),
     ]
-    (stray,) = look()
+    (stray,) = scan()
     assert (stray.kind, stray.gpu_index, stray.pids, stray.about) == ("strays", 0, (second,), (first,))
     driver.gpus = [
         fake_gpu(uuid="GPU-0", processes=[fake_process(first, 20 * GIB)]),
         fake_gpu(uuid="GPU-1", processes=[fake_process(second, 20 * GIB)]),
     ]
-    assert look() == ()
+    assert scan() == ()

@@ -1,4 +1,4 @@
-"""Which GPU a process takes: its environment as CUDA reads it, and NVML, which knows better."""
+"""The GPU of a process: from NVML, else from its environment as CUDA reads it."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ PID = 4711
 
 @pytest.fixture
 def gpus(make_gpu: Callable[..., GpuReading]) -> list[GpuReading]:
-    """Four equal cards, on which the process is not listed."""
+    """Four equal GPUs, on none of which the process is listed."""
     return [make_gpu(index, uuid=uuid) for index, uuid in enumerate(UUIDS)]
 
 
-def seat(
+def assigned(
     gpus: Sequence[GpuReading] | None,
     local_rank: int | None = None,
     *,
@@ -46,7 +46,7 @@ def seat(
         ("GPU-17c90000-33,GPU-e0520000-44", 1, 3),
         ("GPU-8f3a,GPU-8f3b", 1, 1),
         ("gpu", 0, None),
-        ("GPU-8f3", 0, None),  # two begin so
+        ("GPU-8f3", 0, None),  # two UUIDs begin like this
         ("GPU-17,GPU-99,GPU-e0", 1, 2),  # only the first is left
         ("0,-1,1", 1, 0),
         ("-1", 0, None),
@@ -66,13 +66,13 @@ def seat(
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(
     gpus: list[GpuReading], visible: str | None, local_rank: int | None, gpu: int | None
 ) -> None:
-    assert seat(gpus, local_rank, visible=visible).gpu == gpu
+    assert assigned(gpus, local_rank, visible=visible).gpu == gpu
 
 
 def test_a_rank_on_equal_cards_is_likely_there_and_says_from_what(gpus: list[GpuReading]) -> None:
-    found = seat(gpus, 1, visible="2,3")
+    found = assigned(gpus, 1, visible="2,3")
     assert (found.certainty, found.origin, found.note) == ("likely", "CUDA_VISIBLE_DEVICES, LOCAL_RANK", None)
-    hidden = seat(gpus, visible="")
+    hidden = assigned(gpus, visible="")
     assert (hidden.gpu, hidden.certainty) == (None, "likely")
     assert hidden.note is not None
     assert "names no GPU" in hidden.note
@@ -82,25 +82,25 @@ def test_unequal_cards_have_another_order_unless_it_is_asked_for(
     gpus: list[GpuReading], make_gpu: Callable[..., GpuReading]
 ) -> None:
     unequal = [*gpus[:3], make_gpu(3, uuid=UUIDS[3], name="NVIDIA T4")]
-    found = seat(unequal, visible="3")
+    found = assigned(unequal, visible="3")
     assert (found.gpu, found.certainty) == (3, "unsure")
     assert "CUDA_DEVICE_ORDER" in (found.note or "")
-    assert seat(unequal, visible="3", order="PCI_BUS_ID").certainty == "likely"
-    assert seat(unequal, visible="GPU-e052").certainty == "likely"
-    assert seat(gpus, visible="3", order="FASTEST_FIRST").certainty == "likely"
+    assert assigned(unequal, visible="3", order="PCI_BUS_ID").certainty == "likely"
+    assert assigned(unequal, visible="GPU-e052").certainty == "likely"
+    assert assigned(gpus, visible="3", order="FASTEST_FIRST").certainty == "likely"
 
 
 def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gpus: list[GpuReading]) -> None:
-    for found, gpu in ((seat(gpus, visible="2,3"), 2), (seat(gpus), 0)):
+    for found, gpu in ((assigned(gpus, visible="2,3"), 2), (assigned(gpus), 0)):
         assert (found.gpu, found.certainty) == (gpu, "unsure")
-    assert seat(gpus[:1]).certainty == "likely"
+    assert assigned(gpus[:1]).certainty == "likely"
 
 
 @pytest.mark.parametrize(
     ("container", "visible", "local_rank", "gpu"),
     [
         ("2,3", None, 1, 3),
-        ("3,2", "0", 0, 2),  # inside, the numbers follow the cards' order
+        ("3,2", "0", 0, 2),  # inside, the numbers follow the order of the GPUs
         ("GPU-e0520000-44,GPU-8f3a0000-11", "1", 0, 3),
         ("all", "2", 0, 2),
         ("2,3", "2", 0, None),
@@ -112,25 +112,25 @@ def test_a_process_that_sees_several_and_says_nothing_takes_the_first_perhaps(gp
 def test_gpus_in_a_container_are_numbered_anew(
     gpus: list[GpuReading], container: str, visible: str | None, local_rank: int, gpu: int | None
 ) -> None:
-    assert seat(gpus, local_rank, container=container, visible=visible, own_numbering=True).gpu == gpu
+    assert assigned(gpus, local_rank, container=container, visible=visible, own_numbering=True).gpu == gpu
 
 
 def test_a_container_of_ones_own_changes_nothing(gpus: list[GpuReading]) -> None:
-    assert seat(gpus, container="2,3", visible="1").gpu == 1
+    assert assigned(gpus, container="2,3", visible="1").gpu == 1
 
 
 def test_a_container_whose_gpus_are_not_told_leaves_only_names(gpus: list[GpuReading]) -> None:
     for container in (None, "void", "77"):
-        found = seat(gpus, visible="1", container=container, own_numbering=True)
+        found = assigned(gpus, visible="1", container=container, own_numbering=True)
         assert (found.gpu, found.certainty) == (None, "unsure")
         assert "container" in (found.note or "")
-        assert seat(gpus, visible="GPU-e052", container=container, own_numbering=True).gpu == 3
+        assert assigned(gpus, visible="GPU-e052", container=container, own_numbering=True).gpu == 3
 
 
 def test_without_nvml_an_index_stands_for_itself_and_a_name_for_nothing() -> None:
-    assert seat(None, 1, visible="4,6").gpu == 6
-    assert seat(None, 3).gpu == 3
-    named = seat(None, 0, visible="GPU-8f3a")
+    assert assigned(None, 1, visible="4,6").gpu == 6
+    assert assigned(None, 3).gpu == 3
+    named = assigned(None, 0, visible="GPU-8f3a")
     assert (named.gpu, named.certainty) == (None, "unsure")
 
 
@@ -154,9 +154,9 @@ def test_a_mig_device_is_placed_on_its_gpu_where_the_driver_knows_it(gpus: list[
         asked.append(uuid)
         return {"MIG-aa": UUIDS[2]}.get(uuid)
 
-    assert seat(gpus, visible="MIG-aa", mig_parent=parent).gpu == 2
+    assert assigned(gpus, visible="MIG-aa", mig_parent=parent).gpu == 2
     assert asked == ["MIG-aa"]
-    unknown = seat(gpus, visible="MIG-bb", mig_parent=parent)
+    unknown = assigned(gpus, visible="MIG-bb", mig_parent=parent)
     assert (unknown.gpu, unknown.certainty) == (None, "unsure")
 
 
@@ -164,10 +164,10 @@ def test_what_nvml_lists_wins(
     make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess], gpus: list[GpuReading]
 ) -> None:
     gpus[3] = make_gpu(3, [make_process(PID, 20)], uuid=UUIDS[3])
-    found = seat(gpus, 0, visible="1")
+    found = assigned(gpus, 0, visible="1")
     assert (found.gpu, found.origin, found.certainty, found.other_gpus) == (3, "NVML", "certain", ())
     gpus[0] = make_gpu(0, [make_process(PID, 0.5)], uuid=UUIDS[0])
-    found = seat(gpus, 0, visible="1")
+    found = assigned(gpus, 0, visible="1")
     assert (found.gpu, found.certainty, found.other_gpus) == (3, "likely", (0,))
     reused = assign_gpu(GpuEnvironment(cuda_visible_devices="1"), gpus, pid=PID, start_time=5_000.0)
     assert reused.gpu == 1
@@ -177,8 +177,8 @@ def test_sizes_that_are_not_known_leave_the_choice_to_the_environment(
     make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
 ) -> None:
     gpus = [make_gpu(index, [make_process(PID, None)]) for index in range(2)]
-    assert seat(gpus, 1, visible="0,1").gpu == 1
-    found = seat(gpus, 0, visible="0,1")
+    assert assigned(gpus, 1, visible="0,1").gpu == 1
+    found = assigned(gpus, 0, visible="0,1")
     assert (found.gpu, found.certainty, found.other_gpus) == (0, "unsure", (1,))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.attach.read_run import read_run
@@ -161,7 +162,6 @@ batch = int(os.environ["BATCH"]) + 1
 arguments = TrainingArguments("out", per_device_train_batch_size=batch, max_steps=2, use_cpu=True, report_to=[],
                               gradient_accumulation_steps=batch, optim="adafactor", save_strategy="no")
 Trainer(LlamaForCausalLM(config).to(torch.bfloat16), arguments, train_dataset=data).train()
-time.sleep(1.2)
 print("ready", flush=True)
 time.sleep(120)
 """
@@ -171,6 +171,7 @@ time.sleep(120)
 def test_a_probed_run_says_what_no_text_says(start: Start, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
     pid = start([sys.executable, "train.py"], **probed_environment({"BATCH": "2", "HF_HUB_OFFLINE": "1"}))
+    until(lambda: "(probe)" in str(read_run(pid).reading.evidence().get("training.micro_batch")))
     attachment = read_run(pid)
     job = attachment.reading.job({"training.sequence_length": 8})
     assert (job.training.micro_batch, job.training.gradient_accumulation) == (3, 3)

@@ -1,13 +1,10 @@
 """Attaching to training tools: their true command lines, environments and files, in stand-in programs."""
 
 import base64
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +33,7 @@ Run = Callable[..., int]
 
 
 def of_torchrun(rank: int, world: int) -> dict[str, str]:
-    """What torch.distributed.run adds to a worker's environment."""
+    """Variables that torch.distributed.run adds to a worker's environment."""
     elastic = {"RESTART_COUNT": "0", "MAX_RESTARTS": "0", "RUN_ID": "none", "USE_AGENT_STORE": "True"}
     return {
         **{name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")},
@@ -74,7 +71,7 @@ class Site:
         return str(path)
 
     def command(self, name: str, text: str = SLEEPS, children: Sequence[Child] = ()) -> list[str]:
-        """How a command in ``bin`` shows in the process list; it starts these children where there are any."""
+        """A command in ``bin`` as the process list shows it; it starts these children."""
         path = self.root / "venv" / "bin" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self.starts(path, text, children)
@@ -95,37 +92,13 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def run(tmp_path: Path, site: Site) -> Iterator[Run]:
-    """Starts a command in ``tmp_path``, waits until ``ready`` of its processes say so, and gives its pid."""
-    started: list[subprocess.Popen[str]] = []
+def run(start: Callable[..., int], site: Site) -> Run:
+    """Starts a command that finds the packages of ``site``."""
 
-    def start(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
-        inherited = {name: value for name, value in os.environ.items() if name not in ("HF_HOME", "WORLD_SIZE")}
-        process = subprocess.Popen(
-            list(command),
-            cwd=tmp_path,
-            env={**inherited, "PYTHONPATH": str(site.packages), **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        said = ""
-        while said.count("ready") < ready:
-            letter = process.stdout.read(1)
-            assert letter, said
-            said += letter
-        return process.pid
+    def start_with_packages(command: Sequence[str], *, ready: int = 1, **environ: str) -> int:
+        return start(list(command), ready=ready, PYTHONPATH=str(site.packages), **environ)
 
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
+    return start_with_packages
 
 
 def run_processes(pid: int) -> list[int]:
@@ -137,7 +110,7 @@ def found(attachment: Attachment, *keys: str) -> list[Any]:
 
 
 def same_from_everywhere(pid: int, ranks: int) -> Attachment:
-    """The attachment, which must be one and the same whichever process of the job is asked about."""
+    """The attachment, which must be the same from every process of the job."""
     asked = [read_run(member) for member in run_processes(pid)]
     assert all([rank.local_rank or 0 for rank in each.ranks] == list(range(ranks)) for each in asked)
     assert all(each.ranks == asked[0].ranks and each.reading == asked[0].reading for each in asked)

@@ -1,16 +1,16 @@
-"""Processes that hide, lie, end, or are no training program: each is told in a sentence."""
+"""Processes that are hidden, mislead, end, or are no training program: each gives one sentence."""
 
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.estimator.common.errors import CannotTellError, InputError
 from vramtop.monitor.attach.read_run import read_run
@@ -36,8 +36,7 @@ def test_a_pid_that_is_gone(start: Start, script: Script) -> None:
 
 def test_a_zombie() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
-    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     with pytest.raises(CannotTellError, match="has ended already"):
         read_run(process.pid)
     process.wait()

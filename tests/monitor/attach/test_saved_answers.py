@@ -24,9 +24,9 @@ def answers(tmp_path: Path) -> SavedAnswers:
 @pytest.fixture
 def attachment() -> Attachment:
     collector = FindingCollector()
-    collector.put("model.id", "gpt2", "--model on the command line")
-    collector.put("training.micro_batch", 2, "sft.yaml: batch")
-    collector.put("lora.rank", 8, "sft.yaml: r")
+    collector.record("model.id", "gpt2", "--model on the command line")
+    collector.record("training.micro_batch", 2, "sft.yaml: batch")
+    collector.record("lora.rank", 8, "sft.yaml: r")
     return Attachment(
         pid=4711,
         start_time=1.0,

@@ -22,12 +22,12 @@ NOW = 2_000.0
 
 
 def attachment(*pids: int, missing: bool = False) -> Attachment:
-    """Of a job with these ranks."""
+    """An attachment to a job with these ranks."""
     collector = FindingCollector()
-    collector.put("model.id", "gpt2", "somewhere")
-    collector.put("training.sequence_length", 512, "somewhere")
+    collector.record("model.id", "gpt2", "somewhere")
+    collector.record("training.sequence_length", 512, "somewhere")
     if not missing:
-        collector.put("training.micro_batch", 1, "somewhere")
+        collector.record("training.micro_batch", 1, "somewhere")
     facts: dict[str, Any] = dict.fromkeys(("launcher", "cwd", "interpreter", "worker_python", "probe"))
     facts |= {"versions": {}, "estimate_environ": {}, "inside": (), "warnings": (), "command": "python train.py"}
     seat = GpuAssignment(gpu=None, origin="nothing", certainty="unsure")
@@ -50,7 +50,7 @@ def attachment(*pids: int, missing: bool = False) -> Attachment:
 def machine(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Callable[..., GpuProcess]
 ) -> Snapshot:
-    """Two young ranks, an old job, a desktop, and one of unknown memory."""
+    """Two ranks that have just started, an old job, a desktop, and a process of unknown memory."""
     young, old = {"start_time": 1_990.0}, {"start_time": 100.0}
     first = [make_process(1, 10, **young), make_process(3, 10, **old), make_process(4, 1, kinds=("graphics",), **young)]
     return make_snapshot(

@@ -33,7 +33,7 @@ KEY: ProcessKey = (7, 1_000.0)
 
 
 class Machine:
-    """One GPU on which processes hold what they are told to, a second apart."""
+    """One GPU with scripted processes; its readings are a second apart."""
 
     def __init__(self, make_budget: Callable[..., Budget], make: tuple[Callable[..., object], ...]) -> None:
         self.alive = {KEY}
@@ -186,7 +186,7 @@ def test_how_a_run_ended_is_told_by_its_last_words(
     figures = ProcessCounters(time=2_000.5, **said)  # type: ignore[arg-type]
     machine.last_words = (FinalCounters(gpu=0, pid=7, start_time=1_000.0, counters=figures),)
     assert (status(only(machine.tick(None))[1]), machine.last_words) == (expected, ())
-    row = only(machine.tick(None))[1]  # they are said once
+    row = only(machine.tick(None))[1]  # they are given once
     assert status(row) == expected
     assert sentence(row).startswith(words)
 

@@ -1,4 +1,4 @@
-"""Numbers that add up, whatever the driver says: random machines through pynvml's real calling code."""
+"""Figures add up whatever the driver reports: random machines, read through pynvml's real calling code."""
 
 import contextlib
 import os
@@ -43,7 +43,7 @@ FIGURES = ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes", "unattri
 
 @dataclass
 class Moment:
-    """What the driver says of its one GPU at one tick."""
+    """The driver's answers for its one GPU at one tick."""
 
     memory: tuple[int, int, int, int | None]
     """Total, reserved, used, and free; None: what is left."""
@@ -52,7 +52,7 @@ class Moment:
 
 
 def memories():
-    """Cards as they are, and cards whose figures make no sense."""
+    """Plausible GPUs, and GPUs whose figures make no sense."""
     true = st.tuples(st.integers(0, 4 * GIB), st.integers(0, 76 * GIB)).map(lambda m: (80 * GIB, *m, None))
     odd = st.tuples(SIZES, SIZES, SIZES, st.none() | SIZES)
     return st.one_of(true, true, odd)
@@ -79,7 +79,7 @@ def play(driver: Any, clock: Any, fake_gpu: Any, fake_process: Any, story: list[
             gpu.free_bytes = 0
         for call, code in moment.faults:
             driver.fail(call, code, 0)
-        clock.pass_(5)
+        clock.advance(5)
         with contextlib.suppress(NoDriverError):
             snapshots.append(source.read())
     source.close()
@@ -115,7 +115,7 @@ def check_sums(gpu: GpuReading) -> None:
 
 
 def check_reasons(gpu: GpuReading) -> None:
-    """What is not known has its reason."""
+    """Every unknown figure has its reason."""
     for name in ("total_bytes", "used_bytes", "free_bytes", "reserved_bytes", "processes", "utilisation_percent"):
         if getattr(gpu, name) is None:
             assert gpu.reason(name), name

@@ -26,7 +26,7 @@ def replace_name(job: Job, name: str) -> Job:
 def machine(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_process: Make
 ) -> Snapshot:
-    """GPU 0 with a job of 30 GiB and a stranger, GPU 1 idle."""
+    """GPU 0 with a job of 30 GiB and an unknown process, GPU 1 idle."""
     return make_snapshot([make_gpu(0, [make_process(1, 30), make_process(2, 5)]), make_gpu(1)])
 
 

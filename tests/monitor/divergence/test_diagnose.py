@@ -1,4 +1,4 @@
-"""A process that diverges, put to the estimator: which of its figures are held against what."""
+"""The figures of a diverging process that are passed to the estimator."""
 
 from dataclasses import replace
 

@@ -24,7 +24,7 @@ def judge(
     left_bytes: int | None = None,
     previous: Status | None = None,
 ) -> Comparison:
-    """Judged by readings of a process that has been running for so many seconds; only the recent ones are at hand."""
+    """The comparison after readings of a process that has run for this many seconds; only recent readings are known."""
     start = held[-1][0] - running if running is not None and held else None
     tracker = PhaseTracker(budget, start_time=start)
     process = None
@@ -146,7 +146,7 @@ def test_a_job_over_its_budget_comes_back_only_when_it_is_clearly_below(make_bud
 def test_growth_does_not_flicker(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(device=40, low=38, high=50)
     held = readings(*[40 + (n // 25) * 0.1 + (0.5 if n % 75 < 25 else 0) for n in range(300)])
-    assert judge(budget, held).status == "on_budget"  # grows, but not beyond doubt
+    assert judge(budget, held).status == "on_budget"  # grows, but not significantly
     assert judge(budget, held, previous="growing").status == "growing"
 
 

@@ -23,7 +23,7 @@ from vramtop.monitor.snapshot.snapshot import (
 FOUR = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="fsdp2", data_shard=4))
 
 
-def room(index: int, free: float | None, committed: float = 0) -> DeviceCapacity:
+def device(index: int, free: float | None, committed: float = 0) -> DeviceCapacity:
     size = None if free is None else round(free * GIB)
     return DeviceCapacity(
         index=index,
@@ -39,45 +39,45 @@ def room(index: int, free: float | None, committed: float = 0) -> DeviceCapacity
 def test_verdicts_by_range(make_budget: Callable[..., Budget], free: float | None, verdict: str) -> None:
     budget = make_budget(device=37.65, low=36, high=44)  # expected: 16/16 of 37.65 GiB and less than 41
     assert budget.peak.device_bytes < 41 * GIB
-    found = check_fit(budget, [room(0, free)])
+    found = check_fit(budget, [device(0, free)])
     assert (found.verdict, found.gpus[0].verdict) == (verdict, verdict)
 
 
 def test_the_roomiest_gpu_is_taken_and_the_margin_is_its(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(high=41)
-    found = check_fit(budget, [room(0, 45), room(1, 70), room(2, 60, committed=30)])
+    found = check_fit(budget, [device(0, 45), device(1, 70), device(2, 60, committed=30)])
     assert found.placement == (1,)
     assert found.margin_bytes == 70 * GIB - budget.peak.device_bytes
     assert "GPU 1" in found.sentence
 
 
 def test_committed_memory_is_not_available(make_budget: Callable[..., Budget]) -> None:
-    found = check_fit(make_budget(), [room(0, 70, committed=40)])
+    found = check_fit(make_budget(), [device(0, 70, committed=40)])
     assert found.verdict == "does_not_fit"
     assert found.gpus[0].device.available_bytes == 30 * GIB
     assert found.margin_bytes < 0
 
 
 def test_the_margin_is_unknown_where_a_gpus_room_is(make_budget: Callable[..., Budget]) -> None:
-    assert check_fit(make_budget(), [room(0, None)]).margin_bytes is None
+    assert check_fit(make_budget(), [device(0, None)]).margin_bytes is None
     assert check_fit(make_budget(), []).margin_bytes is None
-    found = check_fit(make_budget(FOUR, high=41), [*(room(n, 70) for n in range(3)), room(3, None)])
+    found = check_fit(make_budget(FOUR, high=41), [*(device(n, 70) for n in range(3)), device(3, None)])
     assert found.margin_bytes is None
     assert found.to_json()["margin_bytes"] is None
 
 
 def test_every_rank_needs_a_gpu_of_its_own(make_budget: Callable[..., Budget]) -> None:
     budget = make_budget(FOUR, high=41)
-    assert check_fit(budget, [room(n, 70) for n in range(4)]).verdict == "fits"
-    assert check_fit(budget, [room(0, 70), room(1, 70), room(2, 70), room(3, 20)]).verdict == "does_not_fit"
-    few = check_fit(budget, [room(0, 70), room(1, 70)])
+    assert check_fit(budget, [device(n, 70) for n in range(4)]).verdict == "fits"
+    assert check_fit(budget, [device(0, 70), device(1, 70), device(2, 70), device(3, 20)]).verdict == "does_not_fit"
+    few = check_fit(budget, [device(0, 70), device(1, 70)])
     assert few.verdict == "does_not_fit"
     assert "needs 4 GPUs" in few.sentence
-    assert check_fit(budget, [room(0, 70), room(1, 70), room(2, 70), room(3, None)]).verdict == "unknown"
+    assert check_fit(budget, [device(0, 70), device(1, 70), device(2, 70), device(3, None)]).verdict == "unknown"
 
 
 def stages(make_budget: Callable[..., Budget], *needs: int) -> Budget:
-    """Of a pipeline whose stages need so many GiB."""
+    """The budget of a pipeline whose stages need these GiB."""
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(pipeline=len(needs)))
     each = [RankPeak(device_bytes=n * GIB, low_bytes=(n - 1) * GIB, high_bytes=(n + 1) * GIB) for n in needs]
     return replace(make_budget(job, device=max(needs)), stages=tuple(each))
@@ -101,7 +101,7 @@ def test_stages_that_differ_are_placed_by_what_they_need(
     verdict: str,
     placement: tuple[int, ...],
 ) -> None:
-    found = check_fit(stages(make_budget, *needs), [room(n, size) for n, size in enumerate(free)])
+    found = check_fit(stages(make_budget, *needs), [device(n, size) for n, size in enumerate(free)])
     assert (found.verdict, found.placement) == (verdict, placement)
     assert f"needs {len(needs)} × {min(needs)}.0 to {max(needs)}.0 GiB" in found.sentence
 
@@ -110,8 +110,8 @@ def test_rooms_are_what_nvml_calls_free(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     snapshot = make_snapshot([make_gpu(0), make_gpu(1, free_bytes=None)])
-    rooms = device_capacities(snapshot, {0: GIB}, only=[0])
-    assert [(r.index, r.free_bytes, r.committed_bytes) for r in rooms] == [(0, snapshot.gpus[0].free_bytes, GIB)]
+    devices = device_capacities(snapshot, {0: GIB}, only=[0])
+    assert [(r.index, r.free_bytes, r.committed_bytes) for r in devices] == [(0, snapshot.gpus[0].free_bytes, GIB)]
     assert device_capacities(snapshot, {})[1].available_bytes is None
 
 
@@ -174,7 +174,7 @@ def test_a_job_that_fits_has_room_for_its_upper_bound_on_each_gpu(free: list[int
 
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(job)
-    found = check_fit(budget, [room(n, size) for n, size in enumerate(free)])
+    found = check_fit(budget, [device(n, size) for n, size in enumerate(free)])
     if found.verdict == "fits":
         assert len(set(found.placement)) == ranks
         assert all((free[index] or 0) * GIB >= budget.peak.high_bytes for index in found.placement)

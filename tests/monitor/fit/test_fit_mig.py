@@ -1,4 +1,4 @@
-"""Placement on MIG devices: rooms of their own, for jobs of one rank."""
+"""Placement on MIG devices: devices of their own, for jobs of one rank."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.board import GpuRow, ProcessRow
 from vramtop.monitor.board.gpu_rows import committed_bytes
 from vramtop.monitor.board.watchlist import Watchlist
-from vramtop.monitor.fit.device_capacity import device_capacities
+from vramtop.monitor.fit.device_capacity import commit, device_capacities
 from vramtop.monitor.fit.fit_check import check_fit
 from vramtop.monitor.snapshot.snapshot import Fault, GpuProcess, GpuReading, Snapshot
 
@@ -20,20 +20,32 @@ Gpus = Callable[..., GpuReading]
 Snap = Callable[..., Snapshot]
 
 
-def test_each_mig_device_is_a_room_and_its_gpu_is_none(make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus) -> None:
-    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
-    assert [(room.label, room.cuda_device, room.available_bytes) for room in rooms[:3]] == [
+def test_each_mig_device_is_a_device_and_its_gpu_is_none(
+    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
+) -> None:
+    devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
+    assert [(device.label, device.cuda_device, device.available_bytes) for device in devices[:3]] == [
         ("GPU 0:3:0 (MIG 1c.3g.40gb)", "MIG-0-3-0", 39 * GIB),
         ("GPU 0:3:1 (MIG 2c.3g.40gb)", "MIG-0-3-1", 39 * GIB),
         ("GPU 0:9 (MIG 1g.20gb)", "MIG-0-9-0", 19 * GIB),
     ]
-    assert [room.label for room in rooms[3:]] == ["GPU 1"]
+    assert [device.label for device in devices[3:]] == ["GPU 1"]
 
 
 def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, make_mig_gpu: Gpus) -> None:
     committed = {0: GIB, (0, 3): 5 * GIB, 1: 9 * GIB}
-    rooms = device_capacities(make_snapshot([make_mig_gpu()]), committed)
-    assert [room.available_bytes for room in rooms] == [33 * GIB, 33 * GIB, 18 * GIB]
+    devices = device_capacities(make_snapshot([make_mig_gpu()]), committed)
+    assert [device.available_bytes for device in devices] == [33 * GIB, 33 * GIB, 18 * GIB]
+
+
+def test_committing_later_counts_as_much_as_from_the_start(
+    make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus
+) -> None:
+    snapshot = make_snapshot([make_mig_gpu(0), make_gpu(1)])
+    shared, _, small, whole = before = device_capacities(snapshot, {(0, 3): GIB})
+    after = commit(before, [(shared, 2 * GIB), (small, 3 * GIB), (whole, 5 * GIB)])
+    assert after == device_capacities(snapshot, {(0, 3): 3 * GIB, (0, 9): 3 * GIB, 1: 5 * GIB})
+    assert after[1].committed_bytes == 3 * GIB  # it shares the memory of the first
 
 
 @pytest.mark.parametrize(
@@ -45,11 +57,11 @@ def test_what_is_committed_counts_where_it_is_known_to_be(make_snapshot: Snap, m
         ([], []),
     ],
 )
-def test_rooms_are_chosen_by_gpu_and_by_device(
+def test_devices_are_chosen_by_gpu_and_by_device(
     make_snapshot: Snap, make_gpu: Gpus, make_mig_gpu: Gpus, only: list[int | str], labels: list[str]
 ) -> None:
-    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
-    assert [room.cuda_device for room in rooms] == labels
+    devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {}, only)
+    assert [device.cuda_device for device in devices] == labels
 
 
 def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
@@ -63,7 +75,7 @@ def test_a_job_of_one_rank_is_placed_on_the_roomiest_device(
     assert (said["placement"], said["placement_uuids"]) == ([2], ["MIG-2-9-0"])
     mig = {"profile": "1g.20gb", "gpu_instance": 9, "compute_instance": 0, "total_bytes": 20 * GIB}
     assert said["gpus"][2]["mig"] == mig
-    assert [(room.cuda_device, size) for room, size in found.bytes_by_device] == [
+    assert [(device.cuda_device, size) for device, size in found.bytes_by_device] == [
         ("MIG-2-9-0", found.gpus[2].need_bytes)
     ]
 

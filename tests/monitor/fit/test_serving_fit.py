@@ -22,7 +22,7 @@ NEED = ServingNeed(
 )
 
 
-def room(index: int, total: float, free: float | None = None, reserved: float = 0) -> DeviceCapacity:
+def device(index: int, total: float, free: float | None = None, reserved: float = 0) -> DeviceCapacity:
     return DeviceCapacity(
         index=index,
         uuid=None,
@@ -34,7 +34,7 @@ def room(index: int, total: float, free: float | None = None, reserved: float = 
 
 
 def test_what_is_left_of_its_share_is_cache() -> None:
-    found = check_serving_fit(NEED, 1, [room(0, 80)])
+    found = check_serving_fit(NEED, 1, [device(0, 80)])
     assert (found.verdict, found.placement) == ("fits", (0,))
     assert found.serving is not None
     assert found.serving.asked_bytes == 72 * GIB
@@ -46,25 +46,25 @@ def test_what_is_left_of_its_share_is_cache() -> None:
 
 @pytest.mark.parametrize(("total", "verdict"), [(22, "does_not_fit"), (22.6, "tight"), (24, "fits")])
 def test_one_sequence_of_full_length_must_find_room(total: float, verdict: str) -> None:
-    assert check_serving_fit(NEED, 1, [room(0, total)]).verdict == verdict
+    assert check_serving_fit(NEED, 1, [device(0, total)]).verdict == verdict
 
 
 def test_it_refuses_to_start_where_its_share_is_not_free() -> None:
-    found = check_serving_fit(NEED, 1, [room(0, 80, free=60)])
+    found = check_serving_fit(NEED, 1, [device(0, 80, free=60)])
     assert found.verdict == "does_not_fit"
     assert "would refuse to start" in found.sentence
     assert found.margin_bytes == -12 * GIB
-    assert check_serving_fit(replace(NEED, utilization=0.7), 1, [room(0, 80, free=60)]).verdict == "fits"
+    assert check_serving_fit(replace(NEED, utilization=0.7), 1, [device(0, 80, free=60)]).verdict == "fits"
 
 
 def test_cudas_total_leaves_out_what_the_driver_keeps() -> None:
-    found = check_serving_fit(NEED, 1, [room(0, 80, reserved=0.5)])
+    found = check_serving_fit(NEED, 1, [device(0, 80, reserved=0.5)])
     assert found.serving is not None
     assert found.serving.asked_bytes == int(0.9 * 79.5 * GIB)
 
 
 def test_each_rank_has_a_card() -> None:
-    two = [room(0, 24), room(1, 80)]
+    two = [device(0, 24), device(1, 80)]
     assert check_serving_fit(NEED, 1, two).placement == (1,)
     both = check_serving_fit(NEED, 2, two)
     assert (both.verdict, both.placement) == ("fits", (1, 0))
@@ -77,10 +77,10 @@ def test_each_rank_has_a_card() -> None:
 def test_vllm_over_several_gpus_takes_no_mig_devices(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], make_mig_gpu: Callable[..., GpuReading]
 ) -> None:
-    rooms = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
+    devices = device_capacities(make_snapshot([make_mig_gpu(0), make_gpu(1)]), {})
     small = replace(NEED, utilization=0.2)
-    assert check_serving_fit(small, 1, rooms).cuda_devices == ("GPU-00000001",)
-    assert check_serving_fit(small, 1, rooms[:3]).cuda_devices == ("MIG-0-3-0",)
-    both = check_serving_fit(small, 2, rooms)
+    assert check_serving_fit(small, 1, devices).cuda_devices == ("GPU-00000001",)
+    assert check_serving_fit(small, 1, devices[:3]).cuda_devices == ("MIG-0-3-0",)
+    both = check_serving_fit(small, 2, devices)
     assert (both.verdict, both.placement) == ("does_not_fit", (1,))
     assert "there is 1 here; a MIG device is for jobs of one rank" in both.sentence

@@ -1,4 +1,4 @@
-"""What a process runs in, by samples of cgroup files and environments."""
+"""Containers and Slurm jobs of processes, from samples of cgroup files and environments."""
 
 import os
 from pathlib import Path
@@ -49,6 +49,6 @@ def test_schedulers_and_containers(
     assert container_info(1, environ) == expected
 
 
-def test_a_process_that_has_ended_runs_in_nothing() -> None:
+def test_a_process_that_has_ended_runs_in_no_container() -> None:
     assert container_info(2**31 - 2, None) == ()
     assert isinstance(container_info(os.getpid(), {}), tuple)

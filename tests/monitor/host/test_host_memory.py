@@ -40,7 +40,7 @@ def test_a_job_that_fits_the_gpus_and_not_the_host_does_not_fit(make_budget: Cal
     assert with_host_memory(on_gpus, make_budget(), HostRam(available_bytes=0), ranks=1) == on_gpus
 
 
-def test_a_full_gpu_stays_what_it_is(make_budget: Callable[..., Budget]) -> None:
+def test_a_full_gpu_keeps_its_verdict(make_budget: Callable[..., Budget]) -> None:
     budget = replace(make_budget(), host=NEED)
     full = check_fit(budget, [replace(ROOM, free_bytes=GIB)])
     found = with_host_memory(full, budget, HostRam(available_bytes=400 * GIB), ranks=1)

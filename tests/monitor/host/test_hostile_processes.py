@@ -1,4 +1,4 @@
-"""Other users' processes and files, looked at by root: nothing of theirs is run, and nothing waits for them."""
+"""Other users' processes and files, read by root: none of their code is run, and nothing waits for them."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from vramtop.estimator.readers.program.program import Program
 from vramtop.estimator.readers.program.run_logs import logged_trainer_settings
 from vramtop.estimator.readers.source.evidence import FindingCollector
 from vramtop.estimator.readers.source.filesystem_view import FilesystemView
-from vramtop.estimator.readers.source.settings import LayeredSettings, Setting
-from vramtop.estimator.readers.tools.registry import parse_launch
+from vramtop.estimator.readers.source.layered_settings import LayeredSettings, Setting
+from vramtop.estimator.readers.tools.tool_registry import parse_launch
 from vramtop.monitor.attach.process_environment import is_own_process
 from vramtop.monitor.probe.probe_reader import OpenProbe, _parse_sample, open_probe
 from vramtop.monitor.storage.reservations import Reservations
@@ -24,13 +24,13 @@ from vramtop.monitor.storage.reservations import Reservations
 NOBODY = 65534
 
 
-def test_a_process_of_ours_is_ours() -> None:
+def test_own_processes_are_recognised() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert is_own_process(process.pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes of other users")
-def test_a_setuid_program_is_its_starters(tmp_path: Path) -> None:
+def test_a_setuid_program_belongs_to_the_user_who_started_it(tmp_path: Path) -> None:
     code = f"import os, sys; os.setresuid({NOBODY}, 0, 0); print(flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
@@ -41,13 +41,13 @@ def test_a_setuid_program_is_its_starters(tmp_path: Path) -> None:
         process.communicate()
 
 
-def test_a_probe_that_is_a_pipe_is_none(tmp_path: Path) -> None:
+def test_a_pipe_is_no_probe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
     assert open_probe(tmp_path / "x") is None
 
 
 @pytest.mark.parametrize("number", ["Infinity", "1e999", "-1", "NaN", "1" + "0" * 400, '"x"', "null", "[]"])
-def test_a_probe_of_absurd_figures_is_none_or_has_none(number: str) -> None:
+def test_impossible_figures_of_a_probe_are_ignored(number: str) -> None:
     for field in ("pid", "time", "steps", "devices", "ended"):
         facts = {"pid": "1", "time": "1.0", "devices": "[]", field: number}
         text = "{" + ", ".join(f'"{name}": {value}' for name, value in facts.items()) + "}"
@@ -57,7 +57,7 @@ def test_a_probe_of_absurd_figures_is_none_or_has_none(number: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), st.recursive(st.none() | st.floats() | st.integers() | st.text(max_size=4), st.lists))
-def test_any_probe_is_read(data: bytes, value: object) -> None:
+def test_any_content_of_a_probe_can_be_read(data: bytes, value: object) -> None:
     handle = os.memfd_create("x")
     probe = OpenProbe(handle)
     os.write(handle, data)
@@ -70,13 +70,13 @@ def test_any_probe_is_read(data: bytes, value: object) -> None:
     "absurd",
     [{"start_time": 1e308}, {"pid": 10**30}, {"pid": -1}, {"gpus": {"u": -5}}, {"gpus": {"u": 10**30}}, {"until": -1}],
 )
-def test_an_absurd_promise_is_none(tmp_path: Path, absurd: dict[str, object]) -> None:
+def test_an_impossible_reservation_is_ignored(tmp_path: Path, absurd: dict[str, object]) -> None:
     promise = {"pid": os.getpid(), "start_time": 1.0, "job": "x", "gpus": {"u": 5}, **absurd}
     (tmp_path / f"{promise['pid']}-1000.json").write_text(json.dumps(promise))
     assert Reservations(folder=tmp_path, is_running=lambda key: True).active() == ()
 
 
-def test_a_folder_full_of_promises_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_a_folder_full_of_reservations_is_read_only_in_part(tmp_path: Path) -> None:
     for number in range(1_500):
         promise = {"pid": number + 1, "start_time": 1.0, "job": "x", "gpus": {"u": 5}}
         (tmp_path / f"{number + 1}-1000.json").write_text(json.dumps(promise))
@@ -84,7 +84,7 @@ def test_a_folder_full_of_promises_is_not_read_to_its_end(tmp_path: Path) -> Non
     assert len(held) <= 1_000
 
 
-def test_an_output_folder_is_searched_only_so_far(tmp_path: Path) -> None:
+def test_an_output_folder_is_searched_only_to_a_limit(tmp_path: Path) -> None:
     name, folder = f"events.out.tfevents.1.host.{os.getpid()}.0", tmp_path
     for level in "abcdefgh":
         folder = folder / level

@@ -1,4 +1,4 @@
-"""Where real processes come from."""
+"""Origins of real processes."""
 
 import contextlib
 import os
@@ -6,12 +6,12 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.monitor.host import process_origin as origins
 from vramtop.monitor.host.process_origin import ProcessOrigin, read_origin
@@ -54,30 +54,28 @@ def test_a_fork_has_its_parents_environment_and_rank(run_processes: list[int]) -
     assert not mine.on_mig
 
 
-def test_a_rank_that_is_no_number_is_none() -> None:
+def test_a_rank_that_is_not_a_number_is_ignored() -> None:
     environ = {**os.environ, "RANK": "9" * 5000, "PMI_RANK": "²", "SLURM_PROCID": "2"}
     with subprocess.Popen(["sleep", "60"], env=environ) as process:  # noqa: S607
-        while comm(process.pid) != "sleep":
-            time.sleep(0.01)
+        until(lambda: comm(process.pid) == "sleep" and origin(process.pid).environment is not None)
         assert origin(process.pid).rank == 2
         process.kill()
 
 
-def test_another_process_under_the_same_pid_has_no_origin(run_processes: list[int]) -> None:
+def test_a_reused_pid_has_no_origin(run_processes: list[int]) -> None:
     started = psutil.Process(run_processes[0]).create_time()
     assert read_origin(run_processes[0], started + 5) is None
     assert read_origin(run_processes[0], None) is None
     assert read_origin(2**22 - 1, started) is None
 
 
-def test_a_process_whose_starter_has_ended_is_an_orphan_where_init_takes_it_in(
+def test_a_process_whose_parent_has_ended_is_an_orphan_if_init_adopts_it(
     run_processes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent, child = run_processes
     assert not origin(child).orphan
     os.kill(parent, signal.SIGKILL)
-    while psutil.Process(child).ppid() == parent:
-        time.sleep(0.01)
+    until(lambda: psutil.Process(child).ppid() != parent)
     takes_in = comm(psutil.Process(child).ppid())
     monkeypatch.setattr(origins, "_INIT_PROGRAMS", (takes_in,))
     assert origin(child).orphan
@@ -94,8 +92,7 @@ def test_a_process_with_a_terminal_is_no_orphan(monkeypatch: pytest.MonkeyPatch)
     if pid == 0:
         os.execvp("sleep", ["sleep", "60"])  # noqa: S606, S607
     try:
-        while comm(pid) != "sleep":
-            time.sleep(0.01)
+        until(lambda: comm(pid) == "sleep")
         assert not origin(pid).orphan
     finally:
         os.kill(pid, signal.SIGKILL)

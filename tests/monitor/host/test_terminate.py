@@ -1,4 +1,4 @@
-"""Ending real processes: those that obey, those that do not, and those that must never be reached."""
+"""Termination of real processes: obedient, stubborn and protected ones."""
 
 import os
 import re
@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.monitor.host.processes import ProcessDirectory
 from vramtop.monitor.host.terminate import (
@@ -24,6 +24,7 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, Source
 
 STUBBORN = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
+ECHO = "import sys\nprint(flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)"
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 
@@ -63,22 +64,21 @@ def seen(pid: int, **changes) -> GpuProcess:
 
 
 def wait_for_end(ending: ProcessTermination) -> None:
-    for _ in range(500):
-        if ending.ended:
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not end")
+    until(lambda: ending.ended)
 
 
 def test_a_process_ends_by_sigterm_and_its_end_is_seen(how, start):
+    now = [100.0]
     process = start(SLEEPY)
-    ending = ProcessTermination(seen(process.pid))
+    ending = ProcessTermination(seen(process.pid), clock=lambda: now[0])
     assert not ending.ended
     assert not ending.is_other_users
     ending.send()
+    now[0] += 3
     wait_for_end(ending)
+    now[0] += 3
     assert ending.sent == signal.SIGTERM
-    assert 0 <= ending.seconds < 5
+    assert ending.seconds == 3
     assert process.wait() == -signal.SIGTERM
     ending.close()
 
@@ -97,7 +97,7 @@ def test_a_zombie_has_ended(how, start):
         ProcessTermination(shown)
 
 
-def test_one_that_ignores_sigterm_is_killed_only_after_some_patience(how, start):
+def test_sigkill_is_offered_only_after_the_grace_period(how, start):
     now = [100.0]
     process = start(STUBBORN)
     ending = ProcessTermination(seen(process.pid), clock=lambda: now[0])
@@ -116,7 +116,7 @@ def test_one_that_ignores_sigterm_is_killed_only_after_some_patience(how, start)
     assert ending.ended
 
 
-def test_another_process_with_the_pid_is_left_alone(how, start):
+def test_another_process_with_the_pid_is_not_ended(how, start):
     process = start(SLEEPY)
     shown = seen(process.pid)
     with pytest.raises(NotTerminatedError, match="is another one by now: the one that was shown has ended"):
@@ -125,25 +125,27 @@ def test_another_process_with_the_pid_is_left_alone(how, start):
 
 
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can have a pid used again")
-def test_a_pid_that_was_taken_by_another_process_meanwhile_is_left_alone(how, start):
+def test_a_process_that_has_taken_over_the_pid_is_not_ended(how, start):
     first = start(SLEEPY)
     ending = ProcessTermination(seen(first.pid))
     first.kill()
     first.wait()
     for _ in range(20):
         LAST_PID.write_text(str(first.pid - 1))
-        second = start(SLEEPY)
+        second = start(ECHO, stdin=subprocess.PIPE)
         if second.pid == first.pid:
             break
     else:
         pytest.skip("others were quicker to take the pid")
     with pytest.raises(NotTerminatedError):
         ending.send()
-    time.sleep(0.1)
-    assert second.poll() is None
+    second.stdin.write(b"alive\n")
+    second.stdin.flush()
+    assert second.stdout.readline() == b"alive\n"  # a signal would have come first
+    second.stdin.close()
 
 
-def test_vramtop_and_what_has_started_it_are_never_ended():
+def test_vramtop_and_its_ancestors_are_never_ended():
     for pid in (os.getpid(), os.getppid()):
         with pytest.raises(
             NotTerminatedError, match="is vramtop itself or has started it" if pid > 1 else "parent of all others"
@@ -180,7 +182,7 @@ def test_no_permission_is_a_sentence(how, start, monkeypatch):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_another_users_process_is_told_and_cannot_be_ended_by_nobody(how, start):
+def test_another_users_process_is_recognised_and_cannot_be_ended_without_permission(how, start):
     mine = start(SLEEPY)
     shown = seen(mine.pid)
     with subprocess.Popen(["/bin/sleep", "60"], user=65534) as theirs:
@@ -195,12 +197,11 @@ def test_another_users_process_is_told_and_cannot_be_ended_by_nobody(how, start)
     assert mine.poll() is None
 
 
-def test_a_stopped_process_is_told(how, start):
+def test_a_stopped_process_is_named_as_the_blocker(how, start):
     process = start(SLEEPY)
     ending = ProcessTermination(seen(process.pid))
     process.send_signal(signal.SIGSTOP)
-    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
-        time.sleep(0.01)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     assert ending.blocker == "stopped"
     ending.send()
     assert not ending.ended
@@ -208,7 +209,7 @@ def test_a_stopped_process_is_told(how, start):
     wait_for_end(ending)
 
 
-def test_a_container_that_shows_another_process_under_the_pid_is_doubted(start, monkeypatch, tmp_path):
+def test_inside_a_container_a_pid_without_gpu_file_is_uncertain(start, monkeypatch, tmp_path):
     process = start(SLEEPY)
     assert Path("/proc/self/ns/pid").stat().st_ino != 1
     monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", 1)  # not ours: as in a container
@@ -220,13 +221,13 @@ def test_a_container_that_shows_another_process_under_the_pid_is_doubted(start, 
         assert ProcessTermination(seen(holder.pid)).uncertainty is None
 
 
-def test_a_process_of_the_machines_own_namespace_is_not_doubted(start, monkeypatch):
+def test_in_the_machines_own_pid_namespace_a_pid_is_certain(start, monkeypatch):
     inode = Path("/proc/self/ns/pid").stat().st_ino
     monkeypatch.setattr("vramtop.monitor.host.terminate._HOST_PID_NAMESPACE", inode)
     assert ProcessTermination(seen(start(SLEEPY).pid)).uncertainty is None
 
 
-def test_kernel_threads_are_told_from_programs():
+def test_kernel_threads_are_recognised():
     assert not is_kernel_thread(os.getpid())
     threads = [process.pid for process in psutil.process_iter() if process.ppid() == 2]
     if Path("/proc/2/comm").exists() and Path("/proc/2/comm").read_text() == "kthreadd\n":
@@ -235,12 +236,12 @@ def test_kernel_threads_are_told_from_programs():
 
 
 @pytest.mark.parametrize("kind", ["recording", "demo"])
-def test_what_is_played_is_never_ended(kind):
+def test_processes_of_a_recording_are_never_ended(kind):
     assert "recording" in refusal_reason(Source(kind=kind))
     assert refusal_reason(Source(kind="nvml")) is None
 
 
-def test_a_crowd_of_threads_ends_once(start):
+def test_a_process_whose_main_thread_has_ended_is_still_running(start):
     """One that has left its first thread runs on in the others."""
     program = textwrap.dedent("""
         import ctypes, threading, time
@@ -250,8 +251,7 @@ def test_a_crowd_of_threads_ends_once(start):
     """)
     process = start(program)
     shown = seen(process.pid)
-    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
     ending = ProcessTermination(shown)
     assert not ending.ended
     ending.send()

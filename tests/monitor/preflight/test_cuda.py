@@ -32,10 +32,10 @@ def ddp(ranks: int) -> Job:
 
 def elsewhere(name: str) -> Machine:
     card = find_gpu(name)
-    room = DeviceCapacity(
+    device = DeviceCapacity(
         index=0, uuid=None, name=card.label, total_bytes=card.total_bytes, free_bytes=card.total_bytes
     )
-    return described_machine((room,), card)
+    return described_machine((device,), card)
 
 
 def test_the_driver_and_its_cards(make_context: MakeContext, make_gpu: Any) -> None:
@@ -55,7 +55,7 @@ def test_no_driver_is_a_failure_and_another_machine_is_skipped(make_context: Mak
 def test_this_machine_is_read_through_nvml(driver: Any, fake_gpu: Any) -> None:
     driver.gpus += [fake_gpu(), fake_gpu(name="NVIDIA H100 80GB HBM3", uuid="GPU-1")]
     machine = this_machine(lambda snapshot: [1])
-    assert [room.name for room in machine.devices] == ["NVIDIA H100 80GB HBM3"]
+    assert [device.name for device in machine.devices] == ["NVIDIA H100 80GB HBM3"]
     assert (machine.chosen, machine.gpu_type and machine.gpu_type.name) == (True, "h100-80gb")
     assert machine.capabilities() == {0: (8, 0), 1: (9, 0)}
     assert driver.initialised == 0
@@ -74,14 +74,16 @@ def test_a_driver_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
 
     class Hangs:
         def open(self) -> None:
-            never.wait(60)
+            never.wait(600)
 
         def read(self) -> None: ...
 
         def close(self) -> None: ...
 
     monkeypatch.setattr("vramtop.monitor.preflight.facts.machine.NvmlSource", Hangs)
-    assert this_machine(seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
+    assert (
+        this_machine(timeout_seconds=0.1).unavailable_reason == "the NVIDIA driver gives no answer within 0.1 seconds"
+    )
     never.set()
 
 
@@ -115,7 +117,7 @@ def test_a_torch_that_runs_no_cuda(make_context: MakeContext, build: TorchBuild,
     found = CudaRuntimeCheck().run(make_context(torch_build=lambda: build))
     assert found.status == "failure"
     assert words in found.found
-    if build.hip is None:  # nobody said that it is the job's Python
+    if build.hip is None:  # it is not certain to be the job's Python
         own = JobInterpreter(path=Path("/usr/bin/python3"), origin="the Python that runs vramtop", is_certain=False)
         assert CudaRuntimeCheck().run(make_context(torch_build=lambda: build, interpreter=own)).unknown
 

@@ -1,4 +1,4 @@
-"""Keys in the environment: asked for by the job, never said."""
+"""Keys in the environment that the job needs; their values are never shown."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which Python, which environment and how many ranks here a launch line means."""
+"""The interpreter, environment and local ranks of a launch line."""
 
 import sys
 from pathlib import Path

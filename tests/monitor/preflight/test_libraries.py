@@ -8,18 +8,14 @@ import pytest
 
 from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Software, Training
 from vramtop.estimator.trace.installed_packages import InstalledPackages
-from vramtop.monitor.preflight.checks.libraries import (
-    DISTRIBUTIONS,
-    LibrariesCheck,
-    required_libraries,
-    satisfies_bounds,
-)
+from vramtop.monitor.preflight.checks.libraries import LibrariesCheck, satisfies_bounds
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
+from vramtop.monitor.preflight.facts.required_packages import DISTRIBUTIONS, required_libraries
 
 MakeContext = Callable[..., CheckContext]
 TRAINER = {"torch": "2.13.0+cu128", "transformers": "5.23.0", "accelerate": "1.15.0"}
-WISHES = ('accelerate>=1.1.0; extra == "torch"', 'accelerate>=1.1.0; extra == "accelerate"')
+REQUIREMENTS = ('accelerate>=1.1.0; extra == "torch"', 'accelerate>=1.1.0; extra == "accelerate"')
 
 
 def job(**tables: Any) -> Job:
@@ -48,7 +44,9 @@ def test_what_a_job_needs(asked: Job, names: set[str]) -> None:
 
 
 def look(make_context: MakeContext, asked: Job, versions: dict[str, str], *, sure: bool = True) -> Any:
-    there = InstalledPackages(python="3.12.1", executable="python", versions=versions, modules=(), wishes=WISHES)
+    there = InstalledPackages(
+        python="3.12.1", executable="python", versions=versions, modules=(), requirements=REQUIREMENTS
+    )
     python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="VIRTUAL_ENV", is_certain=sure)
     return LibrariesCheck().run(make_context(asked, packages=lambda: there, interpreter=python))
 

@@ -1,4 +1,4 @@
-"""The quick bound and the whole verdict."""
+"""Lower bound, fit verdict and host memory."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_the_bound_is_parameters_times_the_width_of_a_base_weight(asked: Job, wi
 @pytest.mark.parametrize("quantization", ["nf4", "nf4-double"])
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B", "gpt2"])
 def test_the_bound_is_never_above_the_budget(name: str, quantization: Any) -> None:
-    """0.6 bytes a weight are more than a large model takes in 4 bits: then what the budget has counts."""
+    """0.6 bytes per weight exceed a large model in 4 bits: the weights of the budget are the limit."""
     budget = estimate(Job(model=ModelSpec(id=name), lora=Lora(targets="all-linear", quantization=quantization)))
     need, _ = rank_lower_bound(budget)
     assert need <= budget.peak.low_bytes
@@ -135,10 +135,10 @@ def test_the_hosts_memory(make_context: MakeContext, gib: int | None, ranks: int
     asked = job("bf16-mixed", parallel=Parallel(strategy="ddp", data_replicate=ranks))
     budget = estimate(asked)
     context = make_context(asked, quick_budget=lambda: budget)
-    room = None if gib is None else HostRam(available_bytes=gib * GIB)
-    found = HostMemoryCheck().run(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room)))
+    host = None if gib is None else HostRam(available_bytes=gib * GIB)
+    found = HostMemoryCheck().run(dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host)))
     assert found.status == status
-    one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=room), local_ranks=1)
+    one = dataclasses.replace(context, machine=dataclasses.replace(context.machine, host=host), local_ranks=1)
     assert ranks == 1 or HostMemoryCheck().run(one).status == "pass"
 
 

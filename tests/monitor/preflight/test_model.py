@@ -1,4 +1,4 @@
-"""Is the model here, whole, and if not: does a hub give it? Caches on disk, and a hub on this machine."""
+"""Model files in folders and caches, and access to a hub, which runs on this machine."""
 
 import contextlib
 import json
@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from vramtop.estimator.job.job import Job, ModelSpec, Training
-from vramtop.monitor.preflight.checks.model import ModelAccessCheck, ModelFilesCheck, find_model_location
+from vramtop.monitor.preflight.checks.model import ModelAccessCheck, ModelFilesCheck
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.hub_access import HubAccess, find_token, query_hub_access
 from vramtop.monitor.preflight.facts.model_files import inspect_model_folder
+from vramtop.monitor.preflight.facts.model_location import find_model_location
 
 MakeContext = Callable[..., CheckContext]
 NAME = "acme/tiny"
@@ -46,7 +47,7 @@ def fill(folder: Path, *, shards: bool = True) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """A Hugging Face cache with one whole model: files are links into ``blobs``."""
+    """A Hugging Face cache with one complete model: files are links into ``blobs``."""
     repository = tmp_path / "hub" / "models--acme--tiny"
     blobs = fill(repository / "blobs")
     snapshot = repository / "snapshots" / "0123abcd"
@@ -70,12 +71,14 @@ def test_a_whole_model_in_the_cache(make_context: MakeContext, cache: Path) -> N
     assert ModelAccessCheck().run(context).status == "skipped"
 
 
-def test_a_missing_shard_is_fetched_where_one_may_and_fails_where_not(make_context: MakeContext, cache: Path) -> None:
+def test_a_missing_shard_is_downloaded_where_one_may_and_fails_where_not(
+    make_context: MakeContext, cache: Path
+) -> None:
     (cache / "models--acme--tiny" / "blobs" / SHARDS[1]).unlink()
     found = ModelFilesCheck().run(context_for(make_context, cache))
     assert found.status == "warning"
     assert f"1 of 3 shards missing: {SHARDS[1]}" in found.found
-    assert found.advice == "fetch it before: hf download acme/tiny"
+    assert found.advice == "download it before: hf download acme/tiny"
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         offline = ModelFilesCheck().run(context_for(make_context, cache, **{variable: "1"}))
         assert (offline.status, variable in offline.found) == ("failure", True)
@@ -151,13 +154,13 @@ def test_a_built_in_name_stands_for_its_hub_id(tmp_path: Path) -> None:
     assert hub_id("gpt2") == "gpt2"
 
 
-def test_no_room_for_what_is_to_be_fetched(
+def test_no_room_for_what_is_to_be_downloaded(
     make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vramtop.monitor.preflight.checks.model.free_bytes", lambda path: 10 * 2**30)
     found = ModelFilesCheck().run(context_for(make_context, tmp_path / "hub"))  # 8 billion parameters
     assert found.status == "failure"
-    assert "about 15.0 GiB are to be fetched" in found.found
+    assert "about 15.0 GiB are to be downloaded" in found.found
 
 
 @pytest.fixture
@@ -209,7 +212,7 @@ Hub = Callable[..., tuple[str, list[Any]]]
 def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None, answer: str, words: str) -> None:
     address, seen = hub(status, **({"X_Error_Code": code} if code else {}), Location="http://127.0.0.1:9/elsewhere")
     environ = {"HF_ENDPOINT": address, "HF_HOME": "/nowhere", **({"HF_TOKEN": token} if token else {})}
-    access = query_hub_access(NAME, environ, timeout=20)
+    access = query_hub_access(NAME, environ, timeout=60)
     assert (access.answer, access.token_from) == (answer, "HF_TOKEN" if token else None)
     assert words in access.message
     assert "hf_secret" not in access.message
@@ -217,7 +220,7 @@ def test_what_a_hub_answers(hub: Hub, status: int, code: str, token: str | None,
 
 
 def test_a_hub_that_does_not_answer_or_may_not_be_asked(hub: Hub) -> None:
-    gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=5)
+    gone = query_hub_access(NAME, {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": "/nowhere"}, timeout=60)
     assert (gone.answer, gone.message.startswith("127.0.0.1 does not answer")) == ("unreachable", True)
     assert query_hub_access(NAME, {"HF_ENDPOINT": "file:///etc", "HF_HOME": "/nowhere"}).answer == "unreachable"
     address, seen = hub(200)
@@ -246,7 +249,7 @@ def test_where_a_token_is_found(tmp_path: Path) -> None:
         (HubAccess(answer="gated", message="", token_from=FROM), "failure", "with that account"),
         (HubAccess(answer="refused", message="", token_from=FROM), "failure", "make a new token"),
         (HubAccess(answer="absent", message="", token_from=None), "failure", "correct model.id"),
-        (HubAccess(answer="unreachable", message="", token_from=None), "warning", "fetch the model beforehand"),
+        (HubAccess(answer="unreachable", message="", token_from=None), "warning", "download the model beforehand"),
         (HubAccess(answer="offline", message="", token_from=None), "skipped", None),
     ],
 )

@@ -1,4 +1,4 @@
-"""What several ranks need of network, shared memory and limits."""
+"""Network, shared memory and limits for several ranks."""
 
 import resource
 import socket
@@ -27,7 +27,7 @@ INTERFACES = ("lo", "eth0", "ib0", "ib1")
 
 @pytest.fixture
 def four(make_context: MakeContext) -> MakeContext:
-    """Of a job with four ranks."""
+    """The context of a job with four ranks."""
     job = Job(model=ModelSpec(id="gpt2"), parallel=Parallel(strategy="ddp", data_replicate=4))
     return lambda environ=None, **changes: make_context(job, environ=environ or {}, **changes)
 
@@ -83,7 +83,7 @@ def test_infiniband(four: MakeContext, adapters: Path, tmp_path: Path) -> None:
     assert unlimited.run(four({"NCCL_IB_DISABLE": "1"})).status == "pass"
     assert unlimited.run(four({"NCCL_IB_DISABLE": "1"}, local_ranks=2)).status == "warning"
     (adapters / "mlx5_0" / "ports" / "1" / "state").write_text("1: DOWN\n")
-    assert "no port of theirs is active" in unlimited.run(four()).found
+    assert "none of their ports is active" in unlimited.run(four()).found
     none = InfiniBandCheck(tmp_path / "none")
     assert none.run(four()).status == "skipped"
     assert none.run(four({"NCCL_IB_HCA": "mlx5"})).status == "warning"

@@ -1,4 +1,4 @@
-"""Output and log folders, and what metrics are reported to."""
+"""Output and log folders, and reporting targets."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ INLINE = ModelSpec(config={"model_type": "llama"})
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets the room on every disk."""
+    """Sets the free space of every disk."""
 
     def set_room(free: int, *, files: int = 1000, inodes: int = 1000) -> None:
         room = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_files=inodes, f_favail=files)
@@ -120,7 +120,7 @@ def test_adapters_are_saved_alone() -> None:
 
 def test_reporting_targets_have_to_be_importable(make_context: MakeContext) -> None:
     def look(*targets: str, modules: tuple[str, ...] = (), sure: bool = True) -> tuple[str, str]:
-        there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, wishes=())
+        there = InstalledPackages(python="3.12", executable="python", versions={}, modules=modules, requirements=())
         python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python", is_certain=sure)
         job = Job(model=INLINE, run=Run(report_to=list(targets)))
         found = ReportingTargetsCheck().run(make_context(job, packages=lambda: there, interpreter=python))

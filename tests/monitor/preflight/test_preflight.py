@@ -1,7 +1,6 @@
 """Checks side by side: time limits, what cannot be told, exit codes, and secrets."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +10,13 @@ import pytest
 from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, CannotTellError
 from vramtop.estimator.job.job import Job, ModelSpec, Run
+from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult
 from vramtop.monitor.preflight.context.check_context import CheckContext, LazyValue
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run_checks import CHECKS, exit_code, run_checks
+from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 
 MakeContext = Callable[..., CheckContext]
 
@@ -32,7 +32,7 @@ class Says(Check):
     def run(self, context: CheckContext) -> CheckResult:
         if self.wait is not None:
             self.wait.wait(60)
-        return self._says(self.status, "so it is")  # type: ignore[arg-type]
+        return self._result(self.status, "so it is")  # type: ignore[arg-type]
 
 
 class Raises(Check):
@@ -54,13 +54,13 @@ def test_outcomes_come_in_the_order_of_the_checks_and_are_told_as_they_come(make
         told.append(outcome.status)
         gate.set()
 
-    found = run_checks(make_context(), [Says("warning", wait=gate), Says("pass")], told=tell)
+    found = run_checks(make_context(), [Says("warning", wait=gate), Says("pass")], on_result=tell)
     assert [outcome.status for outcome in found] == ["warning", "pass"]
     assert told == ["pass", "warning"]
 
 
 def test_checks_run_side_by_side(make_context: MakeContext) -> None:
-    meet = threading.Barrier(3, timeout=20)
+    meet = threading.Barrier(3, timeout=60)
 
     class Meets(Says):
         def run(self, context: CheckContext) -> CheckResult:
@@ -72,12 +72,14 @@ def test_checks_run_side_by_side(make_context: MakeContext) -> None:
 
 def test_a_check_that_hangs_is_said_to_and_left_behind(make_context: MakeContext) -> None:
     never = threading.Event()
-    begun = time.monotonic()
-    hung, well = run_checks(make_context(), [Says(wait=never), Says()], seconds=0.2)
-    assert time.monotonic() - begun < 20
+    hangs = Says(wait=never)
+    hangs.timeout_seconds = 0.2  # type: ignore[misc]
+    hung, well = run_checks(make_context(), [hangs, Says()])
     assert (hung.status, hung.unknown, hung.found) == ("warning", True, "no answer within 0.2 seconds")
     assert well.status == "pass"
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == "preflight says")
+    (shorter,) = run_checks(make_context(), [Says(wait=never)], timeout_seconds=0.1)
+    assert shorter.found == "no answer within 0.1 seconds"
     never.set()
 
 
@@ -97,7 +99,7 @@ def test_a_check_with_a_fault_of_its_own_holds_nobody_up(
     seen = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda what: seen.set())
     broken, well = run_checks(make_context(), [Raises(ZeroDivisionError()), Says()])
-    assert seen.wait(20)  # it is written to the terminal
+    assert seen.wait(60)  # it is written to the terminal
     assert (broken.unknown, well.status) == (True, "pass")
     assert broken.found == "the check itself failed"
 
@@ -137,17 +139,18 @@ def test_the_value_of_a_key_is_taken_out_of_whatever_a_library_says(make_context
 
 
 def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
-    asked = []
+    asked, everybody_asks = [], threading.Event()
 
     def ask() -> int:
         asked.append(1)
-        time.sleep(0.05)
+        everybody_asks.wait(60)
         return 7
 
     once, answers = LazyValue(ask), []
     threads = [threading.Thread(target=lambda: answers.append(once())) for _ in range(4)]
     for thread in threads:
         thread.start()
+    everybody_asks.set()
     for thread in threads:
         thread.join()
     assert (answers, len(asked)) == ([7] * 4, 1)
@@ -165,7 +168,7 @@ def test_a_question_is_asked_once_and_everybody_is_told_the_same() -> None:
 
 def test_all_checks_answer_for_a_plain_job(make_context: MakeContext) -> None:
     found = {outcome.name: outcome for outcome in run_checks(make_context())}
-    assert len(found) == len(CHECKS)
+    assert len(found) == len(find_checks())
     assert not any(outcome.unknown for outcome in found.values())
     assert found["VRAM verdict"].status == "pass"
 
@@ -188,7 +191,7 @@ def test_who_gives_up_waits_for_nothing_and_every_check_is_told(make_context: Ma
 
 def test_a_worker_that_hangs_is_ended_when_it_is_given_up(tmp_path: Path) -> None:
     sleeper = tmp_path / "python"
-    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
     sleeper.chmod(0o755)
     python = JobInterpreter(path=sleeper, origin="--python")
     context = prepare(Job(model=ModelSpec(id="gpt2")), Machine(devices=()), python, environ={}, folder=tmp_path)

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.monitor.probe.counters import SEARCH_INTERVALS_SECONDS, ProbeDirectory
 from vramtop.monitor.probe.launch import probed_environment
-from vramtop.monitor.probe.probe_reader import find_probe
+from vramtop.monitor.probe.probe_reader import ProbeReader, find_probe
 from vramtop.monitor.sources.nvml.nvml_source import NvmlSource
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.monitor.sources.replay import shift_times
@@ -104,14 +105,17 @@ def counters_of(readings):
 
 def filled(probes, clock, readings, wanted=lambda readings: True):
     """The readings once the process has published, and what it published is as wanted."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
+    found = []
+
+    def published():
+        clock.advance(SEARCH_INTERVALS_SECONDS[-1])
         done, _ = probes.add_counters(readings)
         if any(process.counters for reading in done for process in reading.processes) and wanted(done):
-            return done
-        time.sleep(0.02)
-    return pytest.fail("no such counters came")
+            found.append(done)
+        return found
+
+    until(published)
+    return found[0]
 
 
 TWO_DEVICES = """
@@ -122,14 +126,14 @@ TWO_DEVICES = """
 """
 
 
-def test_a_process_on_two_gpus_has_each_ones_own_counters(start, probes, clock, gpus_with):
+def test_a_process_on_two_gpus_has_counters_for_each(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     both = filled(probes, clock, gpus_with((process.pid, 0, 1)), lambda r: r[1].processes[0].counters.allocated_bytes)
     assert [each[0].allocated_bytes for each in counters_of(both)] == [3 * MIB, 5 * MIB]
     assert [each[0].steps for each in counters_of(both)] == [None, None]
 
 
-def test_devices_are_told_apart_by_uuid_not_by_number(start, probes, clock, gpus_with):
+def test_devices_are_matched_by_uuid_not_by_index(start, probes, clock, gpus_with):
     process = start("""
         import sys, torch
         torch.cuda.uuids.reverse()  # CUDA_VISIBLE_DEVICES=1,0
@@ -144,7 +148,7 @@ def test_devices_are_told_apart_by_uuid_not_by_number(start, probes, clock, gpus
 
 
 @pytest.mark.parametrize(("on", "known"), [((1,), [5 * MIB]), ((0, 1), [None, None])])
-def test_without_uuids_only_a_single_gpu_is_sure(start, probes, clock, gpus_with, on, known):
+def test_without_uuids_only_a_single_gpu_can_be_matched(start, probes, clock, gpus_with, on, known):
     process = start("""
         import sys, torch
         torch.old = True
@@ -152,13 +156,13 @@ def test_without_uuids_only_a_single_gpu_is_sure(start, probes, clock, gpus_with
         print("up", flush=True)
         sys.stdin.read()
     """)
+    reader = ProbeReader(process.pid)
+    until(lambda: (sample := reader.read()) and sample.devices)  # the first sample may be from before the allocation
     done = filled(probes, clock, gpus_with((process.pid, *on)))
-    time.sleep(1.2)  # the first sample may be from before the allocation
-    done, _ = probes.add_counters(gpus_with((process.pid, *on)))
     assert [counters.allocated_bytes for each in counters_of(done) for counters in each] == known
 
 
-def test_a_process_without_probe_is_searched_now_and_then(start, probes, clock, gpus_with, monkeypatch):
+def test_a_process_without_probe_is_searched_again_at_intervals(start, probes, clock, gpus_with, monkeypatch):
     searched = []
     monkeypatch.setattr(
         "vramtop.monitor.probe.counters.find_probe", lambda pid: searched.append(pid) or find_probe(pid)
@@ -176,20 +180,19 @@ def test_a_process_without_probe_is_searched_now_and_then(start, probes, clock, 
     process.stdin.write("\n")
     process.stdin.flush()
     process.stdout.readline()
-    while find_probe(process.pid) is None:
-        time.sleep(0.01)
-    clock.pass_(SEARCH_INTERVALS_SECONDS[0] - 1)
+    until(lambda: find_probe(process.pid) is not None)
+    clock.advance(SEARCH_INTERVALS_SECONDS[0] - 1)
     probes.add_counters(readings)
     assert len(searched) == 1
-    clock.pass_(1)
+    clock.advance(1)
     probes.add_counters(readings)
-    clock.pass_(SEARCH_INTERVALS_SECONDS[1] - 1)
+    clock.advance(SEARCH_INTERVALS_SECONDS[1] - 1)
     probes.add_counters(readings)
     assert len(searched) == 2
     filled(probes, clock, readings)
 
 
-def test_a_process_that_cannot_be_seen_is_not_searched(probes, make_gpu, make_process, monkeypatch):
+def test_a_process_that_is_not_visible_is_not_searched(probes, make_gpu, make_process, monkeypatch):
     monkeypatch.setattr("vramtop.monitor.probe.counters.find_probe", pytest.fail)
     readings = [make_gpu(0, [make_process(4711, 10, start_time=None)])]
     assert probes.add_counters(readings) == (readings, ())
@@ -201,7 +204,7 @@ def test_a_process_that_hides_its_files_has_no_counters(probes, make_gpu, make_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_another_users_process_has_none(start, clock, gpus_with):
+def test_another_users_process_has_no_counters(start, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
     with warnings.catch_warnings():
@@ -220,7 +223,7 @@ def may_unshare():
 
 
 @pytest.mark.skipif(not may_unshare(), reason="makes a pid namespace")
-def test_a_process_in_a_container_knows_itself_by_another_pid(start, probes, clock, gpus_with):
+def test_a_probe_in_a_container_publishes_another_pid(start, probes, clock, gpus_with):
     process = start("""
         import os, subprocess, sys
         code = "import torch, time; torch.allocated[0] = 5 << 20; print('up', flush=True); time.sleep(60)"
@@ -231,7 +234,7 @@ def test_a_process_in_a_container_knows_itself_by_another_pid(start, probes, clo
     assert counters_of(done)[0][0].allocated_bytes == 5 * MIB
 
 
-def test_last_words_tell_of_a_failed_allocation_and_come_once(start, probes, clock, gpus_with):
+def test_final_counters_include_a_failed_allocation_and_come_once(start, probes, clock, gpus_with):
     process = start("""
         import sys, torch
         torch.allocated[0] = 70 << 30
@@ -254,7 +257,7 @@ def test_last_words_tell_of_a_failed_allocation_and_come_once(start, probes, clo
     assert probes.add_counters(done) == (done, ())
 
 
-def test_a_killed_process_has_last_words_but_no_end(start, probes, clock, gpus_with):
+def test_a_killed_process_has_final_counters_without_an_end(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 1))
     filled(probes, clock, readings, lambda r: r[1].processes[0].counters.allocated_bytes)
@@ -265,7 +268,7 @@ def test_a_killed_process_has_last_words_but_no_end(start, probes, clock, gpus_w
     assert words.counters.ended is words.counters.error is None
 
 
-def test_a_list_that_could_not_be_read_ends_nobody(start, probes, clock, gpus_with):
+def test_a_list_that_could_not_be_read_ends_no_process(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
     filled(probes, clock, readings)
@@ -274,14 +277,14 @@ def test_a_list_that_could_not_be_read_ends_nobody(start, probes, clock, gpus_wi
     assert counters_of(probes.add_counters(readings)[0])[0][0] is not None
 
 
-def test_a_stopped_process_keeps_its_old_time(start, probes, clock, gpus_with):
+def test_the_sample_of_a_stopped_process_keeps_its_time(start, probes, clock, gpus_with):
     process = start(TWO_DEVICES)
     readings = gpus_with((process.pid, 0))
     filled(probes, clock, readings)
     psutil.Process(process.pid).suspend()
-    time.sleep(0.1)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     first = counters_of(probes.add_counters(readings)[0])[0][0]
-    time.sleep(1.5)
+    clock.advance(SEARCH_INTERVALS_SECONDS[-1])
     assert counters_of(probes.add_counters(readings)[0])[0][0].time == first.time
 
 
@@ -308,13 +311,11 @@ def test_a_process_that_became_another_program_is_searched_again(start, clock, g
     directory.close()
 
 
-def test_a_child_does_not_speak_with_its_parents_probe(start, probes, clock, gpus_with):
+def test_a_child_with_its_parents_probe_has_no_counters(start, probes, clock, gpus_with):
     """A fork that Python does not know of leaves the parent's memory file open in the child."""
     process = start("""
         import ctypes, os, sys, torch
         torch.allocated[0] = 1
-        import time
-        time.sleep(0.5)
         child = ctypes.CDLL(None).fork()
         if child == 0:
             ctypes.CDLL(None).pause()
@@ -327,14 +328,14 @@ def test_a_child_does_not_speak_with_its_parents_probe(start, probes, clock, gpu
     filled(probes, clock, gpus_with((process.pid, 0)))
     both = gpus_with((process.pid, 0), (child, 1))
     for _ in range(3):
-        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
+        clock.advance(SEARCH_INTERVALS_SECONDS[-1])
         done, _ = probes.add_counters(both)
     assert counters_of(done)[0][0] is not None
     assert counters_of(done)[1] == [None]
     psutil.Process(child).kill()
 
 
-def test_a_live_snapshot_carries_them_through_a_recording(start, driver, clock, fake_gpu, fake_process, tmp_path):
+def test_counters_survive_a_recording(start, driver, clock, fake_gpu, fake_process, tmp_path):
     process = start(TWO_DEVICES)
     driver.gpus = [
         fake_gpu(uuid=f"GPU-{uuid}", processes=[fake_process(process.pid, GIB, peak_bytes=2 * GIB)], accounting=True)
@@ -342,14 +343,16 @@ def test_a_live_snapshot_carries_them_through_a_recording(start, driver, clock, 
     ]
     source = NvmlSource(clock=clock)
     source.open()
-    snapshot = None
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        clock.pass_(SEARCH_INTERVALS_SECONDS[-1])
-        snapshot = source.read()
-        counters = snapshot.gpus[1].processes[0].counters
-        if counters is not None and counters.allocated_bytes:
-            break
+    snapshots = []
+
+    def published():
+        clock.advance(SEARCH_INTERVALS_SECONDS[-1])
+        snapshots.append(source.read())
+        counters = snapshots[-1].gpus[1].processes[0].counters
+        return counters is not None and counters.allocated_bytes
+
+    until(published)
+    snapshot = snapshots[-1]
     driver.gpus[0].processes = driver.gpus[1].processes = []
     with RecordingWriter(tmp_path / "run.jsonl.gz") as writer:
         writer.write(snapshot)

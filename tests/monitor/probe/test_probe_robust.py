@@ -1,4 +1,4 @@
-"""The probe leaves the program that it watches as it is, whatever that does."""
+"""The probe does not change the program that it runs in, whatever that does."""
 
 import os
 import shutil
@@ -49,14 +49,17 @@ HELP = """
             if magic == b"VRAMTOP1" and sequence % 2 == 0:
                 return {**json.loads(os.pread(file, facts, 24 + figures)), **json.loads(os.pread(file, figures, 24))}
             time.sleep(0.01)
-    def next_sample(file=None):
-        first = sample(file)
-        while sample(file)["time"] == first["time"]:
-            time.sleep(0.02)
-        return sample(file)
+    def next_sample():
+        # does not wait for the thread, which publishes once a second
+        publisher()._quietly(publisher()._publish)
+        return sample()
     def publisher():
         import sys
-        return sys.modules["_vramtop_probe.publisher"]
+        return sys.modules.get("vramtop.monitor.probe.publisher") or sys.modules["_vramtop_probe.publisher"]
+    def wait_for_writes(count):
+        until = publisher()._state["sequence"] + 2 * count
+        while publisher()._state["sequence"] < until:
+            time.sleep(0.01)
 """
 
 
@@ -74,7 +77,7 @@ def run(tmp_path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
         assert done.returncode == status, done.stderr
         return done
@@ -86,7 +89,7 @@ def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path
     """The probe must not write to a descriptor that means another file by now, nor may its child close it."""
     done = run(f"""
         import os, time, torch, warnings
-        from looking import probes
+        from looking import probes, wait_for_writes
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads, such as ours
         (number,) = probes()
         os.closerange(3, 100)
@@ -94,7 +97,7 @@ def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path
         while number not in opened:
             opened.append(os.open({str(tmp_path / "mine")!r}, os.O_RDWR | os.O_CREAT))
         os.write(number, b"mine")
-        time.sleep(1.3)
+        wait_for_writes(2)
         child = os.fork()
         if child == 0:
             os.write(number, b" still")
@@ -104,7 +107,7 @@ def test_a_program_that_closes_all_files_keeps_those_it_opens_next(run, tmp_path
     assert (done.stdout, done.stderr) == ("0 mine still\n", "")
 
 
-def test_at_the_limit_of_open_files_there_is_no_probe_and_no_word(run):
+def test_at_the_limit_of_open_files_there_is_no_probe_and_no_message(run):
     done = run("""
         import resource
         import torch as first  # its publisher is loaded
@@ -152,7 +155,7 @@ def test_under_a_limit_of_file_sizes_the_program_runs_on(run):
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_the_probe_never_takes_the_place_of_a_closed_standard_stream(run):
+def test_the_probe_never_uses_the_descriptor_of_a_closed_standard_stream(run):
     done = run("""
         import os
         os.close(0)
@@ -257,7 +260,7 @@ def test_a_forked_rank_gets_a_probe_when_it_starts_one(run):
     assert done.stdout == "True 0 1\nTrue\n"
 
 
-def test_a_lock_that_was_held_while_forking_holds_up_no_child(run):
+def test_a_lock_held_during_a_fork_does_not_block_the_child(run):
     done = run("""
         import os, threading, torch
         from looking import publisher, sample
@@ -281,7 +284,7 @@ def test_a_lock_that_was_held_while_forking_holds_up_no_child(run):
 
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-S"])
-def test_interpreters_that_are_told_so_start_no_probe(run, tmp_path, option):
+def test_isolated_interpreters_start_no_probe(run, tmp_path, option):
     done = run(
         f"""
         import sys
@@ -311,7 +314,7 @@ def test_a_virtual_environment_has_a_probe(run, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
-def test_other_pythons_run_and_those_since_3_8_tell(run, version):
+def test_other_pythons_run_and_publish_since_3_8(run, version):
     python = other_python(version)
     done = run("import looking, torch; print([looking.sample()['pid'] for _ in looking.probes()] != [])", python=python)
     assert (done.stdout, done.stderr) == (f"{version not in ('3.6', '3.7')}\n", "")
@@ -326,7 +329,7 @@ def other_python(version):
     return found
 
 
-def test_another_allocator_tells_steps_but_no_sizes(run):
+def test_with_another_allocator_only_steps_are_published(run):
     done = run("""
         import torch
         torch.cuda.backend = "cudaMallocAsync"
@@ -338,7 +341,7 @@ def test_another_allocator_tells_steps_but_no_sizes(run):
     assert done.stdout == "[] 1\n"
 
 
-def test_a_card_that_fails_leaves_the_rest(run):
+def test_a_failing_gpu_does_not_affect_other_figures(run):
     done = run("""
         import torch
         from looking import next_sample
@@ -352,7 +355,7 @@ def test_a_card_that_fails_leaves_the_rest(run):
     assert (done.stdout, done.stderr) == ("[] 2.99\n", "")
 
 
-def test_counts_that_the_program_sets_back_go_on(run):
+def test_counts_continue_when_the_program_resets_them(run):
     done = run("""
         import torch
         from looking import next_sample
@@ -369,7 +372,7 @@ def test_counts_that_the_program_sets_back_go_on(run):
     assert done.stdout.splitlines() == ["[2, 2, 3]", "[9, 9, 9]", "True"]
 
 
-def test_facts_that_cannot_be_told_do_not_end_the_telling(run):
+def test_facts_that_cannot_be_encoded_do_not_stop_publishing(run):
     done = run("""
         import torch
         from looking import next_sample, publisher
@@ -414,11 +417,12 @@ def test_steps_of_a_loop_are_counted_and_timed(run):
         publisher().step_ended("third")
         publisher().step_ended("third")
         steps = next_sample()["steps"]
-        print(steps["count"], 0.15 < steps["seconds"] < 5, steps["began"])
+        print(steps["count"], steps["seconds"] >= 0.2, steps["began"])
     """)
     assert done.stdout.splitlines() == ["None", "3 True None"]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_trainers_one_after_another_with_two_callbacks_count_each_optimizer_step_once(tmp_path):
     (tmp_path / "looking.py").write_text(textwrap.dedent(HELP))

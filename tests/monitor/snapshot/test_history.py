@@ -1,11 +1,11 @@
-"""Rings of readings per GPU and process."""
+"""Histories of GPUs and processes."""
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.monitor.snapshot.history import History, usual_interval
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, Fault
 
 
-def test_readings_come_back_oldest_first_and_the_oldest_fall_out(make_snapshot, make_gpu, make_process):
+def test_samples_are_oldest_first_and_the_oldest_are_dropped(make_snapshot, make_gpu, make_process):
     history = History(capacity=3)
     for second in range(5):
         process = make_process(used=second)
@@ -18,7 +18,7 @@ def test_readings_come_back_oldest_first_and_the_oldest_fall_out(make_snapshot, 
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2002.0, 2 * GIB), (2003.0, 3 * GIB), (2004.0, 4 * GIB)]
 
 
-def test_a_whole_life_is_kept_in_stretches_that_get_longer(make_snapshot, make_gpu, make_process):
+def test_a_lifetime_is_kept_as_peaks_of_intervals_that_get_longer(make_snapshot, make_gpu, make_process):
     history, key = History(capacity=4), ("GPU-00000000", 4711, 1000.0)
     for second in range(100):
         used = 70 if second == 33 else None if second == 99 else 20
@@ -33,7 +33,7 @@ def test_a_whole_life_is_kept_in_stretches_that_get_longer(make_snapshot, make_g
     assert history.lifetime((0, 1, 1.0)) == []
 
 
-def test_figures_from_before_are_no_new_readings(make_snapshot, make_gpu, make_process):
+def test_stale_figures_add_no_samples(make_snapshot, make_gpu, make_process):
     """A driver that hangs on a GPU: it would look as if nothing changed there."""
     history = History()
     hangs = Fault(field=None, code=NO_ANSWER, message="the driver hangs on this GPU")
@@ -45,7 +45,7 @@ def test_figures_from_before_are_no_new_readings(make_snapshot, make_gpu, make_p
     assert history.process(key) == history.lifetime(key) == [(2000.0, 20 * GIB), (2001.0, None)]
 
 
-def test_what_is_not_known_stays_none(make_snapshot, make_gpu, make_process):
+def test_unknown_figures_stay_none(make_snapshot, make_gpu, make_process):
     history = History()
     history.add(make_snapshot([make_gpu(0, [make_process(used=None)], used_bytes=None)]))
     assert history.gpu("GPU-00000000") == [(2000.0, None)]
@@ -58,7 +58,7 @@ def test_sizes_are_exact_to_the_byte(make_snapshot, make_gpu):
     assert history.gpu("GPU-00000000") == [(2000.0, 150_754_820_097)]
 
 
-def test_a_gpu_without_uuid_goes_by_its_index(make_snapshot, make_gpu):
+def test_a_gpu_without_uuid_is_identified_by_its_index(make_snapshot, make_gpu):
     history = History()
     gpu = make_gpu(3, uuid=None)
     history.add(make_snapshot([gpu]))
@@ -74,7 +74,7 @@ def test_a_reused_pid_has_a_history_of_its_own(make_snapshot, make_gpu, make_pro
     assert history.process(("GPU-00000000", 4711, 1000.0)) == [(2000.0, 9 * GIB)]
 
 
-def test_the_dead_are_forgotten_after_a_while(make_snapshot, make_gpu, make_process):
+def test_ended_processes_are_forgotten_after_a_while(make_snapshot, make_gpu, make_process):
     history = History(keep_seconds=10)
     history.add(make_snapshot([make_gpu(0, [make_process()]), make_gpu(1)]))
     history.add(make_snapshot([make_gpu(0)], time=2010.0))
@@ -85,7 +85,7 @@ def test_the_dead_are_forgotten_after_a_while(make_snapshot, make_gpu, make_proc
     assert len(history.gpu("GPU-00000000")) == 3
 
 
-def test_what_is_to_be_kept_is_not_forgotten(make_snapshot, make_gpu, make_process):
+def test_histories_to_keep_are_not_forgotten(make_snapshot, make_gpu, make_process):
     history, key = History(keep_seconds=10), ("GPU-00000000", 4711, 1000.0)
     history.add(make_snapshot([make_gpu(0, [make_process()])]))
     history.add(make_snapshot([make_gpu(0)], time=3000.0), keep=[key])

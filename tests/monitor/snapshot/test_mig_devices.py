@@ -10,7 +10,7 @@ from vramtop.monitor.snapshot.mig_devices import device_of, mig_devices
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 
 
-def test_each_device_has_the_memory_of_its_instance_and_says_whose_it_shares(make_mig_gpu, make_process):
+def test_each_device_has_the_memory_of_its_instance_and_names_the_device_it_shares_it_with(make_mig_gpu, make_process):
     inside = [
         make_process(1, 0.5, gpu_instance=3, compute_instance=0),
         make_process(2, 0.25, gpu_instance=3, compute_instance=1),
@@ -37,14 +37,14 @@ def test_a_gpu_that_is_not_in_mig_mode_has_none(make_gpu, make_process):
     assert device_of(gpu := make_gpu(0, [process]), process) is gpu
 
 
-def test_why_a_figure_is_unknown_is_said_of_the_device(make_mig_gpu):
+def test_a_device_has_a_fault_for_each_unknown_figure(make_mig_gpu):
     gpu = make_mig_gpu(0, faults=(Fault(field="mig", code="NO_PERMISSION", message="not allowed"),))
     unread = replace(gpu, mig=tuple(replace(device, used_bytes=None, total_bytes=None) for device in gpu.mig))
     assert {device.reason("total_bytes") for device in mig_devices(unread)} == {"not allowed"}
     assert {device.processes for device in mig_devices(replace(unread, processes=None))} == {None}
 
 
-def test_histories_are_of_one_gpu_and_of_one_mig_device(make_snapshot, make_gpu, make_mig_gpu, make_process):
+def test_gpus_and_mig_devices_have_separate_histories(make_snapshot, make_gpu, make_mig_gpu, make_process):
     history = History()
     first, second = make_process(1, 0.5, gpu_instance=3), make_process(1, 0.25, gpu_instance=9)
     history.add(make_snapshot([make_mig_gpu(0, [first]), make_gpu(1, [make_process(5, 3)])]))
@@ -64,7 +64,7 @@ def test_another_profile_under_the_same_uuid_is_another_device(make_mig_gpu):
     assert {device.key for device in mig_devices(gpu)}.isdisjoint(device.key for device in mig_devices(other))
 
 
-def test_a_job_is_held_against_the_memory_of_its_mig_device(make_snapshot, make_mig_gpu, make_process, make_budget):
+def test_a_job_is_compared_with_the_memory_of_its_mig_device(make_snapshot, make_mig_gpu, make_process, make_budget):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18))
     job = Job(name="tune", model=ModelSpec(id="gpt2"))
     watchlist.add_run(WatchedJob(job=job, pids=((3, 1_000.0),)))
@@ -84,7 +84,7 @@ def test_a_job_is_held_against_the_memory_of_its_mig_device(make_snapshot, make_
     assert board.runs[0].rows[0].gpu.label == "0:9"
 
 
-def test_the_run_of_a_mig_job_ends_also_when_its_device_goes(make_snapshot, make_mig_gpu, make_process, make_budget):
+def test_the_run_of_a_mig_job_ends_when_its_device_is_removed(make_snapshot, make_mig_gpu, make_process, make_budget):
     watchlist = Watchlist(estimate=lambda job: make_budget(job, device=18), is_running=lambda _: False)
     watchlist.add_run(WatchedJob(job=Job(name="tune"), pids=((3, 1_000.0),)))
     watchlist.update(make_snapshot([make_mig_gpu(0, [make_process(3, 18, gpu_instance=9)], free=(39, 2))]))

@@ -1,15 +1,13 @@
-"""Readings that are made before there is an app, and how it takes over."""
+"""Readings before the app exists, and the app's subscription."""
 
 import queue
 import threading
 
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from vramtop.estimator.common.errors import CannotTellError
 from vramtop.monitor.sources.early_sampler import EarlySampler
-
-LONG = 20.0
-"""Seconds that no wait in these tests should take."""
 
 
 class Steps:
@@ -21,20 +19,20 @@ class Steps:
 
     def open(self):
         self.asked.release()
-        answer = self.answers.get(timeout=LONG)
+        answer = self.answers.get(timeout=DEADLINE_SECONDS)
         if isinstance(answer, Exception):
             raise answer
 
     def read(self):
         self.asked.release()
-        return self.answers.get(timeout=LONG)
+        return self.answers.get(timeout=DEADLINE_SECONDS)
 
     def close(self):
         self.asked.release()
 
     def until_asked(self, times):
         for _ in range(times):
-            assert self.asked.acquire(timeout=LONG)
+            assert self.asked.acquire(timeout=DEADLINE_SECONDS)
 
 
 def judged(snapshot):
@@ -53,10 +51,10 @@ def begin():
     yield start
     for head_start, source in started:
         source.answers.put(None)
-        head_start.sampler.stop(LONG)
+        head_start.sampler.stop(DEADLINE_SECONDS)
 
 
-def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
+def test_the_latest_result_is_kept_for_the_subscriber(begin, make_snapshot):
     head_start, source = begin()
     early = [make_snapshot([], time=float(at)) for at in (1, 2)]
     for answer in (None, *early):  # opened, then read twice
@@ -66,10 +64,10 @@ def test_the_newest_reading_waits_for_who_takes_over(begin, make_snapshot):
     assert head_start.subscribe(taken.put, taken.put) == ("board of", early[1])
     later = make_snapshot([], time=3.0)
     source.answers.put(later)
-    assert taken.get(timeout=LONG) is later
+    assert taken.get(timeout=DEADLINE_SECONDS) is later
 
 
-def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
+def test_there_is_no_result_while_the_driver_hangs(begin, make_snapshot):
     head_start, source = begin()
     source.until_asked(1)
     taken = queue.Queue()
@@ -77,10 +75,10 @@ def test_nothing_has_come_yet_while_the_driver_hangs(begin, make_snapshot):
     source.answers.put(None)
     first = make_snapshot([])
     source.answers.put(first)
-    assert taken.get(timeout=LONG) is first
+    assert taken.get(timeout=DEADLINE_SECONDS) is first
 
 
-def test_a_failure_waits_too(begin):
+def test_an_error_is_kept_too(begin):
     head_start, source = begin()
     source.answers.put(CannotTellError("no driver here"))
     source.until_asked(2)  # it is closed when the failure has been said
@@ -88,21 +86,21 @@ def test_a_failure_waits_too(begin):
     assert str(head_start.subscribe(taken.put, taken.put)) == "no driver here"
 
 
-def test_whoever_takes_over_waits_for_no_estimate(begin, make_snapshot):
+def test_subscribing_does_not_wait_for_an_estimate(begin, make_snapshot):
     """And gets the snapshot that was being looked at."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slowly(snapshot):
         begun.set()
-        assert go_on.wait(LONG)
+        assert go_on.wait(DEADLINE_SECONDS)
         return judged(snapshot)
 
     head_start, source = begin(slowly)
     first = make_snapshot([])
     for answer in (None, first):
         source.answers.put(answer)
-    assert begun.wait(LONG)
+    assert begun.wait(DEADLINE_SECONDS)
     taken = queue.Queue()
     assert head_start.subscribe(taken.put, taken.put) is None
     go_on.set()
-    assert taken.get(timeout=LONG) is first
+    assert taken.get(timeout=DEADLINE_SECONDS) is first

@@ -41,7 +41,7 @@ def test_addresses_are_listed_in_their_order(tmp_path):
     assert driver_addresses(tmp_path / "absent") == ()
 
 
-def test_what_the_kernel_does_not_say_is_no_sleep(tmp_path):
+def test_an_unknown_power_state_is_not_suspended(tmp_path):
     assert not is_suspended("0000:01:00.0", tmp_path)
     assert not can_suspend("0000:01:00.0", tmp_path)
     assert not is_suspended(None)
@@ -79,15 +79,15 @@ def test_where_the_drivers_list_is_hidden_a_gpu_is_known_once_it_was_opened(
     source.open()
     assert source.read().gpus[0].faults == ()
     power("auto", "suspended")
-    clock.pass_(MODE_INTERVAL_SECONDS)
+    clock.advance(MODE_INTERVAL_SECONDS)
     assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]
 
 
-def test_of_a_gpu_that_never_sleeps_it_is_not_looked_for_each_time(source, power, clock):
+def test_the_power_state_of_a_gpu_that_never_sleeps_is_not_read_each_time(source, power, clock):
     power("on", "active")
     source.open()
     source.read()
     power("auto", "suspended")  # an administrator has changed it
     assert source.read().gpus[0].faults == ()
-    clock.pass_(MODE_INTERVAL_SECONDS)
+    clock.advance(MODE_INTERVAL_SECONDS)
     assert [fault.code for fault in source.read().gpus[0].faults] == ["ASLEEP"]

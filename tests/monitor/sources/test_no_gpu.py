@@ -1,4 +1,4 @@
-"""Where this machine's GPUs cannot be seen, snapshots say so; a driver that appears is taken."""
+"""Snapshots of a machine whose GPUs cannot be read, until a driver appears."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ class Live:
         pass
 
 
-def test_without_a_driver_there_are_no_gpus_and_why_until_one_appears(
+def test_without_a_driver_snapshots_state_the_reason_until_one_appears(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading], clock: Callable[[], float]
 ) -> None:
     live = Live(CannotTellError("no NVIDIA driver here"), 2, make_snapshot([make_gpu()]))
@@ -45,17 +45,17 @@ def test_without_a_driver_there_are_no_gpus_and_why_until_one_appears(
         assert (snapshot.gpus, snapshot.time, snapshot.source.kind) == ((), 2_000.0, "nvml")
         assert [(fault.code, fault.message) for fault in snapshot.faults] == [(NO_DRIVER, "no NVIDIA driver here")]
     assert live.opened == 1
-    clock.pass_(RETRY_SECONDS)  # type: ignore[attr-defined]
+    clock.advance(RETRY_SECONDS)  # type: ignore[attr-defined]
     snapshot = source.read()
     assert snapshot is not None
     assert snapshot.faults
     assert live.opened == 2
-    clock.pass_(RETRY_SECONDS)  # type: ignore[attr-defined]
+    clock.advance(RETRY_SECONDS)  # type: ignore[attr-defined]
     assert source.read() == live.then
     assert live.opened == 3
 
 
-def test_a_driver_that_was_there_and_has_gone_is_a_failure(
+def test_a_driver_that_disappears_is_a_failure(
     make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     """The figures from before stay on the screen, with their age."""
@@ -68,12 +68,12 @@ def test_a_driver_that_was_there_and_has_gone_is_a_failure(
         source.open()
 
 
-def test_a_mistake_is_no_missing_driver() -> None:
+def test_an_input_error_is_not_a_missing_driver() -> None:
     with pytest.raises(InputError):
         OptionalGpuSource(Live(InputError("wrong"), 1)).open()
 
 
-def test_whether_a_waiting_job_fits_is_not_told_without_a_gpu(
+def test_the_fit_of_a_pending_job_is_unknown_without_a_gpu(
     make_snapshot: Callable[..., Snapshot], make_budget: Callable[..., Budget]
 ) -> None:
     watchlist = Watchlist(make_budget)

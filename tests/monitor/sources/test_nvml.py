@@ -56,7 +56,7 @@ def test_a_healthy_gpu_is_read_completely(driver, source, fake_gpu, fake_process
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["old driver", "WSL"])
-def test_memory_falls_back_to_v1_where_the_reserve_counts_as_used(driver, source, fake_gpu, missing):
+def test_memory_falls_back_to_v1_which_counts_reserved_memory_as_used(driver, source, fake_gpu, missing):
     driver.gpus = [fake_gpu()]
     if missing:
         driver.missing = {"nvmlDeviceGetMemoryInfo_v2"}
@@ -124,7 +124,7 @@ def test_figures_of_a_gpu_that_shares_the_hosts_memory_are_the_hosts(driver, sou
 
 
 @pytest.mark.parametrize("code", [SUCCESS, pynvml.NVML_ERROR_NOT_SUPPORTED])
-def test_a_card_with_memory_of_its_own_never_has_the_hosts(driver, source, host, fake_gpu, code):
+def test_a_gpu_with_memory_of_its_own_never_has_the_hosts(driver, source, host, fake_gpu, code):
     driver.gpus = [fake_gpu(total_bytes=0, reserved_bytes=0, used_bytes=0, free_bytes=0)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", code)
     gpu = read_one(source)
@@ -161,7 +161,7 @@ def test_a_gpu_in_mig_mode_that_gives_no_memory_does_not_share_the_hosts(driver,
     ],
     ids=["used > total", "free > total", "parts missing", "all bits set", "beyond any address"],
 )
-def test_figures_that_cannot_be_are_not_shown(driver, source, host, fake_gpu, memory):
+def test_impossible_figures_are_not_shown(driver, source, host, fake_gpu, memory):
     driver.gpus = [fake_gpu(**memory)]
     gpu = read_one(source)
     assert gpu.total_bytes is gpu.reserved_bytes is gpu.used_bytes is gpu.free_bytes is None
@@ -191,14 +191,14 @@ def test_a_process_in_several_lists_is_one_row_with_the_larger_figure(driver, so
     assert gpu.remaining_bytes == 20 * GIB - 9 * GIB
 
 
-def test_a_process_larger_than_the_card_is_unknown(driver, source, fake_gpu, fake_process):
+def test_a_process_larger_than_the_gpu_has_unknown_memory(driver, source, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**63)])]
     (process,) = read_one(source).processes
     assert process.used_bytes is None
     assert process.note == "reported memory exceeds the GPU's"
 
 
-def test_a_process_larger_than_any_card_is_unknown_where_the_cards_size_is(driver, source, fake_gpu, fake_process):
+def test_a_process_larger_than_any_gpu_has_unknown_memory(driver, source, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(processes=[fake_process(ME, 2**64 - 2), fake_process(4_000_000, 5 * GIB)])]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NOT_SUPPORTED)
     sizes = {process.pid: process.used_bytes for process in read_one(source).processes}
@@ -227,15 +227,15 @@ def test_a_refused_field_does_not_touch_the_others_and_is_asked_again_after_a_mi
     assert gpu.power_w is None
     assert (gpu.temperature_c, gpu.power_limit_w) == (55, 400.0)
     assert gpu.reason("power_w") == "this GPU does not report its power draw"
-    clock.pass_(1)
+    clock.advance(1)
     assert source.read().gpus[0].faults == gpu.faults
     assert driver.calls["nvmlDeviceGetPowerUsage"] == 1
     driver.errors.clear()
-    clock.pass_(RETRY_REFUSED_SECONDS)
+    clock.advance(RETRY_REFUSED_SECONDS)
     assert source.read().gpus[0].power_w == 300.0
 
 
-def test_a_passing_failure_is_asked_again_at_once(driver, source, fake_gpu):
+def test_a_temporary_failure_is_retried_at_once(driver, source, fake_gpu):
     driver.gpus = [fake_gpu()]
     driver.fail("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_TIMEOUT)
     gpu = read_one(source)
@@ -255,7 +255,7 @@ def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu
     source.open()
     source.read()
     driver.lose(1)
-    clock.pass_(1)
+    clock.advance(1)
     before, lost, after = source.read().gpus
     assert before.used_bytes == after.used_bytes == 20 * GIB
     assert (lost.index, lost.uuid, lost.name) == (1, "GPU-1", "NVIDIA A100-SXM4-80GB")
@@ -263,16 +263,16 @@ def test_a_lost_gpu_keeps_its_row_and_comes_back(driver, source, clock, fake_gpu
     assert [(fault.field, fault.code) for fault in lost.faults] == [(None, "GPU_IS_LOST")]
     assert lost.reason("used_bytes") == lost.faults[0].message
 
-    clock.pass_(1)
+    clock.advance(1)
     driver.calls.clear()
     assert source.read().gpus[1].faults == lost.faults
     assert driver.calls["nvmlDeviceGetUtilizationRates"] == 2  # the lost one is asked only now and then
     driver.errors.clear()
-    clock.pass_(RETRY_LOST_SECONDS)
+    clock.advance(RETRY_LOST_SECONDS)
     assert source.read().gpus[1].used_bytes == 20 * GIB
 
 
-def test_a_gpu_that_is_not_to_be_opened_has_a_row_of_its_own(driver, source, fake_gpu):
+def test_a_gpu_that_cannot_be_opened_has_a_row(driver, source, fake_gpu):
     driver.gpus = [fake_gpu(uuid="GPU-0"), fake_gpu(uuid="GPU-1")]
     driver.lose(0, pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
@@ -288,17 +288,17 @@ def test_gpus_that_appear_and_go_are_noticed(driver, source, clock, fake_gpu):
     source.read()
     driver.gpus.append(fake_gpu(uuid="GPU-c"))
     assert len(source.read().gpus) == 2
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     assert [gpu.uuid for gpu in source.read().gpus] == ["GPU-a", "GPU-b", "GPU-c"]
 
     driver.gpus.pop()
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     gone = source.read().gpus[2]
     assert (gone.index, gone.uuid, gone.used_bytes) == (2, "GPU-c", None)
     assert [fault.code for fault in gone.faults] == ["NOT_LISTED"]
 
     del driver.gpus[0]  # its number now means another GPU
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     snapshot = source.read()
     assert [(gpu.index, gpu.uuid, gpu.used_bytes is None) for gpu in snapshot.gpus] == [
         (0, "GPU-b", False),
@@ -322,7 +322,7 @@ def test_nvml_is_started_again_when_it_was_shut_down_under_us(driver, source, fa
     assert driver.initialised == 1
 
 
-def test_a_driver_that_goes_away_is_one_error(driver, source, fake_gpu):
+def test_a_driver_that_disappears_is_one_error(driver, source, fake_gpu):
     driver.gpus = [fake_gpu()]
     source.open()
     driver.initialised = 0
@@ -445,7 +445,7 @@ def test_figures_pass_through_and_add_up(driver, fake_gpu, fake_process, card, s
     assert {p.pid: p.used_bytes for p in gpu.processes} == {p.pid: p.used_bytes for p in processes}
 
 
-def test_a_passing_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source, fake_gpu):
+def test_a_temporary_failure_of_memory_v2_leaves_a_gap_and_no_jump(driver, source, fake_gpu):
     """v1 counts the driver's reserve as used: falling back for one reading would look as if something grew."""
     driver.gpus = [fake_gpu()]
     source.open()
@@ -511,7 +511,7 @@ def test_an_ended_process_that_is_not_accounted_for_does_not_end_accounting(driv
 @pytest.mark.parametrize(
     ("mode", "word"), [(0, "default"), (1, "exclusive_process"), (2, "prohibited"), (3, "exclusive_process"), (9, None)]
 )
-def test_who_may_start_programs_is_read_and_looked_up_again(driver, source, clock, fake_gpu, mode, word):
+def test_the_compute_mode_is_read_at_intervals(driver, source, clock, fake_gpu, mode, word):
     driver.gpus = [fake_gpu(compute_mode=mode)]
     assert read_one(source).compute_mode == word
     driver.gpus[0].compute_mode = 2
@@ -541,7 +541,7 @@ def test_a_name_that_is_not_utf_8_is_shown_as_far_as_it_is(driver, source, fake_
     assert source.read().source.driver_version == "580\ufffd"
 
 
-def test_what_runs_under_mps_is_said(driver, source, fake_gpu, fake_process, tmp_path):
+def test_processes_under_mps_are_noted(driver, source, fake_gpu, fake_process, tmp_path):
     program = shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-server")
     with subprocess.Popen([program, "60"]) as server:
         held = [fake_process(server.pid, GIB), fake_process(ME, 2 * GIB, lists=("Compute", "MPSCompute"))]

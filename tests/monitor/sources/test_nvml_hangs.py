@@ -1,21 +1,48 @@
-"""A driver's call that does not come back: the others are read, and nobody waits for it."""
+"""Driver calls that do not return: other GPUs are read, and nothing waits for them."""
 
 import threading
-import time
 
 import pytest
+from waiting import until
 
+from vramtop.monitor.sources.nvml.call_threads import CallThread
 from vramtop.monitor.sources.nvml.error_messages import NoDriverError
 from vramtop.monitor.sources.nvml.nvml_source import COUNT_INTERVAL_SECONDS, NvmlSource
 
 GIB = 2**30
 PATIENCE = 0.05
-LONG = 10.0
-"""Seconds that no wait in these tests should take."""
 
 
 @pytest.fixture
-def source(driver, clock):
+def waits(driver, monkeypatch):
+    """Waits for threads whose call hangs: the thread, and for how long it would have been waited for at most.
+
+    A wait lasts until the call has returned, however slow the machine is, or hangs. So a slow call never counts as one
+    that hangs.
+    """
+    waits = []
+
+    def wait(thread, seconds):
+        def hangs():
+            return thread._thread is not None and thread._thread.ident in driver.hanging_threads
+
+        until(lambda: thread.idle or hangs())
+        if not thread.idle:
+            waits.append((thread, seconds))
+        return thread.idle
+
+    def begin(thread, function):
+        thread.begun_before_waits = len({waited for waited, _ in waits})
+        run(thread, function)
+
+    run = CallThread.run
+    monkeypatch.setattr(CallThread, "run", begin)
+    monkeypatch.setattr(CallThread, "wait", wait)
+    return waits
+
+
+@pytest.fixture
+def source(driver, clock, waits):
     """A source with little patience, to be opened once the driver's GPUs are there; its clock starts at 1,000 s."""
     source = NvmlSource(clock=clock, now=clock, timeout=PATIENCE, first_timeout=PATIENCE)
     yield source
@@ -31,13 +58,6 @@ def codes(gpu):
     return [fault.code for fault in gpu.faults]
 
 
-def until(condition):
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def use(driver, size):
     for gpu in driver.gpus:
         gpu.used_bytes = size
@@ -48,7 +68,7 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
     use(driver, 30 * GIB)
-    clock.pass_(1)
+    clock.advance(1)
     first, second, third = source.read().gpus
     assert (first.used_bytes, third.used_bytes) == (30 * GIB, 30 * GIB)
     assert (first.read_at, third.read_at) == (1001, 1001)
@@ -60,44 +80,46 @@ def test_a_gpu_that_hangs_keeps_its_old_figures_and_the_others_are_read(driver, 
     assert "its figures are old" in second.faults[0].message
 
 
-def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_again(driver, source, clock, three):
+def test_while_one_hangs_the_others_are_read_without_delay_and_it_is_not_asked_again(
+    driver, source, clock, waits, three
+):
     source.open()
     source.read()
     driver.hang("*", 1)
     source.read()
     asked = driver.calls["nvmlDeviceGetMemoryInfo_v2"]
+    waits.clear()
     for _ in range(5):
-        before = time.monotonic()
-        clock.pass_(1)
+        clock.advance(1)
         first, second, third = source.read().gpus
-        assert time.monotonic() - before < PATIENCE
+        assert waits == []
         assert (first.read_at, third.read_at) == (clock.time, clock.time)
         assert second.read_at == 1000
     assert driver.calls["nvmlDeviceGetMemoryInfo_v2"] == asked + 10
 
 
-def test_a_gpu_that_comes_back_hands_its_reading_in_and_is_read_as_before(driver, source, clock, three):
+def test_a_gpu_that_recovers_is_read_as_before(driver, source, clock, three):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetMemoryInfo", 1)
     source.read()
     use(driver, 30 * GIB)
-    clock.pass_(9)
+    clock.advance(9)
     driver.release()
     until(lambda: not driver.under_way["nvmlDeviceGetMemoryInfo_v2"])
     until(lambda: not source.read().gpus[1].faults)
     gpu = source.read().gpus[1]
     assert (gpu.used_bytes, gpu.read_at) == (30 * GIB, 1009)
-    clock.pass_(1)
+    clock.advance(1)
     assert [gpu.read_at for gpu in source.read().gpus] == [1010, 1010, 1010]
 
 
-def test_a_reading_that_comes_late_says_when_its_memory_was_read(driver, source, clock, three):
+def test_a_late_reading_has_the_time_of_its_memory_figures(driver, source, clock, three):
     source.open()
-    clock.pass_(1)
+    clock.advance(1)
     driver.hang("nvmlDeviceGetTemperature", 1)  # asked for after the memory
     source.read()
-    clock.pass_(20)
+    clock.advance(20)
     hang = driver.hang("nvmlDeviceGetMemoryInfo", 1)
     driver.hangs.pop(("nvmlDeviceGetTemperature", 1)).set()
     until(lambda: driver.calls["nvmlDeviceGetPowerUsage"] > 2)
@@ -108,15 +130,18 @@ def test_a_reading_that_comes_late_says_when_its_memory_was_read(driver, source,
     hang.set()
 
 
-def test_several_that_hang_cost_the_patience_once_and_each_is_named(driver, source, three, fake_gpu):
+def test_several_that_hang_are_waited_for_together_and_each_is_named(driver, source, waits, three, fake_gpu):
     driver.gpus += [fake_gpu(uuid=f"GPU-{number}") for number in range(3, 12)]
     source.open()
     source.read()
     for number in range(11):
         driver.hang("nvmlDeviceGetMemoryInfo", number)
-    before = time.monotonic()
+    waits.clear()
     gpus = source.read().gpus
-    assert time.monotonic() - before < 6 * PATIENCE
+    threads = list(dict.fromkeys(thread for thread, _ in waits))
+    assert len(threads) == 11
+    # the first is waited for alone, the others have all begun before one of them is waited for
+    assert [thread.begun_before_waits for thread in threads] == [0, *[1] * 10]
     assert [codes(gpu) for gpu in gpus] == [["NO_ANSWER"]] * 11 + [[]]
 
 
@@ -133,30 +158,29 @@ def test_a_gpu_that_hangs_from_the_start_has_a_row_without_figures(driver, sourc
     until(lambda: source.read().gpus[0].used_bytes == 20 * GIB)
 
 
-def test_a_driver_that_does_not_start_is_said_and_taken_when_it_comes_back(driver, source, three):
+def test_a_driver_that_hangs_at_its_start_is_reported_and_used_when_it_recovers(driver, source, waits, three):
     driver.hang("nvmlInitWithFlags")
     with pytest.raises(NoDriverError, match="the NVIDIA driver hangs: nvmlInit has not come back for 0 s"):
         source.open()
     source.close()
-    before = time.monotonic()
+    waits.clear()
     with pytest.raises(NoDriverError, match="hangs"):
         source.open()  # the same call is still under way: no need to wait, nor to make another
-    assert time.monotonic() - before < PATIENCE
+    assert [seconds for _, seconds in waits] == [0.0]
     assert driver.calls["nvmlInitWithFlags"] == 1
     driver.release()
     until(lambda: not driver.under_way["nvmlInitWithFlags"])
     until(lambda: driver.calls["nvmlDeviceGetCount_v2"])
-    time.sleep(PATIENCE)
     source.open()
     assert source.read().gpus[0].used_bytes == 20 * GIB
     assert driver.calls["nvmlInitWithFlags"] == 1
 
 
-def test_a_count_that_hangs_is_said_and_the_figures_go_on(driver, source, clock, three, fake_gpu):
+def test_a_count_that_hangs_is_reported_and_the_figures_continue(driver, source, clock, three, fake_gpu):
     source.open()
     source.read()
     driver.hang("nvmlDeviceGetCount")
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     snapshot = source.read()
     assert "nvmlDeviceGetCount has not come back" in snapshot.faults[0].message
     assert [gpu.read_at for gpu in snapshot.gpus] == [clock.time] * 3
@@ -166,14 +190,14 @@ def test_a_count_that_hangs_is_said_and_the_figures_go_on(driver, source, clock,
     assert source.read().faults == ()
 
 
-def test_nvml_is_never_shut_down_while_a_call_is_under_way(driver, source, three):
+def test_nvml_is_never_shut_down_while_a_call_is_under_way(driver, source, waits, three):
     source.open()
     source.read()
     driver.hang("*", 2)
     source.read()
-    before = time.monotonic()
+    waits.clear()
     source.close()
-    assert time.monotonic() - before < PATIENCE
+    assert waits == []
     assert driver.calls["nvmlShutdown"] == 0
     source.open()
     source.read()
@@ -189,13 +213,13 @@ def test_nvml_is_never_shut_down_while_a_call_is_under_way(driver, source, three
     assert driver.disturbed == []
 
 
-def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, three):
+def test_closing_does_not_wait_for_a_shutdown_that_hangs(driver, source, waits, three):
     source.open()
     source.read()
     hang = driver.hang("nvmlShutdown")
-    before = time.monotonic()
     source.close()
-    assert time.monotonic() - before < 2
+    ((_, seconds),) = waits
+    assert seconds < 1
     hang.set()
 
 
@@ -204,14 +228,14 @@ def threads(before):
     return {thread for thread in threading.enumerate() if thread.name == "vramtop-nvml"} - before
 
 
-def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, three):
+def test_a_gpu_that_hangs_and_disappears_leaves_no_thread(driver, source, clock, three):
     before = threads(set())
     source.open()
     source.read()
     driver.hang("*", 2)
     source.read()
     del driver.gpus[2]
-    clock.pass_(COUNT_INTERVAL_SECONDS)
+    clock.advance(COUNT_INTERVAL_SECONDS)
     gone = source.read().gpus[2]
     assert codes(gone) == ["NOT_LISTED"]
     driver.gpus.append(driver.gpus[0])
@@ -221,10 +245,10 @@ def test_a_gpu_that_hangs_and_goes_leaves_nothing_behind(driver, source, clock, 
     until(lambda: not threads(before))
 
 
-def test_in_the_usual_case_one_thread_reads_all(driver, source, clock, three):
+def test_usually_one_thread_reads_all_devices(driver, source, clock, three):
     before = threads(set())
     source.open()
     for _ in range(5):
-        clock.pass_(1)
+        clock.advance(1)
         source.read()
     until(lambda: len(threads(before)) == 1)

@@ -66,7 +66,7 @@ def test_mig_devices_are_read_with_the_memory_of_their_gpu_instance(
 @pytest.mark.parametrize(
     "figures", [{"total_bytes": 0, "used_bytes": 0}, {"total_bytes": 10 * GIB, "used_bytes": 11 * GIB}]
 )
-def test_figures_that_make_no_sense_are_not_shown(driver, source, fake_gpu, fake_mig, fake_process, figures):
+def test_impossible_figures_of_mig_devices_are_not_shown(driver, source, fake_gpu, fake_mig, fake_process, figures):
     held = [fake_process(ME, GIB, gpu_instance=3)]
     driver.gpus = [fake_gpu(mig=[fake_mig("MIG-a", 3, 0, **figures), fake_mig("MIG-c", 9)], processes=held)]
     source.open()
@@ -75,13 +75,13 @@ def test_figures_that_make_no_sense_are_not_shown(driver, source, fake_gpu, fake
     assert gpu.reason("mig") == "the driver's figures for the memory of its MIG devices are implausible"
 
 
-def test_a_gpu_without_mig_mode_is_asked_once(driver, source, clock, fake_gpu, fake_process):
+def test_a_gpu_without_mig_mode_is_queried_once(driver, source, clock, fake_gpu, fake_process):
     driver.gpus = [fake_gpu(processes=[fake_process(ME, GIB)])]
     source.open()
     for _ in range(3):
         gpu = read(source)
         assert (gpu.mig, gpu.processes[0].gpu_instance, gpu.faults) == (None, None, ())
-        clock.pass_(1000)
+        clock.advance(1000)
     assert driver.calls["nvmlDeviceGetMigMode"] == 1
     assert not any(driver.calls[call] for call in MIG_CALLS)
 
@@ -92,10 +92,10 @@ def test_mig_mode_that_is_switched_on_later_is_seen(driver, source, clock, fake_
     assert read(source).mig is None
     driver.gpus[0].mig = slots
     assert read(source).mig is None
-    clock.pass_(MIG_MODE_INTERVAL_SECONDS)
+    clock.advance(MIG_MODE_INTERVAL_SECONDS)
     assert len(read(source).mig) == 3
     driver.gpus[0].mig = []
-    clock.pass_(MIG_MODE_INTERVAL_SECONDS)
+    clock.advance(MIG_MODE_INTERVAL_SECONDS)
     assert read(source).mig is None
 
 
@@ -113,12 +113,12 @@ def test_another_layout_is_found_at_once_where_a_device_is_gone_and_soon_where_o
     assert ([device.uuid for device in gpu.mig], gpu.faults) == (["MIG-a", "MIG-b"], ())
     slots[2] = fake_mig("MIG-d", 11)
     assert len(read(source).mig) == 2
-    clock.pass_(LAYOUT_INTERVAL_SECONDS)
+    clock.advance(LAYOUT_INTERVAL_SECONDS)
     assert [device.uuid for device in read(source).mig] == ["MIG-a", "MIG-b", "MIG-d"]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"])
-def test_devices_that_may_not_be_listed_are_said(driver, source, fake_gpu, slots, function):
+def test_an_incomplete_list_of_devices_is_reported(driver, source, fake_gpu, slots, function):
     driver.gpus = [fake_gpu(mig=slots)]
     driver.fail(function, pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
@@ -137,7 +137,7 @@ def test_an_old_driver_gives_the_memory_in_its_old_form(driver, source, fake_gpu
     assert gpu.reason("mig") is None
 
 
-def test_memory_that_is_refused_is_unknown_and_said(driver, source, fake_gpu, slots):
+def test_refused_memory_is_unknown_with_a_fault(driver, source, fake_gpu, slots):
     driver.gpus = [fake_gpu(mig=slots)]
     driver.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_NO_PERMISSION)
     source.open()
@@ -156,7 +156,7 @@ def test_a_lost_gpu_stays_one_row(driver, source, fake_gpu, slots):
     assert (gpu.mig, gpu.faults[0].code) == (None, "GPU_IS_LOST")
 
 
-def test_processes_are_asked_of_the_devices_where_those_of_the_gpu_may_not_be(
+def test_processes_are_read_per_device_if_those_of_the_gpu_are_refused(
     driver, source, fake_gpu, fake_process, fake_mig
 ):
     held = [fake_process(ME, GIB, gpu_instance=9), fake_process(1, 2 * GIB, gpu_instance=3)]
@@ -172,7 +172,7 @@ def test_processes_are_asked_of_the_devices_where_those_of_the_gpu_may_not_be(
     assert (gpu.processes, gpu.faults[-1].code) == (None, "NO_PERMISSION")
 
 
-def test_a_process_is_placed_in_its_compute_instance_also_where_only_the_devices_tell(
+def test_a_process_is_in_its_compute_instance_even_if_only_the_devices_list_it(
     driver, source, fake_gpu, fake_process, slots
 ):
     held = [fake_process(ME, 2 * GIB, gpu_instance=3, compute_instance=1), fake_process(1, GIB, gpu_instance=3)]
@@ -241,7 +241,7 @@ def test_a_process_in_an_instance_that_is_not_listed_makes_the_layout_be_read_ag
     assert driver.calls["nvmlDeviceGetMaxMigDeviceCount"] == listed
 
 
-def test_a_handle_that_means_another_device_now_is_noticed_by_its_memory(driver, source, fake_gpu, fake_mig, slots):
+def test_a_handle_that_now_means_another_device_is_noticed_by_its_memory(driver, source, fake_gpu, fake_mig, slots):
     driver.gpus = [fake_gpu(mig=slots)]
     source.open()
     read(source)

@@ -1,4 +1,4 @@
-"""Recordings: what goes in comes out, and every bad file is one clear sentence."""
+"""Recordings: snapshots are read back unchanged, and every bad file is one clear sentence."""
 
 import gzip
 from dataclasses import replace
@@ -45,7 +45,7 @@ def recorded(tmp_path, snapshots):
     return path
 
 
-def test_snapshots_come_back_as_they_were(recorded, snapshots):
+def test_snapshots_are_read_back_unchanged(recorded, snapshots):
     assert list(read_recording(recorded)) == snapshots
 
 
@@ -55,7 +55,7 @@ def test_it_is_plain_gzip_with_a_header(recorded):
     assert len(others) == 5
 
 
-def test_a_killed_recorder_leaves_all_that_it_wrote(tmp_path, snapshots):
+def test_a_killed_recorder_loses_nothing_that_it_wrote(tmp_path, snapshots):
     path = tmp_path / "run.jsonl.gz"
     writer = RecordingWriter(path)
     for snapshot in snapshots:
@@ -69,7 +69,7 @@ def test_a_killed_recorder_leaves_all_that_it_wrote(tmp_path, snapshots):
     assert [fault.code for fault in last.faults] == ["NOT_SUPPORTED", TRUNCATED_CODE]
 
 
-def test_wherever_a_file_is_cut_it_is_a_sentence_or_its_beginning(recorded, snapshots, tmp_path):
+def test_a_file_truncated_anywhere_yields_its_beginning_or_an_error(recorded, snapshots, tmp_path):
     whole = recorded.read_bytes()
     cut = tmp_path / "cut.jsonl.gz"
     lengths = set()
@@ -87,7 +87,7 @@ def test_wherever_a_file_is_cut_it_is_a_sentence_or_its_beginning(recorded, snap
     assert lengths == {0, 1, 2, 3, 4, 5}
 
 
-def test_a_damaged_middle_ends_it_there(recorded, snapshots, tmp_path):
+def test_a_recording_ends_at_damage(recorded, snapshots, tmp_path):
     lines = gzip.decompress(recorded.read_bytes()).split(b"\n")
     lines[3] = b'{"time": "noon"}'
     damaged = tmp_path / "damaged.jsonl.gz"
@@ -116,7 +116,7 @@ def test_a_damaged_middle_ends_it_there(recorded, snapshots, tmp_path):
         (gzip.compress(b'{"vramtop_recording": 1}\n{"time": 1}\n', mtime=0), "no whole snapshot"),
     ],
 )
-def test_what_is_no_recording_is_one_sentence_that_names_the_file(tmp_path, content, sentence):
+def test_a_file_that_is_no_recording_is_named_in_one_sentence(tmp_path, content, sentence):
     path = tmp_path / "other.gz"
     path.write_bytes(content)
     with pytest.raises(InputError, match=sentence) as caught:
@@ -132,7 +132,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path):
         next(read_recording(tmp_path))
 
 
-def test_an_existing_file_is_not_overwritten_unless_told(recorded, snapshots):
+def test_an_existing_file_is_not_overwritten_by_default(recorded, snapshots):
     before = recorded.read_bytes()
     with pytest.raises(InputError, match="exists already"):
         RecordingWriter(recorded)

@@ -1,4 +1,4 @@
-"""Recordings come from anybody: what is in them plays, or is a sentence; and a full disk ends only the recording."""
+"""Untrusted recordings play or yield a sentence, and a full disk ends only the recording."""
 
 import gzip
 import json
@@ -42,7 +42,7 @@ def short(value: bytes) -> str:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "kernel"])
-def test_what_is_no_file_is_a_sentence(tmp_path: Path, kind: str) -> None:
+def test_something_else_than_a_file_is_a_sentence(tmp_path: Path, kind: str) -> None:
     path = {"device": Path("/dev/zero"), "kernel": Path("/proc/self/status")}.get(kind, tmp_path / "x")
     if kind == "pipe":
         os.mkfifo(path)
@@ -72,7 +72,7 @@ def test_what_is_no_file_is_a_sentence(tmp_path: Path, kind: str) -> None:
     ],
     ids=short,
 )
-def test_a_line_that_no_machine_wrote_ends_the_recording_there(tmp_path: Path, bad: bytes) -> None:
+def test_an_invalid_line_ends_the_recording(tmp_path: Path, bad: bytes) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(packed(line(), bad, line()))
     read = list(read_recording(path))
@@ -81,14 +81,14 @@ def test_a_line_that_no_machine_wrote_ends_the_recording_there(tmp_path: Path, b
 
 
 @pytest.mark.parametrize("data", [b"\0" * 2**26, b"[{}" + b",{}" * 2**22, b"\n" * 2**24], ids=short)
-def test_a_bomb_is_a_sentence(tmp_path: Path, data: bytes) -> None:
+def test_a_decompression_bomb_is_a_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(data, 1))
     with pytest.raises(InputError, match="not a vramtop recording"):
         next(read_recording(path))
 
 
-def test_damage_costs_nothing_of_what_is_before_it(tmp_path: Path) -> None:
+def test_everything_before_damage_is_read(tmp_path: Path) -> None:
     path, ends = tmp_path / "x.gz", []
     with RecordingWriter(path) as writer:
         for number in range(20):
@@ -102,7 +102,7 @@ def test_damage_costs_nothing_of_what_is_before_it(tmp_path: Path) -> None:
         assert len(list(read_recording(path))) >= sum(end <= at for end in ends)
 
 
-def test_times_that_stand_still_or_run_backwards_are_passed_over_in_steps(tmp_path: Path) -> None:
+def test_snapshots_of_constant_or_decreasing_times_are_skipped_in_steps(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(packed(*(line(time=float(10_000 - number // 2)) for number in range(1_000))))
     source = ReplaySource(path, clock=lambda: 0.0)
@@ -123,7 +123,7 @@ def test_moved_times_stay_in_the_calendar(tmp_path: Path) -> None:
     assert snapshot.processes()[0][1].start_time == MAX_UNIX_SECONDS
 
 
-def test_a_recorded_job_has_no_code_run(tmp_path: Path) -> None:
+def test_code_of_a_recorded_job_is_never_run(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     code = Job(model=ModelSpec(id="os:getcwd", code_folder="/tmp"))  # noqa: S108
     remote = Job(model=ModelSpec(id="/models/x", trust_remote_code=True), parallel=Parallel(tensor_plan="os:getcwd"))
@@ -226,7 +226,7 @@ def test_any_recording_is_played_or_a_sentence(
     assert "x.gz" in sentence
 
 
-def test_a_recorder_whose_disk_is_full_tells_and_ends(tmp_path: Path) -> None:
+def test_a_recorder_on_a_full_disk_reports_it_and_ends(tmp_path: Path) -> None:
     told: list[VramtopError] = []
     (tmp_path / "x").write_text("")
     recorder = Recorder(tmp_path / "x" / "y.gz", told.append)

@@ -46,7 +46,7 @@ def times(source, clock, seconds):
     for _ in range(seconds):
         snapshot = source.read()
         found.append(None if snapshot is None else snapshot.time)
-        clock.pass_(1)
+        clock.advance(1)
     return found
 
 
@@ -59,14 +59,14 @@ def test_snapshots_come_at_the_recorded_pace_and_then_it_ends(play, clock):
 
 def test_the_clock_starts_with_the_first_read(play, clock):
     source = play()
-    clock.pass_(100)
+    clock.advance(100)
     assert source.read().time == 2000
 
 
-def test_what_was_due_in_between_is_passed_over(play, clock):
+def test_snapshots_due_in_between_are_skipped(play, clock):
     source = play()
     source.read()
-    clock.pass_(2.5)
+    clock.advance(2.5)
     assert source.read().time == 2002
 
 
@@ -88,7 +88,7 @@ def test_rebased_times_are_now_and_keep_their_distances(play, clock):
     assert newest.start_time == NOW - 1000
     assert unknown.start_time is None
     assert first.watched[0].pids == ((4711, NOW - 1000), (7, None))
-    clock.pass_(1)
+    clock.advance(1)
     second = source.read()
     assert second.time == NOW + 1
     assert second.watched[0].pids == first.watched[0].pids  # still the same process
@@ -112,12 +112,12 @@ def test_without_rebase_nothing_is_touched(play):
     assert snapshot.watched[0].pids[0] == (4711, 1000.0)
 
 
-def test_the_source_says_what_it_is(play, recorded):
+def test_the_source_is_named(play, recorded):
     source = play(kind="demo").read().source
     assert (source.kind, source.path, source.host) == ("demo", str(recorded), "gpubox-3")
 
 
-def test_a_cut_recording_says_so_once_at_its_end(recorded, clock, tmp_path):
+def test_a_truncated_recording_has_a_fault_at_its_end(recorded, clock, tmp_path):
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(recorded.read_bytes()[:-12])
     source = ReplaySource(cut, clock=clock)
@@ -126,7 +126,7 @@ def test_a_cut_recording_says_so_once_at_its_end(recorded, clock, tmp_path):
     for _ in range(6):
         snapshot = source.read()
         codes += [fault.code for fault in snapshot.faults] if snapshot else []
-        clock.pass_(1)
+        clock.advance(1)
     assert codes == [TRUNCATED_CODE]
     with pytest.raises(EndOfRecording):
         source.read()
@@ -148,6 +148,6 @@ def test_it_plays_through_the_sampler_to_its_end(recorded):
     assert found == sorted(found)
 
 
-def test_the_demo_is_looked_for_in_the_package():
+def test_the_demo_is_in_the_package():
     assert (demo_path().parent / "demo.py").is_file()
     assert demo_path().name == "demo.jsonl.gz"

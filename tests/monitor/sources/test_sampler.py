@@ -4,13 +4,11 @@ import queue
 import threading
 
 import pytest
+from waiting import DEADLINE_SECONDS
 
 from vramtop.estimator.common.errors import CannotTellError, VramtopError
 from vramtop.monitor.sources.sampler import Sampler
 from vramtop.monitor.sources.source import EndOfRecording
-
-LONG = 20.0
-"""Seconds that no wait in these tests should take."""
 
 
 class Feed:
@@ -69,8 +67,8 @@ def test_one_thread_opens_reads_and_closes(sample, make_snapshot):
     first, second = make_snapshot([]), make_snapshot([], time=2001.0)
     feed = Feed([first, None, second])
     sampler, snapshots, errors = sample(feed)
-    assert [snapshots.get(timeout=LONG), snapshots.get(timeout=LONG)] == [first, second]
-    assert sampler.stop(LONG)
+    assert [snapshots.get(timeout=DEADLINE_SECONDS), snapshots.get(timeout=DEADLINE_SECONDS)] == [first, second]
+    assert sampler.stop(DEADLINE_SECONDS)
     assert feed.log[:4] == ["open", "read", "read", "read"]
     assert feed.log[-1] == "close"
     assert feed.log.count("close") == 1
@@ -83,30 +81,30 @@ def test_stopping_does_not_wait_for_a_source_that_hangs_and_never_closes_under_i
 
     def hang():
         entered.set()
-        release.wait(LONG)
+        release.wait(DEADLINE_SECONDS)
         return make_snapshot([])
 
     feed = Feed([hang])
     sampler, snapshots, _ = sample(feed)
-    assert entered.wait(LONG)
+    assert entered.wait(DEADLINE_SECONDS)
     assert sampler.stop(0.01) is False
     assert "close" not in feed.log
     release.set()
-    assert sampler.stop(LONG) is True
+    assert sampler.stop(DEADLINE_SECONDS) is True
     assert feed.log == ["open", "read", "close"]
     assert snapshots.empty()  # nothing is reported after stop
 
 
 def test_stopping_ends_a_long_sleep(sample, make_snapshot):
     sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
-    snapshots.get(timeout=LONG)
-    assert sampler.stop(LONG)
+    snapshots.get(timeout=DEADLINE_SECONDS)
+    assert sampler.stop(DEADLINE_SECONDS)
 
 
 def test_a_pause_takes_no_readings_and_ends_with_one(sample, make_snapshot):
     feed = Feed([], last=make_snapshot([]))
     sampler, snapshots, _ = sample(feed, interval=3600)
-    snapshots.get(timeout=LONG)
+    snapshots.get(timeout=DEADLINE_SECONDS)
     sampler.pause()
     assert sampler.paused
     sampler.set_interval(0.05)
@@ -114,24 +112,24 @@ def test_a_pause_takes_no_readings_and_ends_with_one(sample, make_snapshot):
         snapshots.get(timeout=0.3)
     sampler.set_interval(3600)
     sampler.resume()
-    assert snapshots.get(timeout=LONG)
+    assert snapshots.get(timeout=DEADLINE_SECONDS)
     assert not sampler.paused
 
 
 def test_a_paused_sampler_can_be_stopped(sample, make_snapshot):
     sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])))
-    snapshots.get(timeout=LONG)
+    snapshots.get(timeout=DEADLINE_SECONDS)
     sampler.pause()
-    assert sampler.stop(LONG)
+    assert sampler.stop(DEADLINE_SECONDS)
 
 
 def test_a_shorter_interval_counts_at_once(sample, make_snapshot):
     sampler, snapshots, _ = sample(Feed([], last=make_snapshot([])), interval=3600)
-    snapshots.get(timeout=LONG)
+    snapshots.get(timeout=DEADLINE_SECONDS)
     sampler.set_interval(0.05)
     assert sampler.interval == 0.05
-    assert snapshots.get(timeout=LONG)
-    assert snapshots.get(timeout=LONG)
+    assert snapshots.get(timeout=DEADLINE_SECONDS)
+    assert snapshots.get(timeout=DEADLINE_SECONDS)
 
 
 def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot, clock):
@@ -139,7 +137,7 @@ def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot,
 
     def slow():
         reads.append(clock.time)
-        clock.pass_(35)
+        clock.advance(35)
         return make_snapshot([])
 
     def quick():
@@ -147,13 +145,13 @@ def test_readings_that_were_missed_do_not_come_in_a_burst(sample, make_snapshot,
         return make_snapshot([])
 
     sampler, snapshots, _ = sample(Feed([slow], last=quick), interval=10, clock=clock)
-    snapshots.get(timeout=LONG)
-    snapshots.get(timeout=LONG)
+    snapshots.get(timeout=DEADLINE_SECONDS)
+    snapshots.get(timeout=DEADLINE_SECONDS)
     with pytest.raises(queue.Empty):
         snapshots.get(timeout=0.2)  # the next is due ten seconds after the late one, not three times at once
-    clock.pass_(10)
+    clock.advance(10)
     sampler.resume()  # wakes the thread, which looks at the clock
-    snapshots.get(timeout=LONG)
+    snapshots.get(timeout=DEADLINE_SECONDS)
     assert reads == [1000, 1035, 1045]
 
 
@@ -162,15 +160,15 @@ def test_the_pace_does_not_drift_with_the_time_that_readings_take(sample, make_s
 
     def read():
         reads.append(clock.time)
-        clock.pass_(3)
+        clock.advance(3)
         return make_snapshot([])
 
     sampler, snapshots, _ = sample(Feed([], last=read), interval=10, clock=clock)
     for number in range(1, 4):
-        snapshots.get(timeout=LONG)
+        snapshots.get(timeout=DEADLINE_SECONDS)
         clock.time = 1000 + 10 * number
         sampler.resume()
-    snapshots.get(timeout=LONG)
+    snapshots.get(timeout=DEADLINE_SECONDS)
     assert reads == [1000, 1010, 1020, 1030]
 
 
@@ -179,17 +177,20 @@ def test_a_source_that_cannot_be_opened_is_tried_again(sample, make_snapshot):
     feed = Feed([], last=snapshot)
     feed.refusals = [CannotTellError("no driver"), CannotTellError("still none")]
     _, snapshots, errors = sample(feed, retry_seconds=0.01)
-    assert snapshots.get(timeout=LONG) is snapshot
-    assert [errors.get(timeout=LONG).message, errors.get(timeout=LONG).message] == ["no driver", "still none"]
+    assert snapshots.get(timeout=DEADLINE_SECONDS) is snapshot
+    assert [errors.get(timeout=DEADLINE_SECONDS).message, errors.get(timeout=DEADLINE_SECONDS).message] == [
+        "no driver",
+        "still none",
+    ]
 
 
 def test_a_source_that_fails_is_opened_again(sample, make_snapshot):
     snapshot = make_snapshot([])
     feed = Feed([snapshot, CannotTellError("driver gone")], last=snapshot)
     _, snapshots, errors = sample(feed, retry_seconds=0.01)
-    assert errors.get(timeout=LONG).message == "driver gone"
+    assert errors.get(timeout=DEADLINE_SECONDS).message == "driver gone"
     drain(snapshots)
-    assert snapshots.get(timeout=LONG) is snapshot
+    assert snapshots.get(timeout=DEADLINE_SECONDS) is snapshot
     assert feed.log[:6] == ["open", "read", "read", "close", "open", "read"]
 
 
@@ -197,17 +198,17 @@ def test_without_retry_a_failure_ends_the_thread(sample):
     feed = Feed([])
     feed.refusals = [CannotTellError("no driver")]
     sampler, _, errors = sample(feed, retry_seconds=None)
-    assert errors.get(timeout=LONG).message == "no driver"
-    assert sampler.stop(LONG)
+    assert errors.get(timeout=DEADLINE_SECONDS).message == "no driver"
+    assert sampler.stop(DEADLINE_SECONDS)
     assert feed.log == ["open", "close"]
 
 
 def test_the_end_of_a_recording_is_reported_once_and_final(sample, make_snapshot):
     feed = Feed([make_snapshot([]), EndOfRecording("it has ended")])
     sampler, snapshots, errors = sample(feed, retry_seconds=0.01)
-    assert snapshots.get(timeout=LONG)
-    assert isinstance(errors.get(timeout=LONG), EndOfRecording)
-    assert sampler.stop(LONG)
+    assert snapshots.get(timeout=DEADLINE_SECONDS)
+    assert isinstance(errors.get(timeout=DEADLINE_SECONDS), EndOfRecording)
+    assert sampler.stop(DEADLINE_SECONDS)
     assert feed.log == ["open", "read", "read", "close"]
     assert errors.empty()
 
@@ -221,5 +222,5 @@ def test_the_callback_may_stop_the_sampler(make_snapshot):
 
     sampler = Sampler(Feed([], last=make_snapshot([])), 0.05, stop, lambda error: None)
     sampler.start()
-    assert done.wait(LONG)
-    assert sampler.stop(LONG)
+    assert done.wait(DEADLINE_SECONDS)
+    assert sampler.stop(DEADLINE_SECONDS)

@@ -32,7 +32,7 @@ def written() -> None:
             thread.join(10)
 
 
-def test_jobs_that_wait_are_there_the_next_time_in_their_order(kept: PendingJobs) -> None:
+def test_pending_jobs_are_kept_in_their_order(kept: PendingJobs) -> None:
     for job in (*JOBS, JOBS[0]):
         kept.add(job)
         written()
@@ -44,7 +44,7 @@ def test_jobs_that_wait_are_there_the_next_time_in_their_order(kept: PendingJobs
     assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
 
 
-def test_what_cannot_be_read_is_said_and_not_lost(kept: PendingJobs) -> None:
+def test_unreadable_entries_are_reported_and_kept(kept: PendingJobs) -> None:
     said: list[str] = []
     kept.notify = said.append
     assert kept.path is not None
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_said_and_not_lost(kept: PendingJobs) -> None:
     assert kept.load() == (JOBS[2],)
 
 
-def test_a_watchlist_tells_what_begins_and_ends_to_wait(make_budget: Callable[..., Budget]) -> None:
+def test_a_watchlist_reports_added_and_removed_pending_jobs(make_budget: Callable[..., Budget]) -> None:
     told: list[tuple[str, str | None]] = []
     watchlist = Watchlist(
         make_budget,
@@ -80,7 +80,7 @@ def test_a_watchlist_tells_what_begins_and_ends_to_wait(make_budget: Callable[..
     assert told == [("pend", "first"), ("unpend", "first")]
 
 
-def test_promised_room_is_not_there_for_those_that_wait(
+def test_reserved_memory_is_not_available_to_pending_jobs(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     watchlist = Watchlist(make_budget, reserved_bytes=lambda _: {0: 50 * GIB})
@@ -92,7 +92,7 @@ def test_promised_room_is_not_there_for_those_that_wait(
     assert row.fit.gpus[0].device.committed_bytes == board.committed[0] == 50 * GIB
 
 
-def test_a_job_turns_when_it_fits_or_does_not_for_some_readings(
+def test_a_pending_jobs_fit_changes_after_several_equal_readings(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     watchlist = Watchlist(make_budget)
@@ -113,7 +113,7 @@ def test_a_job_turns_when_it_fits_or_does_not_for_some_readings(
     assert (row.fits, row.fits_changed_at) == (False, None)  # known anew
 
 
-def test_a_job_that_waits_must_fit_the_host_as_well(
+def test_a_pending_job_must_also_fit_the_host(
     make_budget: Callable[..., Budget], make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     need = estimate(Job(model=ModelSpec(id="gpt2"))).host

@@ -18,8 +18,8 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading, Snapshot
 from vramtop.monitor.storage.reservations import Reservation, Reservations
 
 
-def promise(pid: int | None = None, size: int = 20, **changes: object) -> Reservation:
-    """Of a real process, this one by default: so many GiB of GPU 0."""
+def reservation(pid: int | None = None, size: int = 20, **changes: object) -> Reservation:
+    """A reservation of GPU 0 for a real process, by default this one."""
     pid = pid or os.getpid()
     facts = {
         "pid": pid,
@@ -32,31 +32,31 @@ def promise(pid: int | None = None, size: int = 20, **changes: object) -> Reserv
 
 @pytest.fixture
 def reservations(tmp_path: Path) -> Reservations:
-    return Reservations(tmp_path / "promises")
+    return Reservations(tmp_path / "reservations")
 
 
-def test_a_promise_is_committed_until_its_time_is_up(
+def test_a_reservation_is_committed_until_it_expires(
     reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
     snapshot = make_snapshot([make_gpu(0), make_gpu(1)])
     assert reservations.committed(snapshot) == {}
-    reservations.add(promise(until=time.time() + 60))
+    reservations.add(reservation(until=time.time() + 60))
     assert reservations.committed(snapshot) == {0: 20 * GIB}
-    reservations.add(promise(until=time.time() - 1))
+    reservations.add(reservation(until=time.time() - 1))
     assert reservations.committed(snapshot) == {}
     assert not list(reservations.folder.glob("*.json"))
 
 
-def test_a_promise_ends_with_its_process(reservations: Reservations) -> None:
+def test_a_reservation_ends_with_its_process(reservations: Reservations) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    reservations.add(promise(child.pid))
+    reservations.add(reservation(child.pid))
     assert [each.pid for each in reservations.active()] == [child.pid]
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     assert reservations.active() == ()
 
 
-def test_what_the_process_and_its_children_hold_is_taken_off(
+def test_memory_held_by_the_process_and_its_children_is_deducted(
     tmp_path: Path,
     make_snapshot: Callable[..., Snapshot],
     make_gpu: Callable[..., GpuReading],
@@ -64,8 +64,8 @@ def test_what_the_process_and_its_children_hold_is_taken_off(
 ) -> None:
     me = os.getpid()
     parents = {71: (70, me), 72: (70, me), 99: (1,)}
-    reservations = Reservations(tmp_path / "promises", ancestors=lambda pid: parents[pid])
-    reservations.add(promise(gpus={"GPU-00000000": 20 * GIB, "GPU-00000001": 20 * GIB, "GPU-00000002": 20 * GIB}))
+    reservations = Reservations(tmp_path / "reservations", ancestors=lambda pid: parents[pid])
+    reservations.add(reservation(gpus={"GPU-00000000": 20 * GIB, "GPU-00000001": 20 * GIB, "GPU-00000002": 20 * GIB}))
     gpus = [
         make_gpu(0, [make_process(71, 8), make_process(99, 30)]),
         make_gpu(1, [make_process(72, 25)]),
@@ -74,14 +74,14 @@ def test_what_the_process_and_its_children_hold_is_taken_off(
     assert reservations.committed(make_snapshot(gpus)) == {0: 12 * GIB, 2: 20 * GIB}
 
 
-def test_a_gpu_without_uuid_goes_by_its_index(
+def test_a_gpu_without_uuid_is_identified_by_its_index(
     reservations: Reservations, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
-    reservations.add(promise(gpus={"3": GIB}))
+    reservations.add(reservation(gpus={"3": GIB}))
     assert reservations.committed(make_snapshot([make_gpu(3, uuid=None)])) == {3: GIB}
 
 
-def test_only_one_decides_at_a_time_and_a_killed_one_frees_the_others(reservations: Reservations) -> None:
+def test_the_lock_is_exclusive_and_released_when_its_holder_is_killed(reservations: Reservations) -> None:
     def hold(ready: "multiprocessing.synchronize.Event") -> None:
         with reservations.locked():
             ready.set()
@@ -91,16 +91,16 @@ def test_only_one_decides_at_a_time_and_a_killed_one_frees_the_others(reservatio
     ready = context.Event()
     holder = context.Process(target=hold, args=(ready,))
     holder.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     with pytest.raises(CannotTellError, match="Another process has held"), reservations.locked(0.1):
         pass
     holder.kill()
     holder.join()
-    with reservations.locked(5):
+    with reservations.locked(60):
         pass
 
 
-def test_the_folder_is_for_all_users_and_nothing_else_in_its_place_is_used(tmp_path: Path) -> None:
+def test_the_folder_is_shared_by_all_users_and_must_be_a_folder(tmp_path: Path) -> None:
     with Reservations(tmp_path / "new").locked():
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o1777
         assert stat.S_IMODE((tmp_path / "new" / "lock").stat().st_mode) == 0o666
@@ -108,7 +108,7 @@ def test_the_folder_is_for_all_users_and_nothing_else_in_its_place_is_used(tmp_p
     (tmp_path / "file").write_text("")
     for name in ("link", "file"):
         with pytest.raises(CannotTellError, match="not a folder that all users may share"):
-            Reservations(tmp_path / name).add(promise())
+            Reservations(tmp_path / name).add(reservation())
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CannotTellError, match="cannot be opened"), Reservations(tmp_path / "odd").locked():
@@ -117,41 +117,45 @@ def test_the_folder_is_for_all_users_and_nothing_else_in_its_place_is_used(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 70_000, b'{"pid": "x"}', b"null"])
-def test_what_is_no_promise_is_passed_over(reservations: Reservations, content: bytes) -> None:
-    reservations.add(promise())
+def test_files_that_are_no_reservations_are_ignored(reservations: Reservations, content: bytes) -> None:
+    reservations.add(reservation())
     (reservations.folder / "1-1.json").write_bytes(content)
     (reservations.folder / "2-2.json").symlink_to("/etc/passwd")
     os.mkfifo(reservations.folder / "3-3.json")
-    (reservations.folder / "4-4.json").write_bytes(msgspec.json.encode(promise()))  # not the name that it should have
+    (reservations.folder / "4-4.json").write_bytes(
+        msgspec.json.encode(reservation())
+    )  # not the name that it should have
     assert [each.pid for each in reservations.active()] == [os.getpid()]
 
 
 @pytest.mark.parametrize("figures", [{"until": 1e18}, {"gpus": {"GPU-0": -1}}, {"gpus": {"GPU-0": 2**63 - 1}}])
-def test_a_promise_of_impossible_figures_is_passed_over(reservations: Reservations, figures: dict[str, object]) -> None:
-    reservations.add(promise())
+def test_a_reservation_with_impossible_figures_is_ignored(
+    reservations: Reservations, figures: dict[str, object]
+) -> None:
+    reservations.add(reservation())
     (file,) = reservations.folder.glob("*.json")
     assert len(reservations.active()) == 1
-    file.write_bytes(msgspec.json.encode({**msgspec.to_builtins(promise()), **figures}))
+    file.write_bytes(msgspec.json.encode({**msgspec.to_builtins(reservation()), **figures}))
     assert reservations.active() == ()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_nobody_makes_promises_for_other_users_processes(reservations: Reservations) -> None:
-    reservations.add(promise())
+def test_no_user_can_reserve_for_other_users_processes(reservations: Reservations) -> None:
+    reservations.add(reservation())
     (file,) = reservations.folder.glob("*.json")
     os.chown(file, 65534, 65534)
     assert reservations.active() == ()
 
 
-def test_room_on_a_mig_device_is_promised_there_alone(
+def test_memory_of_a_mig_device_is_reserved_there_alone(
     tmp_path: Path, make_snapshot: Callable[..., Snapshot], make_mig_gpu: Callable[..., GpuReading],
     make_process: Callable[..., GpuProcess],
 ) -> None:  # fmt: skip
-    reservations = Reservations(tmp_path / "promises", ancestors=lambda _: ())
-    reservations.add(promise(gpus={"MIG-0-3-1": 20 * GIB}))
+    reservations = Reservations(tmp_path / "reservations", ancestors=lambda _: ())
+    reservations.add(reservation(gpus={"MIG-0-3-1": 20 * GIB}))
     assert reservations.committed(make_snapshot([make_mig_gpu(0), make_mig_gpu(1)])) == {(0, 3): 20 * GIB}
     for instance, rest in ((3, 15), (9, 20), (None, 15)):
         mine = make_process(os.getpid(), 5, gpu_instance=instance)
         assert reservations.committed(make_snapshot([make_mig_gpu(0, [mine])])) == {(0, 3): rest * GIB}
-    reservations.add(promise(gpus={"GPU-00000000": GIB}))  # before MIG mode was switched on
+    reservations.add(reservation(gpus={"GPU-00000000": GIB}))  # before MIG mode was switched on
     assert reservations.committed(make_snapshot([make_mig_gpu()])) == {0: GIB}

@@ -11,7 +11,7 @@ def written() -> None:
             thread.join(10)
 
 
-def test_a_theme_is_there_the_next_time_and_private(tmp_path: Path) -> None:
+def test_a_theme_is_kept_in_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "vramtop" / "settings.json"
     assert Settings(path).theme() is None
     Settings(path).save_theme("nord")
@@ -20,7 +20,7 @@ def test_a_theme_is_there_the_next_time_and_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_what_a_later_vramtop_has_put_there_stays(tmp_path: Path) -> None:
+def test_settings_of_a_later_version_stay(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"version": 1, "content": {"theme": "nord", "other": "kept"}}')
     Settings(path).save_theme("gruvbox")
@@ -36,7 +36,7 @@ def test_what_a_later_vramtop_has_put_there_stays(tmp_path: Path) -> None:
     assert len(said) == 2
 
 
-def test_a_damaged_file_is_set_aside_and_said(tmp_path: Path) -> None:
+def test_a_damaged_file_is_renamed_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text('{"version": 1, "content": {"theme": 7}}')
     said: list[str] = []

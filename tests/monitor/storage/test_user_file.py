@@ -1,4 +1,4 @@
-"""The user's own files: private, whole or not at all, never lost; and what hinders them is a sentence."""
+"""The user's files: private, written whole or not at all, never lost; every obstacle is a sentence."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_files_and_folders_are_the_users_alone(tmp_path: Path) -> None:
+def test_files_and_folders_are_private(tmp_path: Path) -> None:
     assert keep(tmp_path / "vramtop" / "pending.json") == []
     write_cached(tmp_path / "cache" / "x.json", 1, {"a": 1})
     assert [mode(tmp_path / name) for name in ("vramtop", "cache")] == [0o700, 0o700]
@@ -47,7 +47,7 @@ def test_files_and_folders_are_the_users_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop", "huge", "newer"])
-def test_what_lies_in_the_files_place_stays_and_is_a_sentence(tmp_path: Path, kind: str) -> None:
+def test_something_else_in_the_files_place_stays_and_is_a_sentence(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.json"
     match kind:
         case "pipe":

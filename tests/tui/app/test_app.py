@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until_shown
 
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 
 
@@ -17,14 +19,14 @@ from vramtop.tui.cli.main import main
 def make_app(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> Callable[..., VramtopApp]:
     def make(**options: Any) -> VramtopApp:
         watchlist = Watchlist(lambda job: pytest.fail("no job is known"))
-        return VramtopApp(scripted_source([make_snapshot([make_gpu()])]), watchlist, **options)
+        return VramtopApp(scripted_source([make_snapshot([make_gpu()])]), watchlist, AppOptions(**options))
 
     return make
 
 
 async def test_a_theme_that_is_chosen_is_kept(make_app: Callable[..., VramtopApp]) -> None:
     kept: list[str] = []
-    app = make_app(theme="nord", keep_theme=kept.append)
+    app = make_app(theme="nord", save_theme=kept.append)
     async with app.run_test() as pilot:
         assert app.theme == "nord"
         await pilot.pause()
@@ -41,8 +43,8 @@ async def test_a_theme_that_is_no_more_is_passed_over(make_app: Callable[..., Vr
 
 
 async def test_what_is_said_before_the_dashboard_is_open_is_shown_then(make_app: Callable[..., VramtopApp]) -> None:
-    app = make_app(complaints=["first"])
-    app.say("second")
+    app = make_app(startup_notices=["first"])
+    app.show_notice("second")
     async with app.run_test() as pilot:
         await pilot.pause()
         assert [note.message for note in app._notifications] == ["first", "second"]
@@ -55,10 +57,7 @@ async def test_a_screenshot_lies_where_vramtop_was_started(
     app = make_app()
     async with app.run_test() as pilot:
         app.action_screenshot()
-        for _ in range(100):
-            if app._notifications:
-                break
-            await pilot.pause(0.05)
+        await until_shown(pilot, lambda: app._notifications)
         assert [path.suffix for path in tmp_path.iterdir()] == [".svg"]
 
 

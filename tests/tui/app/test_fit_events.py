@@ -11,7 +11,7 @@ from vramtop.monitor.board.board import PendingRow
 from vramtop.monitor.fit.device_capacity import DeviceCapacity
 from vramtop.monitor.fit.fit_check import check_fit
 from vramtop.tui.app.fit_events import FitEvents, desktop_sequence
-from vramtop.tui.screens.dashboard.header_text import pending_line
+from vramtop.tui.screens.dashboard.pending_list import pending_line
 
 JOB = Job(name="sft; rm")
 
@@ -52,7 +52,7 @@ def test_the_command_runs_when_a_job_begins_to_fit(row: Callable[..., PendingRow
 
 def test_a_command_that_fails_says_so(row: Callable[..., PendingRow]) -> None:
     said: list[str] = []
-    events = FitEvents(command="exit 3", say=said.append)
+    events = FitEvents(command="exit 3", report=said.append)
     events.update([row(True, 9.0)])
     ended()
     assert said == ["--on-fit exit 3: it ended with exit code 3"]

@@ -1,114 +1,158 @@
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from waiting import until
 
 from vramtop.estimator.common.cancellation import current_token
-from vramtop.estimator.common.errors import CancelledError, CannotTellError
-from vramtop.tui.background.latest_only_task import LatestOnlyTask
+from vramtop.estimator.common.errors import CancelledError, CannotTellError, InputError
+from vramtop.tui.background.latest_only_task import LatestOnlyTask, TaskThread
+
+_SECONDS = 60
+
+
+class UiThread:
+    """Stands for a widget: keeps the calls until the test runs them."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self.shown: list[object] = []
+
+    def call_later(self, callback: Callable[..., object], *args: Any) -> None:
+        self.calls.append(lambda: callback(*args))
+
+    def run(self) -> list[object]:
+        """Run the calls; return all that was shown so far."""
+        while self.calls:
+            self.calls.pop(0)()
+        return self.shown
+
+
+class Gate:
+    """A request that runs until the test opens it."""
+
+    def __init__(self, result: str) -> None:
+        self.started, self.open = threading.Event(), threading.Event()
+        self.result = result
+
+    def __call__(self) -> str:
+        self.started.set()
+        assert self.open.wait(_SECONDS)
+        return self.result
 
 
 @pytest.fixture
-def newest() -> LatestOnlyTask:
-    return LatestOnlyTask("test")
+def ui() -> UiThread:
+    return UiThread()
 
 
-def test_a_task_runs_on_another_thread(newest):
-    done = threading.Event()
-    ran_on: list[threading.Thread] = []
-
-    def task() -> None:
-        ran_on.append(threading.current_thread())
-        done.set()
-
-    newest.submit(task)
-    assert done.wait(5)
-    assert ran_on != [threading.current_thread()]
-    assert ran_on[0].daemon
+@pytest.fixture
+def task(ui: UiThread) -> LatestOnlyTask[str]:
+    return LatestOnlyTask("test", ui.call_later, ui.shown.append, lambda sentence: ui.shown.append(f"✗ {sentence}"))
 
 
-def test_of_those_that_wait_only_the_newest_runs(newest):
-    begun, go, done = threading.Event(), threading.Event(), threading.Event()
-    ran: list[str] = []
+def test_a_request_runs_on_a_daemon_thread_and_its_result_is_shown_on_the_ui_thread(
+    ui: UiThread, task: LatestOnlyTask[str]
+) -> None:
+    threads: list[threading.Thread] = []
 
-    def slow() -> None:
-        begun.set()
-        go.wait(5)
-        ran.append("slow")
+    def request() -> str:
+        threads.append(threading.current_thread())
+        return "result"
 
-    def last() -> None:
-        ran.append("last")
-        done.set()
-
-    newest.submit(slow)
-    assert begun.wait(5)
-    newest.submit(lambda: ran.append("replaced"))
-    newest.submit(last)
-    go.set()
-    assert done.wait(5)
-    assert ran == ["slow", "last"]
+    task.submit(request)
+    until(lambda: ui.calls)
+    assert ui.shown == []
+    assert ui.run() == ["result"]
+    assert threads[0] is not threading.current_thread()
+    assert threads[0].daemon
 
 
-def test_what_waits_can_be_forgotten(newest):
-    begun, go, done = threading.Event(), threading.Event(), threading.Event()
-    ran: list[str] = []
-
-    def slow() -> None:
-        begun.set()
-        go.wait(5)
-
-    newest.submit(slow)
-    assert begun.wait(5)
-    newest.submit(lambda: ran.append("forgotten"))
-    newest.interrupt()
-    go.set()
-    newest.submit(done.set)
-    assert done.wait(5)
+def test_only_the_latest_request_runs_and_earlier_results_are_discarded(
+    ui: UiThread, task: LatestOnlyTask[str]
+) -> None:
+    first, ran = Gate("first"), []
+    task.submit(first)
+    assert first.started.wait(_SECONDS)
+    task.submit(lambda: str(ran.append("replaced")))
+    task.submit(lambda: "last")
+    first.open.set()
+    until(lambda: ui.calls)
+    assert ui.run() == ["last"]
     assert ran == []
 
 
-def test_a_task_with_a_bug_does_not_stop_the_next_one(newest, monkeypatch):
+def test_a_result_is_discarded_if_another_request_is_made_before_it_is_shown(
+    ui: UiThread, task: LatestOnlyTask[str]
+) -> None:
+    task.submit(lambda: "first")
+    until(lambda: ui.calls)
+    task.submit(lambda: "second")
+    until(lambda: len(ui.calls) == 2)
+    assert ui.run() == ["second"]
+
+
+def test_after_a_cancel_nothing_is_shown(ui: UiThread, task: LatestOnlyTask[str]) -> None:
+    task.submit(lambda: "cancelled")
+    until(lambda: ui.calls)
+    task.cancel()
+    assert ui.run() == []
+
+
+def test_a_request_may_report_several_results(ui: UiThread, task: LatestOnlyTask[str]) -> None:
+    task.submit_with_progress(lambda report: [report(f"{done} of 2") for done in (1, 2)] and None)
+    until(lambda: len(ui.calls) == 2)
+    assert ui.run() == ["1 of 2", "2 of 2"]
+
+
+def test_an_error_is_shown_as_its_sentence(ui: UiThread, task: LatestOnlyTask[str]) -> None:
+    def request() -> str:
+        raise InputError("no such model")
+
+    task.submit(request)
+    until(lambda: ui.calls)
+    assert ui.run() == ["✗ no such model"]
+
+
+def test_a_bug_goes_to_the_excepthook_and_the_next_request_runs(
+    ui: UiThread, task: LatestOnlyTask[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bugs: list[type[BaseException]] = []
     monkeypatch.setattr(threading, "excepthook", lambda failure: bugs.append(failure.exc_type))
-    begun, go, done = threading.Event(), threading.Event(), threading.Event()
-
-    def bug() -> None:
-        begun.set()
-        go.wait(5)
-        raise ZeroDivisionError
-
-    newest.submit(bug)
-    assert begun.wait(5)
-    newest.submit(done.set)
-    go.set()
-    assert done.wait(5)
+    task.submit(lambda: str(1 / 0))
+    until(lambda: bugs)
+    task.submit(lambda: "next")
+    until(lambda: ui.calls)
+    assert ui.run() == ["next"]
     assert bugs == [ZeroDivisionError]
 
 
-def test_what_runs_can_be_given_up_and_the_next_task_begins_at_once(newest):
-    begun, stopped, done = threading.Event(), threading.Event(), threading.Event()
+def test_a_request_ends_the_work_of_the_one_before(ui: UiThread, task: LatestOnlyTask[str]) -> None:
+    started, stopped = threading.Event(), threading.Event()
     raised: list[BaseException] = []
 
-    def slow() -> None:
+    def slow() -> str:
         try:
             with current_token().on_cancel(stopped.set):
-                begun.set()
-                stopped.wait(20)
+                started.set()
+                assert stopped.wait(_SECONDS)
                 raise CannotTellError("the worker ended")
         except CancelledError as error:
             raised.append(error)
             raise
 
-    newest.submit(slow)
-    assert begun.wait(5)
-    newest.submit(lambda: raised.append(AssertionError("was to be dropped")))
-    newest.interrupt()
-    newest.submit(done.set)
-    assert done.wait(5)
+    task.submit(slow)
+    assert started.wait(_SECONDS)
+    task.submit(lambda: "next")
+    until(lambda: ui.calls)
+    assert ui.run() == ["next"]
     assert [type(error) for error in raised] == [CancelledError]
 
 
-def test_interrupting_leaves_what_comes_later_alone(newest):
-    done = threading.Event()
-    newest.interrupt()
-    newest.submit(lambda: None if current_token().cancelled else done.set())
-    assert done.wait(5)
+def test_a_task_thread_runs_all_tasks_in_order() -> None:
+    thread, ran = TaskThread("test"), []
+    for number in range(20):
+        thread.submit(lambda number=number: ran.append(number))
+    until(lambda: len(ran) == 20)
+    assert ran == list(range(20))

@@ -12,7 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from waiting import until
 
 from vramtop.estimator.job.job import Job
 from vramtop.monitor.attach.read_run import read_run
@@ -266,12 +268,16 @@ def test_a_launch_line_is_a_job(vramtop: Vramtop, tmp_path: Path) -> None:
     assert json.loads(filled.stdout)["budget"]["job"]["training"]["sequence_length"] == 128
 
 
+def runs_the_script(process: "subprocess.Popen[bytes]") -> bool:
+    return "train.py" in psutil.Process(process.pid).cmdline()
+
+
 def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4", "--output_dir", "out"]
     with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
         try:
-            time.sleep(0.3)
+            until(lambda: runs_the_script(process))
             short = vramtop("attach", str(process.pid), "--json", "--method", "formula")
             assert short.returncode == 3
             told = json.loads(short.stdout)
@@ -293,11 +299,11 @@ def test_attach_reads_a_running_process(vramtop: Vramtop, tmp_path: Path) -> Non
 
 
 def test_attach_takes_what_was_filled_in_on_the_screen_before(vramtop: Vramtop, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     flags = ["--model_name_or_path", "Qwen/Qwen2.5-0.5B", "--per_device_train_batch_size", "4"]
     with subprocess.Popen([sys.executable, "-u", "train.py", *flags], cwd=tmp_path) as process:
         try:
-            time.sleep(0.3)
+            until(lambda: runs_the_script(process))
             SavedAnswers().save(run_key(read_run(process.pid)), {"training.sequence_length": 128})
             command = ["attach", str(process.pid), "--json", "--method", "formula"]
             told = json.loads(vramtop(*command).stdout)
@@ -312,12 +318,12 @@ def test_attach_takes_what_was_filled_in_on_the_screen_before(vramtop: Vramtop, 
 
 def test_control_characters_never_reach_the_terminal(vramtop: Vramtop, tmp_path: Path) -> None:
     (tmp_path / "evil.toml").write_text(JOB.replace('"check"', r'"\u001b[31mred\u0007"'))
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     said = [vramtop("fit", "evil.toml", "--gpu-memory", "80GiB", "--method", "formula").stdout]
     said.append(vramtop("estimate", "\x1b[31mno such model").stderr)
     with subprocess.Popen([sys.executable, "train.py", "--name", "\x1b]0;title\x07"], cwd=tmp_path) as process:
         try:
-            time.sleep(0.3)
+            until(lambda: runs_the_script(process))
             said.append(vramtop("attach", str(process.pid), "--method", "formula").stdout)
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""A fault of vramtop's own, put in on purpose: what the user sees, and what is left for a bug report."""
+"""Internal errors, made on purpose: what the user sees, and what is saved for a bug report."""
 
 import os
 import subprocess
@@ -47,8 +47,8 @@ def test_a_screen_that_breaks_leaves_the_terminal_sane_and_says_a_sentence(on_te
     said = broken.written[broken.written.rindex(b"vramtop: ") :].decode()
     (kept,) = data_folder.glob("fault-*.txt")
     assert said.strip().replace("\r\n", "") == (
-        "vramtop: a fault of its own (RuntimeError: a screen [31m that breaks); please report it to vramtop's issue"
-        f" tracker, with {kept} and what vramtop doctor prints"
+        "vramtop: internal error (RuntimeError: a screen [31m that breaks); please report it to vramtop's issue"
+        f" tracker, with {kept} and the output of vramtop doctor"
     )
     assert "Traceback" in kept.read_text()
     assert kept.stat().st_mode & 0o777 == 0o600
@@ -56,7 +56,7 @@ def test_a_screen_that_breaks_leaves_the_terminal_sane_and_says_a_sentence(on_te
 
 def test_a_thread_that_breaks_is_said_on_the_screen(on_terminal, data_folder) -> None:
     broken = on_terminal(program=(sys.executable, "-c", THREAD), size=(200, 40))
-    broken.seen("fault of its own")
+    broken.seen("internal error")
     broken.type("q")
     assert broken.end() == 0
 
@@ -64,7 +64,7 @@ def test_a_thread_that_breaks_is_said_on_the_screen(on_terminal, data_folder) ->
 def test_a_command_that_breaks_says_a_sentence_and_is_no_verdict(data_folder) -> None:
     done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (os.EX_SOFTWARE, "")
-    assert done.stderr.startswith("vramtop: a fault of its own (RuntimeError: a command that breaks); please report")
+    assert done.stderr.startswith("vramtop: internal error (RuntimeError: a command that breaks); please report")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -11,15 +11,16 @@ import pytest
 from rich.cells import cell_len
 
 from vramtop.monitor.doctor.data_folder import DataFile, DataFolderFacts
-from vramtop.monitor.doctor.driver_process import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.driver_facts import DriverFacts, GpuFacts
+from vramtop.monitor.doctor.interpreters import InterpreterFacts
 from vramtop.monitor.doctor.issues import find_issues
 from vramtop.monitor.doctor.permissions import PermissionFacts
-from vramtop.monitor.doctor.report import DoctorReport, InterpreterFacts
+from vramtop.monitor.doctor.report import DoctorReport
 from vramtop.monitor.doctor.system import collect_system_facts
 from vramtop.tui.cli.main import main
 from vramtop.tui.draw.text_output import TextOutput
 from vramtop.tui.reports.doctor_text import doctor_lines
-from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_findings
+from vramtop.tui.tty.terminal_facts import terminal_facts, terminal_issues
 
 SECRETS = ("zaphod", "moonshot", "hunter2")
 
@@ -114,7 +115,7 @@ def page() -> DoctorReport:
 def test_what_is_wrong_stands_first(page, ascii_only):
     terminal = TextOutput(colour_depth="none", ascii_only=ascii_only, width=80)
     shown = terminal_facts({"TERM": "dumb"}, page.system, terminal)
-    found = (*find_issues(page), *terminal_findings(shown))
+    found = (*find_issues(page), *terminal_issues(shown))
     lines = doctor_lines(page, shown, found, terminal)
     assert max(map(cell_len, lines)) <= 80
     text = "\n".join(lines)
@@ -126,7 +127,7 @@ def test_what_is_wrong_stands_first(page, ascii_only):
     flat = " ".join(text.split())
     for words in (
         "driver 580.65.06", "3 GPUs", "NVIDIA H100 80GB HBM3", "GPU-12345678...", "7 MIG slots", "power NOT_SUPPORTED",
-        "tells memory v2, processes", "2 processes: 2 seen from here, 1 of others", "nvmlDeviceGetName, 12.3 ms",
+        "answers memory v2, processes", "2 processes: 2 visible from here, 1 of others", "nvmlDeviceGetName, 12.3 ms",
         "within tmux", "TERM=dumb: the dashboard does not open",
         "~/.../bin/python (VIRTUAL_ENV): no torch with transformers", "1 set aside",
     ):  # fmt: skip
@@ -143,5 +144,5 @@ def test_a_machine_without_faults_says_so(page):
     )
     terminal = TextOutput(colour_depth="none", ascii_only=False, width=80)
     shown = replace(terminal_facts({"TERM": "xterm"}, fine.system, terminal), columns=80, lines=24)
-    assert (*find_issues(fine), *terminal_findings(shown)) == ()
-    assert "✓ nothing that is wrong was found" in doctor_lines(fine, shown, (), terminal)
+    assert (*find_issues(fine), *terminal_issues(shown)) == ()
+    assert "✓ no problem was found" in doctor_lines(fine, shown, (), terminal)

@@ -1,10 +1,9 @@
 """What the commands say when GPUs cannot be read: a sentence and an exit code, never a traceback."""
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,33 +74,41 @@ def test_without_a_driver_each_command_says_why(run: Run, job: str, tmp_path: Pa
     assert run(None, "estimate", job, "--method", "formula", "--json")[0] == 0
 
 
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[int]:
+    """The pid of a Python program that waits."""
+    script = tmp_path / "train.py"
+    script.write_text("print('ready', flush=True)\ninput()\n")
+    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
 def test_attach_says_why_it_does_not_know_what_a_process_holds(
-    run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+    training: int, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
-    code, out, _ = run(None, "attach", str(os.getpid()), "--json")
+    code, out, _ = run(None, "attach", str(training), "--json")
     assert code == 3
     assert json.loads(out)["faults"] == [WHY]
-    assert f"warning: {WHY}" in " ".join(run(None, "attach", str(os.getpid()))[1].split())
+    assert f"warning: {WHY}" in " ".join(run(None, "attach", str(training))[1].split())
     hangs = unread(make_gpu(1), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
     healthy = make_gpu(0, faults=(Fault(field="power_w", code="NOT_SUPPORTED", message="no power"),))
-    _, out, _ = run(make_snapshot([healthy, hangs]), "attach", str(os.getpid()), "--json")
+    _, out, _ = run(make_snapshot([healthy, hangs]), "attach", str(training), "--json")
     assert json.loads(out)["faults"] == [f"GPU 1: {HANGS}"]
 
 
 def test_attach_does_not_blame_gpus_that_do_not_list_the_process(
-    tmp_path: Path, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
+    training: int, run: Run, make_snapshot: Callable[..., Snapshot], make_gpu: Callable[..., GpuReading]
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("input()\n")
-    with subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE) as process:
-        settings = ("model.id=gpt2", "training.sequence_length=64", "training.micro_batch=1")
-        sets = (word for setting in settings for word in ("--set", setting))
-        words = ("attach", str(process.pid), "--method", "formula", *sets)
-        idle = run(make_snapshot([make_gpu(0)]), *words)
-        hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
-        blind = run(make_snapshot([hangs]), *words)
-        process.communicate(b"\n")
-    assert "it is on none of the GPUs that are seen here" in idle[1]
+    settings = ("model.id=gpt2", "training.sequence_length=64", "training.micro_batch=1")
+    sets = (word for setting in settings for word in ("--set", setting))
+    words = ("attach", str(training), "--method", "formula", *sets)
+    idle = run(make_snapshot([make_gpu(0)]), *words)
+    hangs = unread(make_gpu(0), [Fault(field=None, code=NO_ANSWER, message=HANGS)])
+    blind = run(make_snapshot([hangs]), *words)
+    assert "it is on none of the GPUs that are visible here" in idle[1]
     assert "its memory cannot be read" in blind[1]
 
 

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch and transformers")
 COMMAND = [sys.executable, "-m", "vramtop.tui.cli", "estimate", "meta-llama/Llama-3.1-8B", "--method", "traced"]
@@ -28,23 +28,23 @@ def tracing(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.
 
 
 def worker_of(pid: int) -> psutil.Process:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for child in psutil.Process(pid).children():
-            try:
-                if child.cmdline()[-1:] and child.cmdline()[-1].endswith("worker/__main__.py"):
-                    return child
-            except psutil.Error:
-                continue
-        time.sleep(0.05)
-    raise AssertionError("no worker was started")
+    """The worker process, once it imports torch."""
+    found: list[psutil.Process] = []
+
+    def is_importing_torch() -> bool:
+        found[:] = [child for child in psutil.Process(pid).children() if imports_torch(child)]
+        return bool(found)
+
+    until(is_importing_torch)
+    return found[0]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def imports_torch(process: psutil.Process) -> bool:
+    try:
+        is_worker = process.cmdline()[-1:] and process.cmdline()[-1].endswith("worker/__main__.py")
+        return bool(is_worker) and any("/torch/" in mapped.path for mapped in process.memory_maps())
+    except psutil.Error:
+        return False
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -57,9 +57,8 @@ def has_ended(process: psutil.Process) -> bool:
 
 def test_ctrl_c_ends_the_command_and_its_worker_without_a_traceback(tracing) -> None:
     command, worker = tracing
-    time.sleep(0.5)  # into its imports
     command.send_signal(signal.SIGINT)
-    said, complained = command.communicate(timeout=10)
+    said, complained = command.communicate(timeout=60)
     assert (command.returncode, said, complained) == (130, b"", b"")
     assert has_ended(worker)
 
@@ -67,7 +66,6 @@ def test_ctrl_c_ends_the_command_and_its_worker_without_a_traceback(tracing) -> 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_does_not_outlive_the_command(tracing, end) -> None:
     command, worker = tracing
-    time.sleep(0.5)
     command.send_signal(end)
-    command.wait(10)
+    command.wait(60)
     until(lambda: has_ended(worker))

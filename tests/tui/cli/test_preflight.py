@@ -151,7 +151,7 @@ def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
     assert all(line.isascii() and len(line) <= 80 for line in lines)
     assert lines[2] == "+ pass     NVIDIA driver  driver 580.95 - 8 x H100"
     assert any(line.startswith("? unknown  Model access") for line in lines)
-    assert lines[-1] == "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this"
+    assert lines[-1] == "1 failure, 1 warning, 1 passed, 1 skipped: the job will fail"
     coloured = "".join(preflight_lines("x", outcomes, TextOutput(colour_depth="true", ascii_only=False, width=100)))
     assert "\x1b[1;31m✗ FAILURE" in coloured
     ascii_only = preflight("job.toml", "--ascii").stdout
@@ -162,5 +162,5 @@ def test_text_fits_80_columns_and_ascii_is_ascii(preflight: Preflight) -> None:
 def test_the_last_line_says_what_it_comes_to() -> None:
     well = CheckResult(name="a", status="pass", found="")
     unsure = CheckResult(name="b", status="warning", found="", unknown=True, decisive=True)
-    assert summary_line([well, well]) == "2 passed: nothing that was looked at stands in the way"
-    assert summary_line([well, unsure]) == "1 warning, 1 passed: whether the job can start cannot be told"
+    assert summary_line([well, well]) == "2 passed: no check found a problem that stops the job"
+    assert summary_line([well, unsure]) == "1 warning, 1 passed: it is unknown whether the job can start"

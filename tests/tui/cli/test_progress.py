@@ -37,7 +37,7 @@ def test_what_takes_long_is_said_in_one_line_that_is_wiped_out():
         say("tracing two steps of\x1b[2J gpt2")
         assert screen.written.wait(10)
     text = screen.getvalue()
-    assert "tracing two steps of [2J gpt2, 0 s; Ctrl-C gives up" in text
+    assert "tracing two steps of [2J gpt2, 0 s; Ctrl-C cancels" in text
     assert "\n" not in text
     assert text.endswith(" \r")
 

@@ -7,20 +7,24 @@ import pytest
 
 VRAMTOP = f"{sys.executable} -m vramtop.tui.cli"
 ESTIMATE = f"{VRAMTOP} estimate gpt2 --method formula"
+UNTIL_WRITTEN = (
+    f"ended=$(mktemp -u); mkfifo $ended; trap 'rm $ended' EXIT; ({ESTIMATE}; code=$?; echo > $ended; exit $code)"
+)
+"""The estimate; the pipe ``$ended`` can be read once it has ended."""
 
 
 def in_shell(line: str) -> "subprocess.CompletedProcess[str]":
     command = ["bash", "-c", f"set -o pipefail; {line}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        (f"{ESTIMATE} | (sleep 2)", 0),  # it fits into the pipe
+        (f"{UNTIL_WRITTEN} | cat $ended > /dev/null", 0),  # nobody reads it, but it fits into the pipe
         (f"{ESTIMATE} | true", 141),
         (f"{ESTIMATE} --json | true", 141),
-        (f"{ESTIMATE} | (head -n 1 > /dev/null; sleep 1)", 0),
+        (f"{UNTIL_WRITTEN} | (head -n 1 > /dev/null; cat $ended > /dev/null)", 0),
         (f"{ESTIMATE} >&-", 0),
         (f"{ESTIMATE} <&- >&- 2>&-", 0),
         (f"{VRAMTOP} estimate no/such-model >&- 2>&-", 2),
@@ -36,7 +40,7 @@ def test_an_answer_that_nobody_wants_is_no_error(line, code) -> None:
 def test_an_answer_that_cannot_be_written_is_said(words) -> None:
     done = in_shell(f"{VRAMTOP} {words} > /dev/full")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "vramtop: the answer cannot be written: No space left on device\n"
+    assert done.stderr == "vramtop: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("around", ["{} < /dev/null", "echo | {}", "{} <&-", "{} >&-", "{} | cat"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.monitor.anomalies.anomaly import Anomaly
 from vramtop.tui.cli.commands import attach, once
@@ -75,12 +76,11 @@ def test_attach_shows_each_rank_with_its_gpu_and_what_is_odd_about_it(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "train.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
     command = [sys.executable, "train.py", "--model_name_or_path", "Qwen/Qwen2.5-0.5B"]
     with subprocess.Popen(command, cwd=tmp_path) as process:
         try:
-            while psutil.Process(process.pid).cmdline() != command:
-                time.sleep(0.01)
+            until(lambda: psutil.Process(process.pid).cmdline() == command)
             mine = make_process(process.pid, 20, start_time=psutil.Process(process.pid).create_time())
             worker = make_process(102, 0.5, parent=process.pid, name="pt_data_worker")
             machine(make_gpu(0), make_gpu(1, [mine, worker]))

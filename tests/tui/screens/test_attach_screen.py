@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from textual.app import App
-from textual.pilot import Pilot
+from screen_host import ScreenHost
 from textual.screen import Screen
 from textual.widgets import Input, OptionList
+from waiting import until_shown
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import CannotTellError, InputError
@@ -28,17 +28,6 @@ from vramtop.tui.screens.attach.screen import AttachScreen
 from vramtop.tui.screens.step.screen import StepScreen
 
 UNTRACED = "The step was not traced: lion cannot be traced."
-
-
-class Host(App[None]):
-    """Shows one screen."""
-
-    def __init__(self, screen: Screen[None]) -> None:
-        super().__init__()
-        self.shown = screen
-
-    async def on_mount(self) -> None:
-        await self.push_screen(self.shown)
 
 
 @pytest.fixture
@@ -82,22 +71,14 @@ def text_of(screen: Screen[None], selector: str) -> str:
     return " ".join(str(found.render()) for found in screen.query(selector) if found.is_mounted)
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await pilot.pause(0.02)
-    raise AssertionError("it did not happen within twenty seconds")
-
-
 async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_watched(
     training, watchlist, estimate_forty, board
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         assert f"pid {training.pid}" in text_of(screen, "#run")
         assert "GPU 0" in text_of(screen, "#run")
         assert "--per_device_train_batch_size on the command line" in text_of(
@@ -105,10 +86,10 @@ async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_wat
         )
         assert watchlist.runs() == ()
         await pilot.press(*"4096")
-        await until(pilot, lambda: [job.job.training.sequence_length for job in watchlist.runs()] == [4096])
-        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: [job.job.training.sequence_length for job in watchlist.runs()] == [4096])
+        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
         assert "40.0 (37.5 to 42.5)" in text_of(screen, "#bars")
-        assert text_of(screen, "#doubt") == ""
+        assert text_of(screen, "#problem") == ""
     watched = watchlist.runs()[0]
     assert watched.pids == ((training.pid, training.create_time()),)
     assert watched.job.training.sequence_length == 4096
@@ -119,81 +100,81 @@ async def test_a_missing_field_filled_in_makes_the_budget_appear_and_the_job_wat
 
 async def test_a_found_value_can_be_corrected(training, watchlist, estimate_forty, board):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u", "7")
-        await until(pilot, lambda: watchlist.runs()[0].job.training.micro_batch == 7)
+        await until_shown(pilot, lambda: watchlist.runs()[0].job.training.micro_batch == 7)
         assert len(watchlist.runs()) == 1
 
 
 async def test_what_the_user_filled_in_is_still_there_the_next_time(training, watchlist, estimate_forty):
-    app = Host(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
+    app = ScreenHost(AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
+        await until_shown(pilot, lambda: bool(app.shown.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("escape")
         again = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
         await app.push_screen(again)
-        await until(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
+        await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
 
 
 async def test_what_the_user_filled_in_is_remembered_by_the_command_line(training, estimate_forty):
     screen = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         run = run_key(read_run(training.pid))
-        await until(pilot, lambda: [answer.value for answer in SavedAnswers().load(run).values()] == [512])
+        await until_shown(pilot, lambda: [answer.value for answer in SavedAnswers().load(run).values()] == [512])
     again = AttachScreen(Watchlist(estimate_forty), estimate=estimate_forty, pid=training.pid)
-    async with Host(again).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
+    async with ScreenHost(again).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(again, "#budget"))
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
         assert "you, on 20" in text_of(again, "#row-training-sequence_length .remark")
         await pilot.press("f8")
-        await until(pilot, lambda: "sequence length is missing" in text_of(again, "#doubt"))
-        await until(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(again, "#problem"))
+        await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))) == {})
 
 
 async def test_a_field_that_is_cleared_is_forgotten(training, watchlist, estimate_forty):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512, "training.micro_batch": 7})
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: screen.query_one(RankTable).has_focus and bool(screen.query("FieldRow Input")))
         assert "instead of 2" in text_of(screen, "#row-training-micro_batch .remark")
         screen.query_one("#row-training-micro_batch Input", Input).focus()
         await pilot.press("end", "ctrl+u")
         left = {"training.sequence_length"}
-        await until(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
+        await until_shown(pilot, lambda: SavedAnswers().load(run_key(read_run(training.pid))).keys() == left)
 
 
 async def test_adapters_that_are_chosen_are_remembered_as_one_answer(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
         screen.query_one("#row-lora Choice").focus()
         await pilot.press("right")
         run = run_key(read_run(training.pid))
-        await until(pilot, lambda: "lora" in SavedAnswers().load(run))
+        await until_shown(pilot, lambda: "lora" in SavedAnswers().load(run))
         assert SavedAnswers().load(run)["lora"].value["quantization"] == "none"
         assert screen.query_one("#row-lora-rank").display
-        await until(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
+        await until_shown(pilot, lambda: [w.job.lora is not None for w in watchlist.runs()] == [True])
 
 
 async def test_answers_that_cannot_be_kept_are_one_sentence(training, watchlist, estimate_forty, tmp_path):
     (tmp_path / "file").write_text("")
     answers = SavedAnswers(tmp_path / "file" / "answers.json")
     screen = AttachScreen(watchlist, estimate=estimate_forty, answers=answers, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
+        await until_shown(pilot, lambda: "cannot be" in " ".join(n.message for n in pilot.app._notifications))
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
 
 
 @pytest.fixture
@@ -221,20 +202,20 @@ async def test_all_ranks_stand_side_by_side_and_another_run_is_a_key_away(
     training, watchlist, estimate_forty, two_runs
 ):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         assert screen.query_one(RankTable).row_count == 2
         assert "1 other  ▲ OVER" in text_of(screen, "#title")
         assert "2 mine" in text_of(screen, "#title")
         assert "61.0 of 80.0 GiB" in text_of(screen, "#bars")  # the rank that needs a look
         await pilot.press("up")
-        await until(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "40.0 of 80.0 GiB" in text_of(screen, "#bars"))
         await pilot.press("right_square_bracket")
-        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
-        await until(pilot, lambda: bool(screen.query("JobForm")))
+        await until_shown(pilot, lambda: bool(screen.query("JobForm")))
         await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "pid 999999001" in text_of(screen, "#facts"))
+        await until_shown(pilot, lambda: "pid 999999001" in text_of(screen, "#facts"))
 
 
 async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed(
@@ -242,26 +223,26 @@ async def test_a_run_that_has_ended_stays_with_its_summary_until_it_is_dismissed
 ):
     watchlist.is_running = lambda key: key[0] == training.pid
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "no process 999999000" in text_of(screen, "#doubt"))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "no process 999999000" in text_of(screen, "#problem"))
         screen.show_board(two_runs(None, None, 41))
         assert "ended" in text_of(screen, "#bars")
         assert "held at most 61.0 GiB" in text_of(screen, "#bars")
         assert "its whole run" in text_of(screen, "#legend")
         assert [run.job.label for run in watchlist.rebuild_board().runs] == ["other", "mine"]
         await pilot.press("x")
-        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
         assert [run.job.label for run in watchlist.rebuild_board().runs] == ["mine"]
 
 
 async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, watchlist, estimate_forty, board):
     known: dict = {}
     screen = AttachScreen(watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid)
-    app = Host(screen)
+    app = ScreenHost(screen)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("escape")
         started = training.create_time()
         training.kill()
@@ -270,7 +251,7 @@ async def test_what_was_read_of_a_run_is_still_there_after_its_end(training, wat
             watchlist, estimate=estimate_forty, attached=known, board=board, pid=training.pid, start_time=started
         )
         await app.push_screen(again)
-        await until(pilot, lambda: bool(again.query("#row-training-sequence_length Input")))
+        await until_shown(pilot, lambda: bool(again.query("#row-training-sequence_length Input")))
         assert again.query_one("#row-training-sequence_length Input", Input).value == "512"
 
 
@@ -286,8 +267,8 @@ async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlis
     )
     board = two_runs(40, 61, 41, counters=counters)
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=999_999_000)
-    async with Host(screen).run_test(size=(160, 50)) as pilot:
-        await until(pilot, lambda: "Why?" in text_of(screen, "#why"))
+    async with ScreenHost(screen).run_test(size=(160, 50)) as pilot:
+        await until_shown(pilot, lambda: "Why?" in text_of(screen, "#why"))
         assert "tensors take 50.0 GiB" in text_of(screen, "#why")
         bars = text_of(screen, "#bars")
         assert "45.0 allocated (most 50.0, budget 35.0)" in bars
@@ -295,13 +276,13 @@ async def test_a_diverging_run_says_why_and_what_torch_counts(training, watchlis
         assert "3.0 context and libraries" in bars
         assert "cache flushed 3 times" in bars
         screen.show_board(two_runs(40, 41, 41))
-        await until(pilot, lambda: not screen.query_one("#why").display)
+        await until_shown(pilot, lambda: not screen.query_one("#why").display)
 
 
 async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty, two_runs):
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=two_runs(40, 61, 41), pid=999_999_000)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "last 1 min" in text_of(screen, "#legend"))
         await pilot.press("minus", "minus")
         assert "last 15 min" in text_of(screen, "#legend")
         await pilot.press("minus", "minus", "minus", "minus")
@@ -313,8 +294,8 @@ async def test_the_stretch_of_time_is_zoomed(training, watchlist, estimate_forty
 async def test_with_little_room_the_settings_are_a_key_away(training, watchlist, estimate_forty, board):
     SavedAnswers().save(run_key(read_run(training.pid)), {"training.sequence_length": 512})
     screen = AttachScreen(watchlist, estimate=estimate_forty, board=board, pid=training.pid)
-    async with Host(screen).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
         shown = lambda: [screen.query_one(name).display for name in ("#settings", "#memory")]  # noqa: E731 - short
         assert shown() == [False, True]
         await pilot.press("f6")
@@ -326,29 +307,29 @@ async def test_with_little_room_the_settings_are_a_key_away(training, watchlist,
 
 async def test_wrong_values_are_sentences_and_the_last_settings_go_on_counting(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
+        await until_shown(pilot, lambda: [w.job.training.sequence_length for w in watchlist.runs()] == [512])
         await pilot.press("x")
-        await until(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
-        await until(pilot, lambda: "last settings count" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "whole number" in text_of(screen, "#row-training-sequence_length .error"))
+        await until_shown(pilot, lambda: "last settings count" in text_of(screen, "#problem"))
         await pilot.press("backspace")
-        await until(pilot, lambda: text_of(screen, "#doubt") == "")
+        await until_shown(pilot, lambda: text_of(screen, "#problem") == "")
         screen.query_one("#row-model-id Input", Input).focus()
         await pilot.press("end", "ctrl+u", *"dinosaur")
-        await until(pilot, lambda: "not known" in text_of(screen, "#row-model-id .error"))
+        await until_shown(pilot, lambda: "not known" in text_of(screen, "#row-model-id .error"))
         assert watchlist.runs()[0].job.model.id == "meta-llama/Llama-3.1-8B"
 
 
 async def test_without_a_pid_the_processes_on_gpus_are_offered(training, watchlist, estimate_forty, board):
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
         assert screen.query_one(OptionList).option_count == 1
         await pilot.press("tab", "enter")
-        await until(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
+        await until_shown(pilot, lambda: f"pid {training.pid}" in text_of(screen, "#run"))
         await pilot.press("f3")
         assert not screen.query_one("#attached").display
 
@@ -357,11 +338,11 @@ async def test_a_process_of_a_recording_is_not_looked_for_on_this_machine(traini
     source = replace(board.snapshot.source, kind="demo")
     recorded = replace(board, snapshot=replace(board.snapshot, source=source))
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(recorded)
         await pilot.press("tab", "enter")
-        await until(pilot, lambda: "is in the recording" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "is in the recording" in text_of(screen, "#problem"))
         assert "41.0 of 80.0 GiB" in text_of(screen, "#bars")
         assert watchlist.runs() == ()
 
@@ -370,9 +351,9 @@ async def test_a_process_that_has_ended_is_one_sentence(watchlist, estimate_fort
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await pilot.press(*str(ended.pid), "enter")
-        await until(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#say"))
+        await until_shown(pilot, lambda: f"no process {ended.pid}" in text_of(screen, "#failure"))
         assert screen.query_one(Input).has_focus
 
 
@@ -381,24 +362,24 @@ async def test_a_process_that_may_not_be_read_is_one_sentence(watchlist, estimat
         raise CannotTellError(f"Process {pid} is hidden from this user; run vramtop as its owner or as root.")
 
     screen = AttachScreen(watchlist, attach=attach, estimate=estimate_forty, pid=1)
-    async with Host(screen).run_test() as pilot:
-        await until(pilot, lambda: "hidden from this user" in text_of(screen, "#say"))
+    async with ScreenHost(screen).run_test() as pilot:
+        await until_shown(pilot, lambda: "hidden from this user" in text_of(screen, "#failure"))
 
 
 @pytest.mark.parametrize("typed", ["abc", "-1", ""])
 async def test_a_pid_that_is_none_is_one_sentence(watchlist, estimate_forty, typed):
     screen = AttachScreen(watchlist, estimate=estimate_forty)
-    async with Host(screen).run_test() as pilot:
+    async with ScreenHost(screen).run_test() as pilot:
         await pilot.press(*typed, "enter")
-        assert "pid" in text_of(screen, "#say")
+        assert "pid" in text_of(screen, "#failure")
 
 
 async def test_a_run_without_gpu_memory_shows_its_budget_alone(training, watchlist, estimate_forty):
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: bool(screen.query("JobForm Input:focus")))
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, lambda: bool(screen.query("JobForm Input:focus")))
         await pilot.press(*"512")
-        await until(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
+        await until_shown(pilot, lambda: "peak 40.0 GiB" in text_of(screen, "#budget"))
         assert "no memory on a GPU yet" in text_of(screen, "#bars")
         assert not screen.query_one(RunGraph).display
 
@@ -408,18 +389,18 @@ async def test_a_gpu_that_cannot_be_read_and_an_end_are_not_taken_for_no_memory(
 ):
     unread = replace(make_gpu(0, used_bytes=None, free_bytes=None), processes=None)
     screen = AttachScreen(watchlist, estimate=estimate_forty, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         screen.show_board(watchlist.update(make_snapshot([unread, make_gpu(1)], time=2_001.0)))
-        await until(pilot, lambda: "GPU n/a" in text_of(screen, "#run"))
+        await until_shown(pilot, lambda: "GPU n/a" in text_of(screen, "#run"))
         assert "not known: GPU 0 cannot be read" in text_of(screen, "#bars")
         assert "GPU n/a" in str(screen.query_one(RankTable).get_row_at(0))
         training.kill()
         training.wait()
         screen.show_board(watchlist.update(make_snapshot([make_gpu(0), make_gpu(1)], time=2_002.0)))
-        await until(pilot, lambda: "It has ended." in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "It has ended." in text_of(screen, "#bars"))
         assert "no GPU" not in text_of(screen, "#run")
 
 
@@ -433,20 +414,20 @@ async def test_its_training_step_is_drawn_and_drawn_anew_when_its_trace_arrives(
         return replace(estimate_forty(job), method="exact", assumptions=(UNTRACED,))
 
     screen = AttachScreen(watchlist, estimate=estimate_forty, refine=refine, pid=training.pid)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         screen.show_board(board)
-        await until(pilot, lambda: "sequence length is missing" in text_of(screen, "#doubt"))
+        await until_shown(pilot, lambda: "sequence length is missing" in text_of(screen, "#problem"))
         await pilot.press("f5")
         assert pilot.app.screen is screen  # there is nothing to draw yet
         await pilot.press(*"4096")
-        await until(pilot, lambda: "on budget" in text_of(screen, "#bars"))
+        await until_shown(pilot, lambda: "on budget" in text_of(screen, "#bars"))
         await pilot.press("f5")
-        await until(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
         step = pilot.app.screen
-        await until(pilot, lambda: "Not traced yet" in text_of(step, "#state"))
+        await until_shown(pilot, lambda: "Not traced yet" in text_of(step, "#state"))
         assert "card 80.0" in text_of(step, "#lines")
         go.set()
-        await until(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))
+        await until_shown(pilot, lambda: "lion cannot be traced" in text_of(step, "#state"))
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)

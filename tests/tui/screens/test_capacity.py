@@ -25,9 +25,9 @@ def test_mig_devices_are_held_against_the_job_less_what_those_before_it_take(
     picker = GpuPicker()
     picker.show_board(watchlist.update(make_snapshot([make_mig_gpu(0, free=(30, 19))])))
     # the first takes of the larger instance, which then has 14 GiB left, the second of the other one
-    assert [room.available_bytes for room in picker.rooms(1, pinned=FIRST)] == [30 * GIB, 30 * GIB, 19 * GIB]
-    assert [room.available_bytes for room in picker.rooms(1, pinned=SECOND)] == [14 * GIB, 14 * GIB, 19 * GIB]
-    assert [room.available_bytes for room in picker.rooms(1)] == [14 * GIB, 14 * GIB, 3 * GIB]
-    judge = Capacity(rooms=picker.rooms(1, pinned=SECOND))
-    assert judge.fit(make_budget(device=16, high=17)).cuda_devices == ("MIG-0-9-0",)
-    assert judge.limits(make_budget(device=16, high=17)) == GpuLimits(available_bytes=19 * GIB, card_bytes=20 * GIB)
+    assert [device.available_bytes for device in picker.devices(1, pinned=FIRST)] == [30 * GIB, 30 * GIB, 19 * GIB]
+    assert [device.available_bytes for device in picker.devices(1, pinned=SECOND)] == [14 * GIB, 14 * GIB, 19 * GIB]
+    assert [device.available_bytes for device in picker.devices(1)] == [14 * GIB, 14 * GIB, 3 * GIB]
+    capacity = Capacity(devices=picker.devices(1, pinned=SECOND))
+    assert capacity.fit(make_budget(device=16, high=17)).cuda_devices == ("MIG-0-9-0",)
+    assert capacity.limits(make_budget(device=16, high=17)) == GpuLimits(available_bytes=19 * GIB, card_bytes=20 * GIB)

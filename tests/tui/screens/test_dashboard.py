@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from screen_host import screen_lines, screen_text
 from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import Paste
+from waiting import until_shown
 
 from vramtop.estimator.budget.budget import Budget
 from vramtop.estimator.common.errors import VramtopError
@@ -17,9 +19,9 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import NO_ANSWER, NO_DRIVER, Fault, Snapshot, WatchedJob
 from vramtop.monitor.sources.early_sampler import EarlySampler
-from vramtop.tui.app.app import VramtopApp
-from vramtop.tui.app.app_messages import SourceFailed
+from vramtop.tui.app.app import SourceFailed, VramtopApp
 from vramtop.tui.app.help import HelpScreen
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
 from vramtop.tui.screens.dashboard.gpu_rows import GpuRows
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
@@ -53,7 +55,9 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
             watchlist.add_pending(job(name))
         source = scripted_source(snapshots)
         app = VramtopApp(
-            EarlySampler(source, 0.05, watchlist.update) if early else source, watchlist, **{"interval": 0.05} | options
+            EarlySampler(source, 0.05, watchlist.update) if early else source,
+            watchlist,
+            AppOptions(**({"interval": 0.05} | options)),
         )
         while early and source.reads < 2:  # by then the first one has been passed on
             time.sleep(0.01)
@@ -65,19 +69,17 @@ def open_app(make_budget, scripted_source) -> Callable[..., VramtopApp]:
 
 async def settle(pilot: Any) -> None:
     """Until the first figures are drawn."""
-    for _ in range(100):
-        await pilot.pause(0.02)
-        if pilot.app.board is not None:
-            break
+    await until_shown(pilot, lambda: pilot.app.board is not None)
     await pilot.pause()
 
 
-def screen_lines(app: VramtopApp) -> list[str]:
-    return [strip.text for strip in app.screen._compositor.render_strips()]
-
-
-def screen_text(app: VramtopApp) -> str:
-    return "\n".join(screen_lines(app))
+async def opened(pilot: Any, name: str) -> None:
+    """Wait until a screen of this class is on top, with the latest board."""
+    await until_shown(
+        pilot, lambda: type(pilot.app.screen).__name__ == name and pilot.app.screen.is_mounted and pilot.app.screen.size
+    )
+    await until_shown(pilot, lambda: not pilot.app._is_opening)
+    await pilot.pause()
 
 
 async def test_panel_shows_figures_of_the_gpu_and_its_process(open_app, make_snapshot, make_gpu, make_process):
@@ -108,12 +110,10 @@ async def test_keys_that_depend_on_the_figures_come_with_them(open_app, make_sna
     app = open_app([make_snapshot([make_gpu(0, [make_process(4711, 60.5)])])])
     app.source_for_test.hang.clear()
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause(0.1)
+        await until_shown(pilot, lambda: "Quit" in screen_lines(app)[-1])
         assert "Kill" not in screen_lines(app)[-1]
         app.source_for_test.hang.set()
-        await settle(pilot)
-        await pilot.pause(0.1)
-        assert " k Kill " in screen_lines(app)[-1]
+        await until_shown(pilot, lambda: " k Kill " in screen_lines(app)[-1])
 
 
 async def test_a_failure_before_the_app_began_is_said(make_budget, scripted_source):
@@ -231,9 +231,8 @@ async def test_figures_that_stop_coming_are_marked_as_old(open_app, make_snapsho
         assert "old" not in screen_text(app)
         app.source_for_test.hang.clear()
         now[0] += 12.0
-        await pilot.pause(1.2)
+        await until_shown(pilot, lambda: "! figures are 12 s old" in screen_lines(app)[0])
         lines = screen_lines(app)
-        assert "! figures are 12 s old" in lines[0]
         assert any(line.startswith("┌─ 0") and "! 12 s old" in line for line in lines)
         app.source_for_test.hang.set()
 
@@ -261,8 +260,7 @@ async def test_a_gpu_on_which_the_driver_hangs_says_so_and_the_others_go_on(
         assert " ! 12 s old  · 51.0 of 80.0 GiB" in text
         assert "old" not in next(line for line in screen_lines(app) if "31.0 of 80.0 GiB" in line)
         await pilot.press("question_mark")
-        await pilot.pause(0.1)
-        assert isinstance(app.screen, HelpScreen)
+        await until_shown(pilot, lambda: isinstance(app.screen, HelpScreen))
 
 
 async def test_a_fault_that_appears_pushes_nothing_off_the_screen(open_app, make_snapshot, make_gpu):
@@ -314,8 +312,7 @@ async def test_source_that_cannot_be_opened_is_told(open_app, make_snapshot):
 
     app.source_for_test.open = refuse
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause(0.2)
-        assert "no NVIDIA driver was found" in screen_text(app)
+        await until_shown(pilot, lambda: "no NVIDIA driver was found" in screen_text(app))
 
 
 async def test_banner_keeps_a_replay_from_looking_live(open_app, make_snapshot, make_gpu):
@@ -332,11 +329,10 @@ async def test_without_a_driver_the_dashboard_is_for_planning(open_app, make_sna
         await settle(pilot)
         text = screen_text(app)
         assert " ".join(why.split()) in " ".join(text.split())  # in full, over two lines
-        assert "PLANNING  f checks a job against a chosen card; --demo plays a recording" in text
+        assert "PLANNING  f checks a job against any GPU model; --demo plays a recording" in text
         assert "0 GPUs" in text
         await pilot.press("f")
-        await pilot.pause(0.3)
-        assert app.screen.TITLE == "Fit check"
+        await opened(pilot, "FitCheckScreen")
 
 
 async def test_hostile_command_is_shown_inert(open_app, make_snapshot, make_gpu, make_process):
@@ -360,9 +356,14 @@ async def test_hostile_names_never_reach_the_terminal_from_any_screen(
     app = open_app([make_snapshot([make_gpu(0, [process], name=evil)])], jobs={evil: [1]}, pending=[evil])
     async with app.run_test(size=(160, 40)) as pilot:
         await settle(pilot)
-        for keys in ((), ("enter",), ("escape", "a"), ("escape", "f")):
+        for keys, name in (
+            ((), "DashboardScreen"),
+            (("enter",), "AttachScreen"),
+            (("escape", "a"), "AttachScreen"),
+            (("escape", "f"), "ChoiceMenu"),
+        ):
             await pilot.press(*keys)
-            await pilot.pause(0.3)
+            await opened(pilot, name)
             assert all(line.isprintable() and "\u3164" not in line for line in screen_lines(app)), keys
 
 
@@ -410,10 +411,10 @@ async def test_recording_can_be_started_and_holds_the_jobs(
     async with app.run_test(size=(120, 30)) as pilot:
         await settle(pilot)
         await pilot.press("r")
-        await pilot.pause(0.3)
-        assert "recording vramtop-" in screen_lines(app)[0]
+        await until_shown(pilot, lambda: "recording vramtop-" in screen_lines(app)[0])
+        reads = app.source_for_test.reads
+        await until_shown(pilot, lambda: app.source_for_test.reads > reads + 1)
         await pilot.press("r")
-        await pilot.pause(0.1)
     (path,) = tmp_path.iterdir()
     first = next(iter(read_recording(path)))
     assert [watched.job.name for watched in first.watched] == ["qwen-7b-dpo"]
@@ -426,8 +427,7 @@ async def test_enter_opens_the_process_and_escape_comes_back(open_app, make_snap
         await settle(pilot)
         app.screen.query_one(ProcessTable).focus()
         await pilot.press("enter")
-        await pilot.pause(0.3)
-        assert type(app.screen).__name__ == "AttachScreen"
+        await opened(pilot, "AttachScreen")
         await pilot.press("escape")
         await pilot.pause()
         assert "0 H100" in screen_text(app)
@@ -439,11 +439,9 @@ async def test_key_opens_the_screen_and_figures_go_on_behind_it(open_app, make_s
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press(key)
-        await pilot.pause(0.3)
-        assert type(app.screen).__name__ == screen
+        await opened(pilot, screen)
         reads = app.source_for_test.reads
-        await pilot.pause(0.2)
-        assert app.source_for_test.reads > reads
+        await until_shown(pilot, lambda: app.source_for_test.reads > reads)
         await pilot.press("escape")
         await pilot.pause()
         assert "0 H100" in screen_text(app)
@@ -453,9 +451,9 @@ async def test_key_that_repeats_opens_one_screen(open_app, make_snapshot, make_g
     app = open_app([make_snapshot([make_gpu(0)])])
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        app.action_fit_check()
-        app.action_fit_check()
-        await pilot.pause(0.3)
+        app.action_open_screen("fit_check")
+        app.action_open_screen("fit_check")
+        await opened(pilot, "FitCheckScreen")
         assert [type(screen).__name__ for screen in app.screen_stack] == ["DashboardScreen", "FitCheckScreen"]
 
 
@@ -500,12 +498,10 @@ async def test_pinned_jobs_can_be_unpinned(open_app, make_snapshot, make_gpu):
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("x", "down", "enter")
-        await pilot.pause(0.2)
-        assert [job.name for job in app.watchlist.pending()] == ["big"]
+        await until_shown(pilot, lambda: [job.name for job in app.watchlist.pending()] == ["big"])
         await pilot.press("x")
-        await pilot.pause(0.2)
-        assert app.watchlist.pending() == ()
-        assert not any(line.startswith(" pending") for line in screen_lines(app))
+        await until_shown(pilot, lambda: app.watchlist.pending() == ())
+        await until_shown(pilot, lambda: not any(line.startswith(" pending") for line in screen_lines(app)))
         await pilot.press("x")
         await pilot.pause()
         assert any("No job was pinned here" in note.message for note in app._notifications)
@@ -517,16 +513,12 @@ async def test_an_ended_run_stays_in_the_table_until_it_is_dismissed(open_app, m
     app = open_app([running, gone], jobs={"big": [999_999_001]})
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        for _ in range(200):
-            if any("■ ended" in line for line in screen_lines(app)):
-                break
-            await pilot.pause(0.02)
+        await until_shown(pilot, lambda: any("■ ended" in line for line in screen_lines(app)))
         row = next(line for line in screen_lines(app) if "■ ended" in line and "999999001" in line)
         assert "40.0" not in row.partition("ended")[0].split()
         app.screen.query_one(ProcessTable).focus()
         await pilot.press("x")
-        await pilot.pause(0.2)
-        assert not any("999999001" in line for line in screen_lines(app))
+        await until_shown(pilot, lambda: not any("999999001" in line for line in screen_lines(app)))
 
 
 async def test_attach_without_a_process_opens_the_newest_run(open_app, make_snapshot, make_gpu, make_process):
@@ -535,10 +527,7 @@ async def test_attach_without_a_process_opens_the_newest_run(open_app, make_snap
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press("a")
-        for _ in range(200):
-            if "no process 999999002" in screen_text(app):
-                break
-            await pilot.pause(0.02)
+        await until_shown(pilot, lambda: "no process 999999002" in screen_text(app))
         text = screen_text(app)
         assert "1 big" in text
         assert "2 small" in text
@@ -555,8 +544,7 @@ async def test_click_on_the_row_under_the_cursor_opens_it_in_every_column(
         await pilot.pause()
         assert type(app.screen).__name__ == "DashboardScreen"
         await pilot.click(ProcessTable, offset=(5, 2))
-        await pilot.pause(0.3)
-        assert type(app.screen).__name__ == "AttachScreen"
+        await opened(pilot, "AttachScreen")
 
 
 async def test_lost_gpu_is_not_said_to_be_idle(open_app, make_snapshot, make_gpu):
@@ -574,10 +562,9 @@ async def test_light_theme_redraws_the_table_in_its_own_tones(open_app, make_sna
         table = app.screen.query_one(ProcessTable)
         dark = table.render_line(1)
         app.theme = "textual-light"
-        await pilot.pause(0.2)
-        light = table.render_line(1)
-        assert dark.text == light.text
-        assert [segment.style for segment in dark] != [segment.style for segment in light]
+        styles = [segment.style for segment in dark]
+        await until_shown(pilot, lambda: [segment.style for segment in table.render_line(1)] != styles)
+        assert dark.text == table.render_line(1).text
 
 
 async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_again(open_app, make_snapshot, make_gpu):
@@ -585,10 +572,9 @@ async def test_f_opens_the_job_that_waits_and_replaces_it_when_it_is_pinned_agai
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press("f")
-        await pilot.pause()
-        assert "small (waits)" in screen_text(app)
+        await until_shown(pilot, lambda: "small (pending)" in screen_text(app))
         await pilot.press("enter")
-        await pilot.pause(0.3)
+        await opened(pilot, "FitCheckScreen")
         assert app.screen.job in app.watchlist.pending()
         await pilot.press("escape")
 
@@ -598,18 +584,22 @@ async def test_f_brings_back_what_was_typed_before_escape(open_app, make_snapsho
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press("f")
-        await pilot.pause(0.3)
+        await opened(pilot, "FitCheckScreen")
         app.screen.query_one("#row-model-id Input").post_message(Paste("small"))
-        await pilot.pause(0.1)
+        await until_shown(pilot, lambda: app.screen.job.model.id == "small")
         await pilot.press("escape")
-        await pilot.pause(0.3)
-        await pilot.press("f", "enter")
-        await pilot.pause(0.3)
+        await until_shown(pilot, lambda: app.fit_draft is not None)
+        await pilot.press("f")
+        await opened(pilot, "ChoiceMenu")
+        await pilot.press("enter")
+        await opened(pilot, "FitCheckScreen")
         assert app.screen.job.model.id == "small"
         await pilot.press("escape")
-        await pilot.pause(0.2)
-        await pilot.press("f", "end", "enter")
-        await pilot.pause(0.3)
+        await opened(pilot, "DashboardScreen")
+        await pilot.press("f")
+        await opened(pilot, "ChoiceMenu")
+        await pilot.press("end", "enter")
+        await opened(pilot, "FitCheckScreen")
         assert app.screen.job.model.id is None
 
 
@@ -640,10 +630,7 @@ async def test_only_cells_that_changed_are_sent_to_the_terminal(
         await settle(pilot)
         assert "util 51 %" in "".join(written)
         written.clear()
-        for _ in range(100):
-            await pilot.pause(0.02)
-            if written and "util 62 %" in screen_text(app):
-                break
+        await until_shown(pilot, lambda: written and "util 62 %" in screen_text(app))
         assert "62" in "".join(written)
         assert "util" not in "".join(written)
         assert len("".join(written)) < 250

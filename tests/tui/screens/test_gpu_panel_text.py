@@ -44,7 +44,7 @@ def test_every_line_is_as_wide_as_the_panel(make_row, make_gpu, make_process, wi
     row = make_row(gpu, need=need)
     lines = drawn(row, PanelShape(width=width, graph_height=2), history=[(1_990.0, 30 * GIB), (1_999.0, None)])
     assert [cell_len(line) for line in lines] == [width] * 6
-    assert cell_len(gpu_row_line(row, width, chosen=True).plain) == width
+    assert cell_len(gpu_row_line(row, width, selected=True).plain) == width
     assert cell_len(gpu_row_titles(width).plain) == width
 
 
@@ -68,7 +68,7 @@ def test_graph_line_counts_what_other_processes_hold(make_row, make_gpu, make_pr
 def test_unknown_total_shows_reason_and_what_processes_hold(make_row, make_gpu, make_process):
     gpu = replace(make_gpu(0, [make_process(1, 30)]), total_bytes=None, used_bytes=None, free_bytes=None)
     lines = drawn(make_row(gpu, need=30))
-    assert "n/a: the card's total is not known, processes hold 30.0 GiB" in lines[1]
+    assert "n/a: the GPU's total memory is not known, processes hold 30.0 GiB" in lines[1]
     assert "30.0 GiB (28.1 to 31.9)" in lines[2]
     assert "free n/a" in lines[0]
 
@@ -155,7 +155,7 @@ def test_of_shared_memory_what_the_rest_of_the_machine_holds_is_out_of_reach(mak
 def test_a_gpu_that_does_not_answer_has_a_word_for_it_in_its_line(make_row, make_gpu, code: str, word: str):
     nothing = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
     gpu = make_gpu(3, faults=(Fault(field=None, code=code, message="it is gone"),), **nothing)
-    line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, chosen=False).plain
+    line = gpu_row_line(make_row(replace(gpu, processes=None)), 80, selected=False).plain
     assert word in line
     assert "n/a: it is gone" in line
     assert "idle" not in line

@@ -29,7 +29,7 @@ def test_what_is_odd_is_said_above_the_gpus_in_two_lines_at_most(
     many = Board(snapshot=snapshot, gpus=gpus, pending=(), anomalies=tuple(odd(n, n) for n in range(1, 5)))
     assert [line.plain for line in notices(many, FeedStatus(interval=1.0), 80)] == [
         " !  GPU 4: 4 GiB odd",
-        " !  3 more on GPU 1, 2, 3: vramtop --once says all of them",
+        " !  3 more on GPU 1, 2, 3: vramtop --once shows all of them",
     ]
 
 
@@ -52,7 +52,7 @@ def test_what_is_wrong_with_gpus_is_said_once_for_those_it_is_the_same_with(
     board = Board(snapshot=make_snapshot(gpus), gpus=rows(gpus), pending=())
     assert [line.plain for line in notices(board, FeedStatus(interval=1.0), 120)] == [
         " !  GPU 0, 2: the GPU no longer answers",
-        " !  GPU 3, 4: there is more; vramtop --once says all of it",
+        " !  GPU 3, 4: more faults; vramtop --once shows all",
     ]
 
 

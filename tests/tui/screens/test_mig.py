@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from rich.cells import cell_len
+from screen_host import screen_lines
+from waiting import until_shown
 
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec
@@ -20,6 +22,7 @@ from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, GpuReading, MigReading, Snapshot, WatchedJob
 from vramtop.monitor.sources.recording import RecordingWriter, read_recording
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.commands import attach, once
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.gpu_panel import GpuPanel
@@ -64,19 +67,12 @@ def make_watchlist(make_budget: Make) -> Callable[[], Watchlist]:
 
 @pytest.fixture
 def open_app(scripted_source: Make, make_watchlist: Make) -> Callable[[Sequence[Snapshot]], VramtopApp]:
-    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), interval=0.05)
+    return lambda snapshots: VramtopApp(scripted_source(snapshots), make_watchlist(), AppOptions(interval=0.05))
 
 
 async def settle(pilot: Any) -> None:
-    for _ in range(100):
-        await pilot.pause(0.02)
-        if pilot.app.board is not None:
-            break
+    await until_shown(pilot, lambda: pilot.app.board is not None)
     await pilot.pause()
-
-
-def lines_of(app: VramtopApp) -> list[str]:
-    return [strip.text for strip in app.screen._compositor.render_strips()]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30)])
@@ -86,7 +82,7 @@ async def test_every_device_has_a_line_below_its_gpu(
     app = open_app([make_snapshot([mig_gpu(), make_gpu(1)])])
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        lines = lines_of(app)
+        lines = screen_lines(app)
         assert all(cell_len(line) == size[0] for line in lines)
         listed = [line.plain for line in app.screen.query_one(GpuRows).lines]
         assert [line[1:].split("  ")[0].split("█")[0].split("'")[0].strip() for line in listed] == [
@@ -146,11 +142,8 @@ async def test_rows_follow_a_new_layout_and_the_cursor_stays_on_its_device(
 
         async def show(*mig: MigReading, at: float) -> list[str]:
             app._sampler._source.snapshots = [make_snapshot([replace(whole, mig=mig or None), *others], time=at)]
-            for _ in range(100):
-                await pilot.pause(0.02)
-                if app.board.snapshot.time == at:
-                    break
-            await pilot.pause(0.1)
+            await until_shown(pilot, lambda: app.board.snapshot.time == at)
+            await pilot.pause()
             return [line.plain[:6].rstrip() for line in rows.lines]
 
         assert await show(*whole.mig, at=2_000.5) == [" 0", " 0:3:0", " 0:3:1", "▶0:9 1", " 1", " 2", " 3", " 4"]
@@ -212,9 +205,9 @@ def test_lines_and_titles_are_as_wide_as_they_should_be(
     wide = mig_gpu(1)
     named = replace(wide, mig=tuple(replace(device, profile="模型模型模型模型") for device in wide.mig))
     for gpus in ([mig_gpu(), make_gpu(1)], [named]):
-        shown = make_watchlist().update(make_snapshot(gpus)).shown
+        shown = make_watchlist().update(make_snapshot(gpus)).displayed_gpus
         names = gpu_name_width(shown)
-        assert {gpu_row_line(gpu, width, names=names, chosen=False).cell_length for gpu in shown} == {width}
+        assert {gpu_row_line(gpu, width, names=names, selected=False).cell_length for gpu in shown} == {width}
         assert gpu_row_titles(width, names=names).cell_length == width
 
 
@@ -226,8 +219,8 @@ def test_a_device_whose_memory_is_not_told_says_why_and_its_gpu_keeps_its_figure
     unread = replace(
         gpu, mig=tuple(replace(each, total_bytes=None, used_bytes=None, free_bytes=None) for each in gpu.mig)
     )
-    shown = make_watchlist().update(make_snapshot([unread])).shown
-    lines = [gpu_row_line(each, 120, names=gpu_name_width(shown), chosen=False).plain for each in shown]
+    shown = make_watchlist().update(make_snapshot([unread])).displayed_gpus
+    lines = [gpu_row_line(each, 120, names=gpu_name_width(shown), selected=False).plain for each in shown]
     assert "24.0/80.0" in lines[0]
     assert "n/a: this user may not read" in lines[1]
     assert "n/a/n/a" in lines[1]
@@ -254,7 +247,7 @@ def test_the_question_before_the_end_calls_a_device_as_the_table_does(
 ) -> None:
     board = make_watchlist().update(make_snapshot([mig_gpu()], time=time.time()))
     row = board.processes[1]
-    ending = SimpleNamespace(process=row.process, foreign=False, doubt=None)
+    ending = SimpleNamespace(process=row.process, is_other_users=False, uncertainty=None)
     assert "2.0 GiB of GPU 0:3:1" in termination_details(row, board, ending, width=80).plain
 
 
@@ -304,8 +297,8 @@ def test_a_recording_keeps_what_the_devices_held(
         writer.write(snapshot)
     (again,) = read_recording(tmp_path / "mig.rec")
     assert again == snapshot
-    assert [row.reading for row in make_watchlist().update(again).shown[1:]] == [
-        row.reading for row in make_watchlist().update(snapshot).shown[1:]
+    assert [row.reading for row in make_watchlist().update(again).displayed_gpus[1:]] == [
+        row.reading for row in make_watchlist().update(snapshot).displayed_gpus[1:]
     ]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from screen_host import ScreenHost, screen_lines
 from textual.app import App, ComposeResult
-from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
+from waiting import until_shown
 
 from vramtop.estimator.common.cancellation import CancelToken, current_token
 from vramtop.estimator.common.errors import CancelledError, InputError
@@ -20,13 +21,14 @@ from vramtop.estimator.job.gpu_catalogue import find_gpu
 from vramtop.estimator.job.job import Job, ModelSpec, Run, Target
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.fit.device_capacity import DeviceCapacity, device_capacities
+from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import Check, CheckResult, CheckStatus
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import JobInterpreter
 from vramtop.monitor.preflight.facts.machine import Machine, described_machine
 from vramtop.monitor.preflight.prepare import prepare
-from vramtop.monitor.preflight.run_checks import CHECKS
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.background.preflight_run import PreflightProgress, PreflightRequest, read_context
 from vramtop.tui.job.open_dialog import OpenJobScreen
 from vramtop.tui.reports.preflight_text import summary_line
@@ -67,34 +69,23 @@ class Says(Check):
         self.scopes.append(current_token())
         if self.go is not None:
             self.go.wait(60)
-        return self._says(self.status, self.found, self.advice)
-
-
-class Host(App[None]):
-    """Shows one screen."""
-
-    def __init__(self, screen: Screen[None]) -> None:
-        super().__init__()
-        self.shown = screen
-
-    async def on_mount(self) -> None:
-        await self.push_screen(self.shown)
+        return self._result(self.status, self.found, self.advice)
 
 
 @pytest.fixture
-def gather(tmp_path: Path) -> Callable[[PreflightRequest], CheckContext]:
-    def gather(subject: PreflightRequest) -> CheckContext:
+def read(tmp_path: Path) -> Callable[[PreflightRequest], CheckContext]:
+    def read(subject: PreflightRequest) -> CheckContext:
         machine = described_machine(ROOMS, find_gpu("h100-80gb"))
         python = JobInterpreter(path=Path("/opt/env/bin/python"), origin="--python")
         return prepare(subject.job, machine, python, environ={}, folder=tmp_path)
 
-    return gather
+    return read
 
 
 @pytest.fixture
-def make_screen(gather: Callable[[PreflightRequest], CheckContext]) -> Callable[..., PreflightScreen]:
+def make_screen(read: Callable[[PreflightRequest], CheckContext]) -> Callable[..., PreflightScreen]:
     def make(*checks: Check, **more: Any) -> PreflightScreen:
-        return PreflightScreen(PreflightRequest(job=JOB), gather=gather, checks=checks, **more)
+        return PreflightScreen(PreflightRequest(job=JOB), read=read, checks=checks, **more)
 
     return make
 
@@ -109,7 +100,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def lines(app: App[Any]) -> list[str]:
-    return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
+    return [line.rstrip() for line in screen_lines(app)]
 
 
 def text(app: App[Any]) -> str:
@@ -122,29 +113,21 @@ def rows(app: App[Any]) -> list[list[str]]:
     return [words[:3] for words in heads if len(words) > 2 and words[0] in "✓!✗·?…"]
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    for _ in range(1500):
-        if condition():
-            return
-        await pilot.pause(0.02)
-    raise AssertionError("it did not happen within thirty seconds")
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(make_screen, size):
     go = threading.Event()
-    told: list[PreflightProgress] = []
+    done: list[PreflightProgress] = []
     slow = Says("Slow", "failure", found="it is not there", advice="put it there", go=go)
-    screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), told=told.append)
-    async with Host(screen).run_test(size=size) as pilot:
-        await until(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
+    screen = make_screen(Says("First"), Says("Second", "skipped"), slow, Says("Third", "warning"), on_done=done.append)
+    async with ScreenHost(screen).run_test(size=size) as pilot:
+        await until_shown(pilot, lambda: "3 of 4 checks done; so far 1 warning" in text(pilot.app))
         assert [name for _, _, name in rows(pilot.app)] == ["First", "Second", "Slow", "Third"]
         assert rows(pilot.app)[2] == ["…", "running", "Slow"]
         assert "of 30 s: waits for a word" in text(pilot.app)
         assert "on 1 × H100 80GB elsewhere · /opt/env/bin/python (--python)" in text(pilot.app)
-        assert not told
+        assert not done
         go.set()
-        await until(pilot, lambda: bool(told))
+        await until_shown(pilot, lambda: bool(done))
         await pilot.pause()
         assert rows(pilot.app) == [
             ["✗", "FAILURE", "Slow"],
@@ -153,18 +136,18 @@ async def test_rows_fill_in_as_checks_finish_and_failures_come_first_at_the_end(
             ["·", "skipped", "Second"],
         ]
         assert "to do: put it there" in text(pilot.app)
-        assert summary_line(told[0].worst_first) in text(pilot.app)
-        assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will not run like this" in text(pilot.app)
+        assert summary_line(done[0].worst_first) in text(pilot.app)
+        assert "1 failure, 1 warning, 1 passed, 1 skipped: the job will fail" in text(pilot.app)
 
 
 async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make_screen):
     never = threading.Event()
     hangs = Says("Hangs", go=never)
-    async with Host(make_screen(hangs, Says("Quick"))).run_test() as pilot:
-        await until(pilot, lambda: "1 of 2 checks done" in text(pilot.app))
+    async with ScreenHost(make_screen(hangs, Says("Quick"))).run_test() as pilot:
+        await until_shown(pilot, lambda: "1 of 2 checks done" in text(pilot.app))
         hangs.go, hangs.found = None, "answers now"
         await pilot.press("r")
-        await until(pilot, lambda: "2 passed" in text(pilot.app))
+        await until_shown(pilot, lambda: "2 passed" in text(pilot.app))
         first, second = hangs.scopes
         assert first.cancelled
         assert not second.cancelled
@@ -174,17 +157,17 @@ async def test_r_makes_all_checks_anew_and_does_not_wait_for_one_that_hangs(make
 
 async def test_who_goes_back_gives_up_what_runs_and_nothing_holds_up_quitting(make_screen):
     never = threading.Event()
-    hangs, told = Says("Hangs", go=never), []
-    async with Host(make_screen(hangs, Says("Quick"), told=told.append)).run_test() as pilot:
-        await until(pilot, lambda: bool(hangs.scopes))
+    hangs, done = Says("Hangs", go=never), []
+    async with ScreenHost(make_screen(hangs, Says("Quick"), on_done=done.append)).run_test() as pilot:
+        await until_shown(pilot, lambda: bool(hangs.scopes))
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(pilot.app.screen, PreflightScreen))
-        await until(pilot, lambda: hangs.scopes[0].cancelled)
+        await until_shown(pilot, lambda: not isinstance(pilot.app.screen, PreflightScreen))
+        await until_shown(pilot, lambda: hangs.scopes[0].cancelled)
         await pilot.app.push_screen(make_screen(hangs))
-        await until(pilot, lambda: len(hangs.scopes) == 2)
+        await until_shown(pilot, lambda: len(hangs.scopes) == 2)
     assert hangs.scopes[1].cancelled
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("preflight"))
-    assert not told
+    assert not done
     never.set()
 
 
@@ -192,21 +175,21 @@ async def test_settings_that_make_no_sense_are_said_in_one_sentence():
     def refuse(_: PreflightRequest) -> CheckContext:
         raise InputError("lora.targets: no module of this model is called [nope]")
 
-    screen = PreflightScreen(PreflightRequest(job=JOB), gather=refuse, checks=[Says("First")])
-    async with Host(screen).run_test() as pilot:
-        await until(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
+    screen = PreflightScreen(PreflightRequest(job=JOB), read=refuse, checks=[Says("First")])
+    async with ScreenHost(screen).run_test() as pilot:
+        await until_shown(pilot, lambda: "nothing is checked: lora.targets" in text(pilot.app))
         assert "called [nope]" in text(pilot.app)
         assert not rows(pilot.app)
 
 
 async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
     checks = [Says(f"Check{number}", "warning", found="words " * 40, advice="do " * 30) for number in range(8)]
-    async with Host(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: "8 warnings: nothing that was looked at" in text(pilot.app))
+    async with ScreenHost(make_screen(*checks)).run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, lambda: "8 warnings: no check found" in text(pilot.app))
         assert "Check0" in text(pilot.app)
         assert "Check7" not in text(pilot.app)
         await pilot.press("end")
-        await until(pilot, lambda: "Check7" in text(pilot.app))
+        await until_shown(pilot, lambda: "Check7" in text(pilot.app))
         assert "8 warnings" in text(pilot.app)
         assert all(len(line) <= 80 for line in lines(pilot.app))
 
@@ -214,13 +197,13 @@ async def test_all_rows_can_be_scrolled_to_at_80_by_24(make_screen):
 async def test_a_real_run_on_a_described_machine_ends_with_the_command_lines_words(no_network):
     run = Run(output_dir="out", inference_endpoint="https://integrate.api.nvidia.com/v1")
     job = Job(name="real", model=JOB.model, target=JOB.target, run=run)
-    screen = PreflightScreen(PreflightRequest(job=job, rooms=ROOMS))
-    async with Host(screen).run_test(size=(120, 50)) as pilot:
-        await until(pilot, lambda: screen.looked is not None and screen.looked.done)
+    screen = PreflightScreen(PreflightRequest(job=job, devices=ROOMS))
+    async with ScreenHost(screen).run_test(size=(120, 50)) as pilot:
+        await until_shown(pilot, lambda: screen.progress is not None and screen.progress.done)
         await pilot.pause()
-        assert screen.looked is not None
-        outcomes = screen.looked.worst_first
-        assert {outcome.name for outcome in outcomes} == {check.name for check in CHECKS}
+        assert screen.progress is not None
+        outcomes = screen.progress.worst_first
+        assert {outcome.name for outcome in outcomes} == {check.name for check in find_checks()}
         assert "on 1 × H100 80GB elsewhere" in text(pilot.app)
         assert "NSS_INFERENCE_KEY is not set" in text(pilot.app)
         assert rows(pilot.app)[0][:2] == ["✗", "FAILURE"]
@@ -235,7 +218,7 @@ def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[
         for job in pending:
             watchlist.add_pending(job)
         return VramtopApp(
-            scripted_source([make_snapshot([make_gpu()])]), watchlist, interval=0.05, ascii_only=ascii_only
+            scripted_source([make_snapshot([make_gpu()])]), watchlist, AppOptions(interval=0.05, ascii_only=ascii_only)
         )
 
     return make
@@ -244,30 +227,30 @@ def open_app(make_snapshot, make_gpu, scripted_source, make_budget) -> Callable[
 async def test_p_opens_it_for_the_job_that_waits_and_asks_which_of_several(no_network, open_app):
     app = open_app([JOB, Job(name="other", model=JOB.model)], ascii_only=True)
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.board is not None)
+        await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("p")
         await pilot.pause()
         await pilot.press("down", "enter")
-        await until(pilot, lambda: "Preflight: other" in text(app) and "on this machine - " in text(app))
+        await until_shown(pilot, lambda: "Preflight: other" in text(app) and "on this machine - " in text(app))
         assert text(app).isascii()
 
 
 async def test_p_says_so_where_no_job_waits(open_app):
     app = open_app()
     async with app.run_test(notifications=True) as pilot:
-        await until(pilot, lambda: app.board is not None)
+        await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("p")
-        await until(pilot, lambda: "No job waits here" in text(app))
+        await until_shown(pilot, lambda: "No job is pending here" in text(app))
 
 
 async def test_f12_in_the_fit_check_looks_at_the_machine_that_is_chosen_there(no_network, make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget, initial=JOB)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         await pilot.press("f12")
-        await until(pilot, lambda: "on 1 × H100" in text(pilot.app) and "elsewhere" in text(pilot.app))
+        await until_shown(pilot, lambda: "on 1 × H100" in text(pilot.app) and "elsewhere" in text(pilot.app))
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
 
 
 async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
@@ -279,32 +262,34 @@ async def test_a_launch_line_that_was_opened_is_looked_at_as_it_is(
         "torchrun --nproc-per-node 1 train.py --model_name_or_path gpt2 --per_device_train_batch_size 1 --max_length 64"
     )
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
 
         async def opens(text: str) -> None:
             await pilot.press("f3")
-            await until(pilot, lambda: isinstance(pilot.app.screen, OpenJobScreen) and pilot.app.screen.is_mounted)
+            await until_shown(
+                pilot, lambda: isinstance(pilot.app.screen, OpenJobScreen) and pilot.app.screen.is_mounted
+            )
             await pilot.pause()
             pilot.app.screen.query_one(Input).value = text
             await pilot.press("enter")
 
         await pilot.pause()
         await opens(line)
-        await until(pilot, lambda: pilot.app.screen is screen and screen.job.model.id == "gpt2")
+        await until_shown(pilot, lambda: pilot.app.screen is screen and screen.job.model.id == "gpt2")
         await pilot.press("f12")
         assert asked["launch"] == line.split()
         await opens("gpt2")
-        await until(pilot, lambda: pilot.app.screen is screen)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
         await pilot.press("f12")
         assert asked["launch"] is None
 
 
 async def test_f12_says_so_where_there_is_no_job_yet(make_budget):
     screen = FitCheckScreen(Watchlist(estimate=make_budget), estimate=make_budget)
-    async with Host(screen).run_test(size=(120, 40), notifications=True) as pilot:
+    async with ScreenHost(screen).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.pause()
         await pilot.press("f12")
-        await until(pilot, lambda: "There is no job to look at" in text(pilot.app))
+        await until_shown(pilot, lambda: "There is no job to check" in text(pilot.app))
 
 
 def test_what_running_jobs_will_still_take_is_not_free(
@@ -327,9 +312,9 @@ def test_what_running_jobs_will_still_take_is_not_free(
 
 def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_budget):
     traced = replace(make_budget(JOB), method="traced")
-    assert read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=traced)).deepest_budget() is traced
+    assert read_context(PreflightRequest(job=JOB, devices=ROOMS, budget=traced)).deepest_budget() is traced
     other = replace(traced, job=Job(name="other"))
-    context = read_context(PreflightRequest(job=JOB, rooms=ROOMS, budget=other))
+    context = read_context(PreflightRequest(job=JOB, devices=ROOMS, budget=other))
     cancel = CancelToken()
     cancel.cancel()
     with cancel.scope(), pytest.raises(CancelledError):
@@ -339,7 +324,7 @@ def test_a_deeper_budget_that_is_known_is_not_worked_out_again(no_network, make_
 def looked(*checks: Says) -> PreflightProgress:
     return PreflightProgress(
         checks=checks,
-        outcomes={check.name: check._says(check.status, check.found, check.advice) for check in checks},
+        outcomes={check.name: check._result(check.status, check.found, check.advice) for check in checks},
     )
 
 
@@ -348,7 +333,7 @@ def test_the_mark_counts_what_needs_a_look_and_else_what_passed():
     assert str(mark_line(bad)) == "preflight: ✗ 2 failures, 1 warning · F12"
     assert str(mark_line(looked(Says("a"), Says("b", "skipped")), key="p")) == "preflight: ✓ 1 passed · p"
     assert str(mark_line(bad, stale=True)) == "preflight: ✗ 2 failures, 1 warning (with other settings) · F12"
-    assert str(mark_line(None)) == "preflight: not looked at yet · F12"
+    assert str(mark_line(None)) == "preflight: not run yet · F12"
 
 
 async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked():
@@ -362,11 +347,11 @@ async def test_the_mark_says_whose_it_is_and_opens_the_screen_when_it_is_clicked
             pressed.append("preflight")
 
     screen = WithMark()
-    async with Host(screen).run_test(size=(80, 24)) as pilot:
+    async with ScreenHost(screen).run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert lines(pilot.app)[0] == "preflight: not looked at yet · F12"
+        assert lines(pilot.app)[0] == "preflight: not run yet · F12"
         mark = screen.query_one(PreflightMark)
-        mark.take(looked(Says("a", "failure")), JOB)
+        mark.show_progress(looked(Says("a", "failure")), JOB)
         mark.show_job(Job(name="other"))
         await pilot.pause()
         assert lines(pilot.app)[0] == "preflight: ✗ 1 failure (with other settings) · F12"

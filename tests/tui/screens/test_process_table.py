@@ -57,7 +57,7 @@ async def test_update_keeps_cursor_on_the_process(make_board, make_gpu, make_pro
         three[0] = make_process(1, 50, user="ana")
         table.show_board(make_board([make_gpu(0, [*three, make_process(9, 5)])]), width=120)
         assert pids(table)[:4] == ["1", "2", "3", "9"]
-        assert table.chosen.row.process.pid == 1
+        assert table.selected.row.process.pid == 1
 
 
 async def test_only_lines_that_changed_are_painted(make_board, make_gpu, make_process, three, monkeypatch):

@@ -86,8 +86,8 @@ async def test_the_cursor_goes_to_the_rank_that_needs_a_look_until_the_user_move
 
         def chosen(*sizes: float) -> int:
             table.show(rows_of(*sizes), RANKS, width=120)
-            assert table.chosen is not None
-            return table.chosen.process.pid
+            assert table.selected is not None
+            return table.selected.process.pid
 
         assert chosen(40, 41) == 12  # holds more
         assert chosen(41, 40) == 12  # no reason to jump

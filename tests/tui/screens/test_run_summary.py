@@ -26,7 +26,7 @@ def runs_of(make_budget, make_snapshot, make_gpu, make_process):
 
 
 def test_without_runs_the_line_says_what_the_screen_is_for(runs_of):
-    assert "what does a running job take" in run_tabs((), (), 80).plain
+    assert "compare a running job with its budget" in run_tabs((), (), 80).plain
 
 
 def test_a_single_run_is_named_and_several_have_numbers_and_statuses(runs_of):

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from textual.app import App
-from textual.pilot import Pilot
-from textual.screen import Screen
+from screen_host import ScreenHost, screen_lines, screen_text
+from waiting import until_shown
 
 from vramtop.estimator.budget.budget import Budget, Components, LargeTensor, PhaseMark, Timeline
 from vramtop.estimator.common.cancellation import current_token
@@ -18,8 +17,10 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import WatchedJob
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.screens.fit.screen import FitCheckScreen
-from vramtop.tui.screens.step.screen import WAITING, StepScreen
+from vramtop.tui.screens.step.entry import show_step
+from vramtop.tui.screens.step.screen import TRACING, StepScreen
 
 MODEL = "meta-llama/Llama-3.1-8B"
 JOB = Job(name="llama-8b-sft", model=ModelSpec(id=MODEL))
@@ -28,17 +29,6 @@ LEVELS = (
     Components(weights=15 * GIB, optimizer=20 * GIB, activations=12 * GIB, logits=4 * GIB, context=GIB),
     Components(weights=15 * GIB, optimizer=20 * GIB, gradients=9 * GIB, context=GIB),
 )
-
-
-class Host(App[None]):
-    """Shows one screen."""
-
-    def __init__(self, screen: Screen[None]) -> None:
-        super().__init__()
-        self.shown = screen
-
-    async def on_mount(self) -> None:
-        await self.push_screen(self.shown)
 
 
 @pytest.fixture
@@ -74,28 +64,12 @@ def traced(make_budget) -> Callable[..., Budget]:
     return make
 
 
-def lines(app: App[Any]) -> list[str]:
-    return [strip.text for strip in app.screen._compositor.render_strips()]
-
-
-def text(app: App[Any]) -> str:
-    return "\n".join(lines(app))
-
-
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await pilot.pause(0.02)
-    raise AssertionError("it did not happen within twenty seconds")
-
-
 @pytest.mark.parametrize(("size", "letters"), [((80, 24), "OA"), ((120, 40), "WOA"), ((200, 60), "WOALG")])
 async def test_components_phases_lines_and_tensors_are_seen_at_every_size(traced, size, letters):
-    async with Host(StepScreen(traced(), card_bytes=80 * GIB)).run_test(size=size) as pilot:
+    async with ScreenHost(StepScreen(traced(), card_bytes=80 * GIB)).run_test(size=size) as pilot:
         await pilot.pause()
-        shown = text(pilot.app)
-        graph = lines(pilot.app)[2 : size[1] // 2]
+        shown = screen_text(pilot.app)
+        graph = screen_lines(pilot.app)[2 : size[1] // 2]
         assert all(any(letter in line for line in graph) for letter in letters)
         assert any("═" * 30 in line for line in graph)
         assert any("─" * 10 in line for line in graph)
@@ -105,55 +79,55 @@ async def test_components_phases_lines_and_tensors_are_seen_at_every_size(traced
         assert "to 55.0 GiB" in shown
         assert "down_proj.weight" in shown
         assert "4096 x 128256" in shown
-        assert all(len(line) == size[0] for line in lines(pilot.app))
+        assert all(len(line) == size[0] for line in screen_lines(pilot.app))
 
 
 async def test_the_peak_stands_under_the_fullest_moment(traced):
-    async with Host(StepScreen(traced())).run_test(size=(100, 30)) as pilot:
+    async with ScreenHost(StepScreen(traced())).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
-        axis = next(line for line in lines(pilot.app) if "▲" in line and "┬" in line)
-        activations = next(line for line in lines(pilot.app) if "AAAA" in line)
+        axis = next(line for line in screen_lines(pilot.app) if "▲" in line and "┬" in line)
+        activations = next(line for line in screen_lines(pilot.app) if "AAAA" in line)
         assert axis.index("▲") == activations.index("A")
 
 
 async def test_ascii_draws_letters_and_no_other_sign(traced, make_snapshot, make_gpu, scripted_source):
     source = scripted_source([make_snapshot([make_gpu()])])
-    app = VramtopApp(source, Watchlist(estimate=traced), interval=0.05, ascii_only=True)
+    app = VramtopApp(source, Watchlist(estimate=traced), AppOptions(interval=0.05, ascii_only=True))
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_step(traced(), 80 * GIB)
-        await until(pilot, lambda: isinstance(app.screen, StepScreen) and "WWWW" in text(app))
-        assert text(app).isascii()
-        assert "====" in text(app)
+        show_step(app, traced(), 80 * GIB)
+        await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "WWWW" in screen_text(app))
+        assert screen_text(app).isascii()
+        assert "====" in screen_text(app)
 
 
 async def test_until_the_trace_is_there_the_formulas_phases_are_drawn_and_then_the_step(make_budget, traced):
     go = threading.Event()
 
     def refine() -> Budget:
-        go.wait(20)
+        assert go.wait(60)
         return traced()
 
-    async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
+    async with ScreenHost(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
-        assert "Not traced yet" in text(pilot.app)
-        assert "phases, not time" in text(pilot.app)
-        assert "largest tensors" not in text(pilot.app)
+        assert "Not traced yet" in screen_text(pilot.app)
+        assert "phases, not time" in screen_text(pilot.app)
+        assert "largest tensors" not in screen_text(pilot.app)
         go.set()
-        await until(pilot, lambda: "largest tensors" in text(pilot.app))
-        assert "Not traced yet" not in text(pilot.app)
+        await until_shown(pilot, lambda: "largest tensors" in screen_text(pilot.app))
+        assert "Not traced yet" not in screen_text(pilot.app)
 
 
 async def test_why_there_is_no_trace_is_said(make_budget):
     def refine() -> Budget:
         raise CannotTellError("no Python with torch was found")
 
-    async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
-        await until(pilot, lambda: "There is no traced step" in text(pilot.app))
-        assert "no Python with torch was found" in " ".join(text(pilot.app).split())
+    async with ScreenHost(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
+        await until_shown(pilot, lambda: "There is no trace" in screen_text(pilot.app))
+        assert "no Python with torch was found" in " ".join(screen_text(pilot.app).split())
     exact = replace(make_budget(JOB), method="exact", assumptions=("The step was not traced: zero3 cannot be traced.",))
-    async with Host(StepScreen(exact)).run_test(size=(100, 30)) as pilot:
+    async with ScreenHost(StepScreen(exact)).run_test(size=(100, 30)) as pilot:
         await pilot.pause()
-        assert "zero3 cannot be traced" in " ".join(text(pilot.app).split())
+        assert "zero3 cannot be traced" in " ".join(screen_text(pilot.app).split())
 
 
 async def test_closing_the_screen_gives_the_trace_up(make_budget):
@@ -162,13 +136,13 @@ async def test_closing_the_screen_gives_the_trace_up(make_budget):
     def refine() -> Budget:
         with current_token().on_cancel(ended.set):
             begun.set()
-            ended.wait(20)
+            ended.wait(60)
             raise CannotTellError("the worker ended")
 
-    async with Host(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
-        await until(pilot, begun.is_set)
+    async with ScreenHost(StepScreen(make_budget(JOB), refine=refine)).run_test(size=(100, 30)) as pilot:
+        await until_shown(pilot, begun.is_set)
         await pilot.press("escape")
-        await until(pilot, ended.is_set)
+        await until_shown(pilot, ended.is_set)
         assert not isinstance(pilot.app.screen, StepScreen)
 
 
@@ -182,43 +156,45 @@ async def test_from_the_dashboard_the_job_under_the_cursor_is_drawn_and_its_bett
     def refine(job: Job, **_: Any) -> Budget:
         return traced(job)
 
-    app = VramtopApp(source, watchlist, interval=0.05, refine=refine)
+    app = VramtopApp(source, watchlist, AppOptions(interval=0.05, refine=refine))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "llama-8b-sft" in text(app) and "t Step" in text(app))
+        await until_shown(pilot, lambda: "llama-8b-sft" in screen_text(app) and "t Step" in screen_text(app))
         await pilot.press("t")
-        await until(pilot, lambda: isinstance(app.screen, StepScreen) and "largest tensors" in text(app))
-        assert "card 80.0" in text(app)
+        await until_shown(pilot, lambda: isinstance(app.screen, StepScreen) and "largest tensors" in screen_text(app))
+        assert "card 80.0" in screen_text(app)
         await pilot.press("escape")
-        await until(pilot, lambda: bool(app.board) and app.board.gpus[0].rows[0].budget.method == "traced")
+        await until_shown(pilot, lambda: bool(app.board) and app.board.gpus[0].rows[0].budget.method == "traced")
 
 
 async def test_without_any_budget_the_dashboard_says_so(make_snapshot, make_gpu, scripted_source, make_budget):
-    app = VramtopApp(scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), interval=0.05)
+    app = VramtopApp(
+        scripted_source([make_snapshot([make_gpu()])]), Watchlist(estimate=make_budget), AppOptions(interval=0.05)
+    )
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: app.board is not None)
+        await until_shown(pilot, lambda: app.board is not None)
         await pilot.press("t")
-        await until(pilot, lambda: any("no step to draw" in said.message for said in app._notifications))
+        await until_shown(pilot, lambda: any("no step to draw" in said.message for said in app._notifications))
 
 
 async def test_from_the_fit_check_the_step_is_drawn_anew_when_its_trace_arrives(make_budget, traced):
     go = threading.Event()
 
     def refine(job: Job) -> Budget:
-        go.wait(20)
+        assert go.wait(60)
         return traced(job)
 
     watchlist = Watchlist(estimate=make_budget)
     screen = FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "peak" in text(pilot.app))
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: "peak" in screen_text(pilot.app))
         await pilot.press("f5")
-        await until(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
-        await until(pilot, lambda: WAITING[:20] in text(pilot.app))
+        await until_shown(pilot, lambda: isinstance(pilot.app.screen, StepScreen))
+        await until_shown(pilot, lambda: TRACING[:20] in screen_text(pilot.app))
         go.set()
-        await until(pilot, lambda: "largest tensors" in text(pilot.app))
+        await until_shown(pilot, lambda: "largest tensors" in screen_text(pilot.app))
         await pilot.press("escape")
-        await until(pilot, lambda: pilot.app.screen is screen)
-        assert "traced step" in text(pilot.app)
+        await until_shown(pilot, lambda: pilot.app.screen is screen)
+        assert "traced step" in screen_text(pilot.app)
 
 
 async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_traced_at_once(make_budget, traced):
@@ -232,7 +208,7 @@ async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_tr
         stopped = threading.Event()
         try:
             with current_token().on_cancel(stopped.set):
-                stopped.wait(20)
+                stopped.wait(60)
                 raise CannotTellError("the worker ended")
         except CancelledError:
             given_up.append(job.training.micro_batch)
@@ -240,11 +216,11 @@ async def test_an_edit_gives_the_running_trace_up_and_the_newest_settings_are_tr
 
     watchlist = Watchlist(estimate=make_budget)
     screen = FitCheckScreen(watchlist, estimate=make_budget, refine=refine, initial=JOB)
-    async with Host(screen).run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: seen == [1])
+    async with ScreenHost(screen).run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, lambda: seen == [1])
         box = screen.query_one("#row-training-micro_batch Input")
         box.focus()
         await pilot.press("end", "ctrl+u", "8")
-        await until(pilot, lambda: given_up == [1])
-        await until(pilot, lambda: "traced step" in text(pilot.app))
+        await until_shown(pilot, lambda: given_up == [1])
+        await until_shown(pilot, lambda: "traced step" in screen_text(pilot.app))
         assert seen == [1, 8]

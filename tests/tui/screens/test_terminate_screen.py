@@ -10,22 +10,29 @@ from typing import Any
 
 import psutil
 import pytest
+from screen_host import screen_text
 from textual.widgets import Button
+from waiting import until_shown
 
 from vramtop.estimator.job.job import Job, ModelSpec, Parallel
 from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.monitor.host.terminate import ProcessTermination
 from vramtop.monitor.snapshot.snapshot import Source, WatchedJob
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.cli.main import main
 from vramtop.tui.screens.dashboard.process_table import ProcessTable
 from vramtop.tui.screens.dashboard.screen import DashboardScreen
-from vramtop.tui.screens.dashboard.terminate import DEAF_SECONDS, TerminateScreen
+from vramtop.tui.screens.dashboard.terminate import TerminateScreen
 
+TERMINATE = "vramtop.tui.screens.dashboard.terminate"
+GRACE = "vramtop.monitor.host.terminate.GRACE_SECONDS"
 SLEEPY = "import time; print(flush=True); time.sleep(60)"
 SLOW = (
-    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit()))\n"
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (sys.stdin.readline(), sys.exit()))\n"
     "print(flush=True); time.sleep(60)"
 )
+"""Ends after a SIGTERM only once its standard input is closed."""
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
@@ -35,7 +42,9 @@ def start():
     started = []
 
     def run(program: str = SLEEPY, *words: str) -> subprocess.Popen:
-        process = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         started.append(process)
         process.stdout.readline()
         return process
@@ -44,6 +53,7 @@ def start():
     for process in started:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
@@ -70,7 +80,7 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
             watchlist.add_run(watched)
         changes = {"source": source} if source else {}
         snapshot = make_snapshot([make_gpu(at, each) for at, each in enumerate(gpus)], time=time.time(), **changes)
-        return VramtopApp(scripted_source([snapshot]), watchlist, interval=0.1, **options)
+        return VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(interval=0.1, **options))
 
     return make
 
@@ -78,30 +88,20 @@ def open_app(make_snapshot, make_gpu, make_budget, scripted_source) -> Callable[
 @pytest.fixture
 def hasty(monkeypatch):
     """Choices can be taken at once."""
-    monkeypatch.setattr("vramtop.tui.screens.dashboard.terminate.DEAF_SECONDS", 0.0)
-
-
-async def until(pilot: Any, true: Callable[[], object], *, seconds: float = 10) -> None:
-    """Wait until it is so."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, screen_text(pilot.app)
-        await pilot.pause(0.02)
+    monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
 
 
 async def settle(pilot: Any) -> None:
-    await until(pilot, lambda: pilot.app.board and pilot.app.screen.query_one(ProcessTable).row_count)
+    await until_shown(pilot, lambda: pilot.app.board and pilot.app.screen.query_one(ProcessTable).row_count)
 
 
 async def ask(pilot: Any) -> TerminateScreen:
     await settle(pilot)
     await pilot.press("k")
-    await until(pilot, lambda: isinstance(pilot.app.screen, TerminateScreen) and "holds" in screen_text(pilot.app))
+    await until_shown(
+        pilot, lambda: isinstance(pilot.app.screen, TerminateScreen) and "holds" in screen_text(pilot.app)
+    )
     return pilot.app.screen
-
-
-def screen_text(app: VramtopApp) -> str:
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
 def footer_text(app: VramtopApp) -> str:
@@ -127,7 +127,7 @@ async def test_the_question_names_the_process_and_all_it_holds(open_app, seen, s
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.start_time))
         for words in (
             f"pid {process.pid}", "user ana", "command python train.py --lr 1e-4", f"started {started}",
-            "30.0 GiB of GPU 0 · 1.0 GiB of GPU 1", "job none that is watched here", "SIGTERM asks it to end",
+            "30.0 GiB of GPU 0 · 1.0 GiB of GPU 1", "job none that is followed here", "SIGTERM asks it to end",
         ):  # fmt: skip
             assert words in text
         assert "not you" not in text
@@ -140,7 +140,7 @@ async def test_the_question_says_how_old_its_figures_are(open_app, seen, start):
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("space")
-        await pilot.pause(0.3)
+        await until_shown(pilot, lambda: " paused " in screen_text(app))
         now[0] += 600
         await ask(pilot)
         assert "30.0 GiB of GPU 0 (as of 10 min ago)" in flat(screen_text(app))
@@ -153,7 +153,7 @@ async def test_the_question_says_what_becomes_of_the_other_ranks(open_app, seen,
     app = open_app(*([each] for each in ranks), watched=watched)
     async with app.run_test(size=(120, 40)) as pilot:
         await ask(pilot)
-        assert "job sft, watched here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
+        assert "job sft, followed here, one of 3 ranks: the 2 others hang or die with it" in flat(screen_text(app))
 
 
 async def test_the_question_points_at_processes_that_may_be_ranks_and_at_children(open_app, seen, start, make_process):
@@ -166,40 +166,45 @@ async def test_the_question_points_at_processes_that_may_be_ranks_and_at_childre
         await ask(pilot)
         text = flat(screen_text(app))
         assert "1 other process on GPUs runs train.py under the same parent (77)" in text
-        assert "it has started 1 other process on GPUs: left alone, they may go on holding memory" in text
+        assert "it has started 1 other process on GPUs, which may keep holding memory after it has ended" in text
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [("enter",), ("escape",), ("k", "k", "k", "escape"), ("q",), ("n",), ("K", "enter"), ("space", "s", "x", "escape")],
-)
-async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, start, hasty, keys):
-    process = start()
-    app = open_app([seen(process)])
+async def test_no_key_but_the_one_that_is_meant_ends_anything(open_app, seen, start, hasty, monkeypatch):
+    signals: list[object] = []
+    monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
+    app = open_app([seen(start())])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
-        await pilot.press(*keys)
-        await until(pilot, lambda: isinstance(app.screen, DashboardScreen))
-    time.sleep(0.1)
-    assert process.poll() is None
+        for keys in (
+            ["enter"],
+            ["escape"],
+            ["k", "k", "k", "escape"],
+            ["q"],
+            ["n"],
+            ["K", "enter"],
+            ["space", "s", "x", "escape"],
+        ):
+            await ask(pilot)
+            await pilot.press(*keys)
+            await until_shown(pilot, lambda: isinstance(app.screen, DashboardScreen))
+    assert signals == []
 
 
-async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start):
-    process = start()
-    app = open_app([seen(process)])
+async def test_keys_typed_ahead_do_not_end_anything(open_app, seen, start, monkeypatch):
+    monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 3600.0)
+    signals: list[object] = []
+    monkeypatch.setattr(ProcessTermination, "send", lambda *_, **how: signals.append(how))
+    app = open_app([seen(start())])
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k", "y")
-        await pilot.pause(0.2)
+        await until_shown(pilot, lambda: isinstance(app.screen, TerminateScreen))
         assert app.screen.query_one("#terminate", Button).disabled
-        await pilot.press("y", "tab", "enter")
-        assert process.poll() is None
-        await pilot.pause(DEAF_SECONDS)
-        await until(
-            pilot,
-            lambda: not isinstance(app.screen, TerminateScreen) or not app.screen.query_one("#terminate").disabled,
-        )
-    assert process.poll() is None
+        await pilot.press("y")
+        assert signals == []
+        monkeypatch.setattr(f"{TERMINATE}.ARMING_SECONDS", 0.0)
+        await until_shown(pilot, lambda: not app.screen.query_one("#terminate").disabled)
+        await pilot.press("y")
+        assert signals == [{"force": False}]
 
 
 async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
@@ -208,7 +213,7 @@ async def test_y_ends_it_and_says_after_how_long(open_app, seen, start, hasty):
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press("y")
-        await until(pilot, lambda: f"✓ Process {process.pid} has ended 0." in screen_text(app))
+        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended " in screen_text(app))
         assert "s after SIGTERM" in screen_text(app)
         assert [str(button.label) for button in app.screen.query(Button) if button.display] == ["Close"]
         await pilot.press("enter")
@@ -222,42 +227,43 @@ async def test_the_button_ends_it_too(open_app, seen, start, hasty):
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "has ended" in screen_text(app))
+        await until_shown(pilot, lambda: "has ended" in screen_text(app))
     assert process.wait() == -signal.SIGTERM
 
 
 async def test_sigkill_is_a_second_choice_for_one_that_does_not_end(open_app, seen, start, hasty, monkeypatch):
-    monkeypatch.setattr("vramtop.monitor.host.terminate.GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(GRACE, 3600.0)
     process = start(STUBBORN)
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
-        await ask(pilot)
+        screen = await ask(pilot)
         await pilot.press("y", "y", "K", "K")
-        await pilot.pause(0.3)
-        assert "SIGTERM was sent" in screen_text(app)
-        assert process.poll() is None
-        await until(pilot, lambda: "Still there 1 s after SIGTERM" in screen_text(app))
+        await until_shown(pilot, lambda: "SIGTERM was sent" in screen_text(app))
+        assert screen._termination.sent == signal.SIGTERM
+        monkeypatch.setattr(GRACE, 0.0)
+        await until_shown(pilot, lambda: "s after SIGTERM" in screen_text(app))
+        assert "Still there" in screen_text(app)
         await pilot.press("y", "k")
-        await pilot.pause(0.3)
-        assert process.poll() is None
+        assert screen._termination.sent == signal.SIGTERM
+        await until_shown(pilot, lambda: not screen.query_one("#kill").disabled)
         await pilot.press("K")
-        await until(pilot, lambda: "s after SIGKILL" in screen_text(app))
+        await until_shown(pilot, lambda: "s after SIGKILL" in screen_text(app))
     assert process.wait() == -signal.SIGKILL
 
 
 async def test_who_turns_away_is_told_later_and_can_go_on(open_app, seen, start, hasty, monkeypatch):
-    monkeypatch.setattr("vramtop.monitor.host.terminate.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(GRACE, 0.0)
     process = start(STUBBORN)
     app = open_app([seen(process)])
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
         await pilot.press("y", "escape")
-        await until(pilot, lambda: f"Process {process.pid}: ! Still there" in said(app))
+        await until_shown(pilot, lambda: f"Process {process.pid}: ! Still there" in said(app))
         await ask(pilot)
         assert "Still there" in screen_text(app)
         assert not app.screen.query_one("#terminate").display
         await pilot.press("K")
-        await until(pilot, lambda: "s after SIGKILL" in screen_text(app))
+        await until_shown(pilot, lambda: "s after SIGKILL" in screen_text(app))
     assert process.wait() == -signal.SIGKILL
 
 
@@ -268,7 +274,8 @@ async def test_who_turns_away_is_told_of_an_end_that_comes_late(open_app, seen, 
         await ask(pilot)
         await pilot.press("y", "escape")
         assert process.poll() is None
-        await until(pilot, lambda: f"✓ Process {process.pid} has ended" in said(app))
+        process.stdin.close()
+        await until_shown(pilot, lambda: f"✓ Process {process.pid} has ended" in said(app))
         assert "s after SIGTERM" in said(app)
 
 
@@ -279,10 +286,12 @@ async def test_one_that_ends_while_the_question_stands_is_told_and_gets_no_signa
         screen = await ask(pilot)
         process.kill()
         process.wait()
-        await until(pilot, lambda: f"Process {process.pid} has ended by itself; no signal was sent" in screen_text(app))
+        await until_shown(
+            pilot, lambda: f"Process {process.pid} has ended by itself; no signal was sent" in screen_text(app)
+        )
         await pilot.press("y", "K")
         await pilot.pause(0.1)
-        assert screen._ending.sent is None
+        assert screen._termination.sent is None
 
 
 async def test_another_process_under_the_pid_is_no_question_at_all(open_app, seen, start):
@@ -292,7 +301,7 @@ async def test_another_process_under_the_pid_is_no_question_at_all(open_app, see
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until(pilot, lambda: "is another one by now: the one that was shown has ended" in said(app))
+        await until_shown(pilot, lambda: "is another one by now: the one that was shown has ended" in said(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
@@ -310,7 +319,7 @@ async def test_what_is_never_ended_is_told_in_a_sentence(open_app, make_process,
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until(pilot, lambda: sentence in said(app))
+        await until_shown(pilot, lambda: sentence in said(app))
         assert isinstance(app.screen, DashboardScreen)
 
 
@@ -319,7 +328,7 @@ async def test_memory_that_belongs_to_nobody_is_no_process(open_app):
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
         await pilot.press("k")
-        await until(pilot, lambda: "on no process" in said(app))
+        await until_shown(pilot, lambda: "no process under the cursor" in said(app))
 
 
 async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
@@ -335,7 +344,9 @@ async def test_no_permission_is_told(open_app, seen, start, monkeypatch):
         async with app.run_test(size=(100, 30)) as pilot:
             await settle(pilot)
             await pilot.press("k")
-            await until(pilot, lambda: f"No permission to end process {process.pid}: it belongs to ana" in said(app))
+            await until_shown(
+                pilot, lambda: f"No permission to end process {process.pid}: it belongs to ana" in said(app)
+            )
 
 
 def offered(app: VramtopApp) -> bool:
@@ -347,7 +358,7 @@ async def test_footer_and_palette_offer_it(open_app, make_process, size):
     app = open_app([make_process()])
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        await until(pilot, lambda: " k Kill " in footer_text(app))
+        await until_shown(pilot, lambda: " k Kill " in footer_text(app))
         assert footer_text(app).rstrip().endswith("q Quit" if size[0] == 80 else "^p palette")
         assert offered(app)
 
@@ -365,11 +376,11 @@ async def test_where_nothing_is_ended_the_key_is_gone_and_says_why(open_app, see
     app = open_app([seen(process)], **options)
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
-        await until(pilot, lambda: "Quit" in footer_text(app))
+        await until_shown(pilot, lambda: "Quit" in footer_text(app))
         assert "Kill" not in footer_text(app)
         assert not offered(app)
         await pilot.press("k")
-        await until(pilot, lambda: sentence in said(app))
+        await until_shown(pilot, lambda: sentence in said(app))
         assert isinstance(app.screen, DashboardScreen)
         app.screen.action_terminate()
         await pilot.pause(0.1)
@@ -399,9 +410,9 @@ async def test_with_little_room_the_choices_stay_in_sight_and_the_question_scrol
         assert "pid " in text
         assert "Leave it" in text
         assert "y Terminate" in text
-        assert "left alone" not in text
+        assert "may keep holding" not in text
         await pilot.press(*["down"] * 20)
-        await until(pilot, lambda: "left alone" in flat(screen_text(app)))
+        await until_shown(pilot, lambda: "may keep holding" in flat(screen_text(app)))
 
 
 async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
@@ -410,14 +421,14 @@ async def test_ascii_mode_asks_in_ascii(open_app, seen, start, hasty):
         await ask(pilot)
         assert screen_text(app).isascii()
         await pilot.press("y")
-        await until(pilot, lambda: "has ended" in screen_text(app))
+        await until_shown(pilot, lambda: "has ended" in screen_text(app))
         assert screen_text(app).isascii()
 
 
 @pytest.mark.parametrize(("words", "read_only"), [(["--read-only"], True), ([], False)])
 def test_the_option_turns_it_off(monkeypatch, words, read_only):
     said = []
-    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.no_ending))
+    monkeypatch.setattr(VramtopApp, "run", lambda self, **_: said.append(self.termination_refusal))
     monkeypatch.setenv("TERM", "xterm-256color")
     for stream in (sys.stdin, sys.stdout):
         monkeypatch.setattr(stream, "isatty", lambda: True)

@@ -8,9 +8,9 @@ def job(micro_batch: int, length: int = 2048) -> Job:
 
 def test_edits_of_one_field_in_a_row_are_one_step():
     past = UndoHistory(job(1))
-    past.take(job(12), "training.micro_batch")
-    past.take(job(128), "training.micro_batch")
-    past.take(job(128, 512), "training.sequence_length")
+    past.record(job(12), "training.micro_batch")
+    past.record(job(128), "training.micro_batch")
+    past.record(job(128, 512), "training.sequence_length")
     assert past.undo() == job(128)
     assert past.undo() == job(1)
     assert past.undo() is None
@@ -18,8 +18,8 @@ def test_edits_of_one_field_in_a_row_are_one_step():
 
 def test_a_suggestion_is_a_step_of_its_own():
     past = UndoHistory(job(8))
-    past.take(job(4), None)
-    past.take(job(2), None)
+    past.record(job(4), None)
+    past.record(job(2), None)
     assert past.undo() == job(4)
     assert past.can_undo
     assert past.undo() == job(8)
@@ -28,5 +28,5 @@ def test_a_suggestion_is_a_step_of_its_own():
 
 def test_what_changes_nothing_is_no_step():
     past = UndoHistory(job(8))
-    past.take(job(8), None)
+    past.record(job(8), None)
     assert not past.can_undo

@@ -6,7 +6,8 @@ from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.common.sizes import GIB
 from vramtop.estimator.job.job import Job, ModelSpec, Training
 from vramtop.tui.draw.palette import VERDICTS
-from vramtop.tui.screens.fit.sweep import GpuLimits, Sweep, axis_rows, column_of, plot_top, sweep_setting, what_if_rows
+from vramtop.tui.screens.fit.sweep import GpuLimits, Sweep, sweep_setting
+from vramtop.tui.screens.fit.what_if_rows import axis_rows, column_of, plot_top, what_if_rows
 
 BATCH = "training.micro_batch"
 LENGTH = "training.sequence_length"
@@ -16,7 +17,7 @@ LENGTH = "training.sequence_length"
 def swept(make_budget):
     """Ten GiB and five a sequence, up to 10 % more; 50 of 80 GiB can be had."""
 
-    def make(present: int = 4, available: float = 50) -> Sweep:
+    def make(current_value: int = 4, available: float = 50) -> Sweep:
         def estimate(job: Job):
             need = 10 + 5 * job.training.micro_batch
             return make_budget(job, device=need, high=need * 1.1)
@@ -27,7 +28,7 @@ def swept(make_budget):
             return "tight" if budget.peak.device_bytes <= available * GIB else "does_not_fit"
 
         limits = GpuLimits(available_bytes=round(available * GIB), card_bytes=80 * GIB)
-        job = Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=present))
+        job = Job(model=ModelSpec(id="gpt2"), training=Training(micro_batch=current_value))
         return sweep_setting(job, BATCH, estimate, judge, limits)
 
     return make
@@ -80,7 +81,7 @@ def test_without_block_characters_the_fill_says_the_verdict(swept):
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_the_value_as_it_is_and_the_cursor_are_marked_below(swept, ascii_only):
-    found = swept(present=6)
+    found = swept(current_value=6)
     marks, names = axis_rows(found, width=60, cursor=12, ascii_only=ascii_only)
     assert marks[column_of(found, 6, 60)] == ("^" if ascii_only else "▲")
     assert marks[column_of(found, 12, 60)] == ("*" if ascii_only else "◆")
@@ -97,7 +98,7 @@ def test_values_that_make_no_sense_are_left_out(make_budget):
     job = Job(training=Training(sequence_length=512))
     found = sweep_setting(job, LENGTH, estimate, lambda _: "fits", GpuLimits())
     assert {point.value for point in found.points} <= set(range(64, 1025, 64))
-    assert found.present == 512
+    assert found.current_value == 512
 
 
 def test_no_plot_goes_beyond_what_the_model_was_made_for(make_budget):

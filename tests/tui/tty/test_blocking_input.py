@@ -3,7 +3,6 @@
 import os
 import select
 import threading
-import time
 import tty
 from collections.abc import Iterator
 from functools import partial
@@ -12,8 +11,9 @@ from typing import Any
 
 import pytest
 from textual.events import Key
+from waiting import until
 
-from vramtop.tui.tty.blocking_input import BlockingInputDriver, _StopEvent
+from vramtop.tui.tty.blocking_input import BlockingInputDriver, StopEvent
 
 
 @pytest.fixture
@@ -36,24 +36,18 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         return SimpleNamespace(register=real.register, poll=wait, unregister=real.unregister)
 
     monkeypatch.setattr("vramtop.tui.tty.blocking_input.select.poll", watched)
-    monkeypatch.setattr("vramtop.tui.tty.blocking_input._QUIET_SECONDS", 0.3)
-    driver.__dict__.update(fileno=slave, _debug=False, exit_event=(ending := _StopEvent()), _stop=ending)
+    monkeypatch.setattr("vramtop.tui.tty.blocking_input._IDLE_SECONDS", 0.3)
+    stop = StopEvent()
+    driver.__dict__.update(fileno=slave, _parser_debug=False, exit_event=stop, _stop=stop, _can_block=True)
     driver.process_message = lambda event: keys.append(event.key) if isinstance(event, Key) else None
     thread = threading.Thread(target=driver.run_input_thread, daemon=True)
     tty.setraw(slave)
     thread.start()
-    yield SimpleNamespace(write=partial(os.write, master), keys=keys, waits=waits, thread=thread, ending=ending)
-    ending.set()
-    thread.join(2)
+    yield SimpleNamespace(write=partial(os.write, master), keys=keys, waits=waits, thread=thread, stop=stop)
+    stop.set()
+    thread.join(60)
     os.close(master)
     os.close(slave)
-
-
-def until(true: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_keys_arrive_also_after_a_long_sleep(reader: Any):
@@ -72,13 +66,9 @@ def test_an_escape_alone_is_a_key(reader: Any):
     until(lambda: reader.keys == ["escape"])
 
 
-def test_it_sleeps_until_something_is_typed_and_ends_at_once(reader: Any):
+def test_it_sleeps_until_something_is_typed_and_ends_when_stopped(reader: Any):
     until(lambda: None in reader.waits)
-    looks = len(reader.waits)
-    time.sleep(0.5)
-    assert len(reader.waits) == looks
-    begun = time.monotonic()
-    reader.ending.set()
-    reader.thread.join(5)
+    assert reader.waits[-1] is None  # no timeout: only input or the stop event wakes it up
+    reader.stop.set()
+    reader.thread.join(60)
     assert not reader.thread.is_alive()
-    assert time.monotonic() - begun < 2

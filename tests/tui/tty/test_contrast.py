@@ -14,12 +14,14 @@ from vramtop.estimator.job.job import Job, ModelSpec
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import Fault, WatchedJob
 from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.options import AppOptions
 from vramtop.tui.draw.capabilities import ColourDepth
 from vramtop.tui.draw.contrast import VGA, XTERM, contrast, nearest_of_16, nearest_of_256, parse_hex, rgb_of_256
 from vramtop.tui.draw.palette import CHECKS, COMPONENTS, INK, STATUSES, VERDICTS
-from vramtop.tui.tty.colour_filters import PlainFilter, ReadableFilter, is_text
+from vramtop.tui.tty.colour_filters import ColourlessFilter, ReadableFilter, is_text
 
 NEEDS = {"over": 20.0, "right": 40.0, "under": 75.0, "waits": 70.0, "small": 5.0}
+QUICK_THEMES = ["textual-dark", "textual-light"]
 RGB = tuple[int, int, int]
 
 
@@ -51,7 +53,7 @@ def open_app(make_budget, make_gpu, make_process, make_snapshot, scripted_source
         fault = Fault(field="temperature_c", code="UNKNOWN", message="GPU 2 does not tell its temperature")
         gpus = [make_gpu(at, [make_process(at + 1, 40), make_process(at + 11, 5)]) for at in range(3)]
         snapshot = make_snapshot([*gpus, make_gpu(3)], faults=(fault,))
-        app = VramtopApp(scripted_source([snapshot]), watchlist, **{"interval": 0.05} | options)
+        app = VramtopApp(scripted_source([snapshot]), watchlist, AppOptions(**({"interval": 0.05} | options)))
         theirs = app.get_line_filters
 
         def with_listener() -> list[LineFilter]:
@@ -120,8 +122,11 @@ def too_faint(heard: Listener, theme: str, colours: ColourDepth) -> list[tuple[f
     return found
 
 
-async def test_all_text_reads_in_every_theme_and_in_fewer_colours(open_app) -> None:
-    app, themes = open_app(), sorted(BUILTIN_THEMES)
+@pytest.mark.parametrize(
+    "themes", [QUICK_THEMES, pytest.param(sorted(set(BUILTIN_THEMES) - set(QUICK_THEMES)), marks=pytest.mark.slow)]
+)
+async def test_all_text_reads_in_every_theme_and_in_fewer_colours(open_app, themes) -> None:
+    app = open_app()
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await look_around(pilot, themes)
     assert all(len(heard[theme].drawn) > 40 for theme in themes)
@@ -146,7 +151,7 @@ async def test_without_colour_none_is_sent_and_what_is_chosen_stands_out(open_ap
     app = open_app(colours="none")
     async with app.run_test(size=(150, 50)) as pilot:
         heard = await look_around(pilot, ["textual-dark"])
-        (ours,) = (each for each in app.get_line_filters() if isinstance(each, PlainFilter))
+        (ours,) = (each for each in app.get_line_filters() if isinstance(each, ColourlessFilter))
     lines = [ours.apply([Segment(words, key[0])], key[1])[0] for key, words in heard["textual-dark"].drawn.items()]
     assert {line.style.color.type for line in lines if line.style.color} <= {ColorType.DEFAULT}
     assert {line.style.bgcolor.type for line in lines if line.style.bgcolor} <= {ColorType.DEFAULT}

@@ -1,14 +1,14 @@
-"""What signals and lost terminals do to the dashboard, and what it leaves behind. Real processes, real terminals."""
+"""Signals and lost terminals end the dashboard, which leaves the terminal as it was. Real processes and terminals."""
 
 import gzip
 import json
 import os
 import signal
 import sys
-import time
 
 import psutil
 import pytest
+from waiting import until
 
 from vramtop.monitor.sources.replay import ReplaySource
 
@@ -45,11 +45,9 @@ def test_a_signal_ends_it_with_the_terminal_as_it_was(demo, name) -> None:
 def test_a_signal_ends_it_also_while_the_terminal_takes_nothing(demo) -> None:
     """A connection that stalls: nobody reads what is drawn, and the drawing waits."""
     dashboard = demo("--interval", "0.1", size=(400, 100))
-    for _ in range(60):
-        dashboard.type("?\x1b")
-        time.sleep(0.05)
+    until(lambda: dashboard.type("?\x1b") or dashboard.is_full())
     os.kill(dashboard.pid, signal.SIGTERM)
-    _wait(dashboard)
+    until(dashboard.has_ended)
     assert dashboard.code == 128 + signal.SIGTERM
     assert dashboard.echoes
 
@@ -60,15 +58,8 @@ def test_a_terminal_that_is_closed_ends_it_also_under_nohup(on_terminal, shell) 
     dashboard = on_terminal("-c", command, program=("sh",))
     dashboard.seen(DRAWN)
     dashboard.hang_up()
-    _wait(dashboard)
+    until(dashboard.has_ended)
     assert dashboard.code == 128 + signal.SIGHUP
-
-
-def _wait(dashboard) -> None:
-    deadline = time.monotonic() + 30
-    while not dashboard.has_ended():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_recording_is_whole_after_the_terminal_was_closed(demo, tmp_path, monkeypatch) -> None:
@@ -78,7 +69,7 @@ def test_a_recording_is_whole_after_the_terminal_was_closed(demo, tmp_path, monk
     dashboard.seen("recording")
     dashboard.until(lambda: any(path.stat().st_size > 200 for path in tmp_path.glob("*.gz")))  # its first reading
     dashboard.hang_up()
-    _wait(dashboard)
+    until(dashboard.has_ended)
     (path,) = tmp_path.glob("*.jsonl.gz")
     assert all(json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
     source = ReplaySource(path)
@@ -94,14 +85,12 @@ def test_suspended_the_terminal_is_the_shells_and_all_is_drawn_again(demo, key) 
     else:
         os.kill(dashboard.pid, signal.SIGTSTP)
     dashboard.until(dashboard.stopped)
-    dashboard.read()
-    assert is_sane(dashboard)
+    dashboard.until(lambda: is_sane(dashboard))
     before = len(dashboard.written)
     os.kill(dashboard.pid, signal.SIGCONT)
     dashboard.seen(DRAWN, since=before)
     dashboard.seen("gpubox-3", since=before)  # also lines that have not changed
-    assert dashboard.mode(1049)
-    assert not dashboard.echoes
+    dashboard.until(lambda: dashboard.mode(1049) and not dashboard.echoes)
     dashboard.type("q")
     assert dashboard.end() == 0
     assert is_sane(dashboard)

@@ -1,7 +1,7 @@
 import pytest
 from rich.cells import cell_len
 
-from vramtop.tui.tty.line_filters import to_ascii, to_inert
+from vramtop.tui.tty.line_filters import to_ascii, to_harmless
 
 HOSTILE = [
     "\x1b[31mred",
@@ -17,12 +17,12 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_a_terminal_could_obey_is_gone_and_the_width_stays(text):
-    assert to_inert(text).isprintable()
-    assert cell_len(to_inert(text)) == cell_len(text)
+    assert to_harmless(text).isprintable()
+    assert cell_len(to_harmless(text)) == cell_len(text)
 
 
 def test_harmless_text_stays_as_it_is():
-    assert to_inert("żółć ▲ OVER 你好 ├──┤") == "żółć ▲ OVER 你好 ├──┤"
+    assert to_harmless("żółć ▲ OVER 你好 ├──┤") == "żółć ▲ OVER 你好 ├──┤"
 
 
 def test_ascii_keeps_the_width_of_wide_signs():

@@ -112,7 +112,7 @@ def test_what_is_laid_out_anew_is_compared_until_the_terminal_may_have_lost_it()
     full = LayoutUpdate([[Strip([Segment("all")], 3)]], Region(0, 0, 3, 1))
     assert shown.send(full, console) == full.render_segments(console)
     assert shown.send(full, console) == ""
-    shown.forget()
+    shown.invalidate()
     assert shown.send(full, console) == full.render_segments(console)
 
 
@@ -128,5 +128,5 @@ def test_after_forgetting_all_is_sent_again():
     update = chops([{0: Strip([Segment("a" * 24)], 24)}], [(0, 0, 24)], (0, 24))
     first = shown.send(update, console)
     assert shown.send(update, console) == ""
-    shown.forget()
+    shown.invalidate()
     assert shown.send(update, console) == first

@@ -1,4 +1,4 @@
-"""``vramtop``: open the dashboard, on this machine's GPUs or a recording; without GPUs, for planning."""
+"""``vramtop``: open the dashboard on this machine's GPUs or on a recording; without GPUs, for planning."""
 
 from __future__ import annotations
 
@@ -40,75 +40,91 @@ def run(options: argparse.Namespace) -> int:
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise InputError("the dashboard needs a terminal; use vramtop --once for text, or --once --json for scripts")
     if is_dumb_terminal():
-        return _only_once(options)
-    shown = detect_output(ascii_only=options.ascii)
-    many = colour_depth()
-    os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[many]  # Textual reads it when it is imported
-
-    def quick(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        from vramtop.estimator.estimation import estimate  # not before there is a job: it takes a fifth of the start
-
-        del python
-        return estimate(job, gpu=card(job), environ=environ)
-
-    def deep(job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
-        from vramtop.estimator.estimation import estimate
-        from vramtop.estimator.trace.worker_pool import keep_idle_workers
-
-        keep_idle_workers()
-        return estimate(job, method="auto", gpu=card(job), python=options.python or python, environ=environ)
-
-    def card(job: Job) -> Gpu | None:
-        return None if job.target.gpu else watchlist.gpu_type
-
-    watchlist = Watchlist(quick, reserved_bytes=_reserved, host_memory=_host)
-    kept = PendingJobs()
-    settings = Settings()
-    complaints: list[str] = []
-    kept.notify = settings.notify = complaints.append
-    theme = None if os.environ.get("TEXTUAL_THEME") else settings.theme()
-    kept_jobs = kept.load() if banner is None else ()  # what waits for this machine does not wait for a recorded one
-    for job in (*kept_jobs, *jobs):
+        return _print_once(options)
+    depth = colour_depth()
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = TEXTUAL_COLOUR_SYSTEMS[depth]  # Textual reads it when it is imported
+    estimators = _Estimators(options.python)
+    watchlist = estimators.watchlist
+    pending, settings = PendingJobs(), Settings()
+    notices: list[str] = []
+    pending.notify = settings.notify = notices.append
+    saved_jobs = pending.load() if banner is None else ()  # saved for this machine, not for a recorded one
+    for job in (*saved_jobs, *jobs):
         watchlist.add_pending(job)
-    if banner is None:  # from here on: a job of the command line waits as long as the dashboard is open
-        watchlist.on_pending_added, watchlist.on_pending_removed = kept.add, kept.remove
+    if banner is None:  # set only now: jobs of the command line are not saved
+        watchlist.on_pending_added, watchlist.on_pending_removed = pending.add, pending.remove
 
-    threading.excepthook = lambda failed: kept.notify(crash_sentence(failed.exc_value or failed.exc_type()))
-    head_start = EarlySampler(source, options.interval, watchlist.update)  # it reads while Textual is being loaded
+    threading.excepthook = lambda failed: pending.notify(crash_sentence(failed.exc_value or failed.exc_type()))
+    sampler = EarlySampler(source, options.interval, watchlist.update)  # reads while Textual is being imported
     from ...app.app import VramtopApp
+    from ...app.options import AppOptions
 
-    app = VramtopApp(
-        head_start,
-        watchlist,
+    app_options = AppOptions(
         interval=options.interval,
-        ascii_only=shown.ascii_only,
-        colours=many,
+        ascii_only=detect_output(ascii_only=options.ascii).ascii_only,
+        colours=depth,
         banner=banner,
         pid=options.pid,
-        estimate=quick,
-        refine=deep,
-        complaints=complaints,
+        estimate=estimators.quick,
+        refine=estimators.accurate,
+        startup_notices=notices,
         signal_fit=options.signal_fit,
         on_fit=options.on_fit,
         python=options.python,
         read_only=options.read_only,
-        theme=theme,
-        keep_theme=settings.save_theme,
+        theme=None if os.environ.get("TEXTUAL_THEME") else settings.theme(),
+        save_theme=settings.save_theme,
     )
-    kept.notify = settings.notify = app.say
+    app = VramtopApp(sampler, watchlist, app_options)
+    pending.notify = settings.notify = app.show_notice
     app.run(mouse=not options.no_mouse)
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0
 
 
-def _only_once(options: argparse.Namespace) -> int:
-    """One reading, and why there is no dashboard."""
+class _Estimators:
+    """The quick and the accurate estimate of a job, for the GPU type of this machine unless the job names one.
+
+    The estimator is imported with the first job: that takes a fifth of the start-up time.
+
+    Args:
+        python: the interpreter that the user named; None: that of each job.
+    """
+
+    def __init__(self, python: str | None) -> None:
+        self._python = python
+        self.watchlist = Watchlist(self.quick, reserved_bytes=_reserved_bytes, host_memory=_host_memory)
+
+    def quick(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        """Estimate by the closed form."""
+        from vramtop.estimator.estimation import estimate
+
+        del python
+        return estimate(job, gpu=self._gpu_type(job), environ=environ)
+
+    def accurate(self, job: Job, *, environ: Mapping[str, str] | None = None, python: str | None = None) -> Budget:
+        """Estimate by the most accurate method that is available; this may take seconds."""
+        from vramtop.estimator.estimation import estimate
+        from vramtop.estimator.trace.worker_pool import keep_idle_workers
+
+        keep_idle_workers()
+        gpu, python = self._gpu_type(job), self._python or python
+        return estimate(job, method="auto", gpu=gpu, python=python, environ=environ)
+
+    def _gpu_type(self, job: Job) -> Gpu | None:
+        return None if job.target.gpu else self.watchlist.gpu_type
+
+
+def _print_once(options: argparse.Namespace) -> int:
+    """Print one reading, and why there is no dashboard."""
     name = os.environ.get("TERM", "")
-    why = f"a terminal of type {printable(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
+    reason = (
+        f"a terminal of type {printable(name)} (TERM) cannot be drawn on" if name else "TERM does not name a terminal"
+    )
     if options.demo or options.replay:
-        raise InputError(f"{why}, so no recording can be played on it")
-    print(f"vramtop: {why}: one reading instead of the dashboard", file=sys.stderr)
+        raise InputError(f"{reason}, so no recording can be played on it")
+    print(f"vramtop: {reason}: one reading instead of the dashboard", file=sys.stderr)
     from . import once
 
     return once.run(options)
@@ -117,29 +133,29 @@ def _only_once(options: argparse.Namespace) -> int:
 def _jobs(options: argparse.Namespace) -> list[Job]:
     if not options.job:
         return []
-    from vramtop.estimator.job.job_file import load_job  # not before there is a job
+    from vramtop.estimator.job.job_file import load_job  # only if there is a job
 
     return [load_job(Path(path)) for path in options.job]
 
 
-def _reserved(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
-    """Room that is promised on this machine; a recorded one has none."""
+def _reserved_bytes(snapshot: Snapshot) -> Mapping[DeviceIndex, int]:
+    """Return the memory that is reserved on this machine; a recorded machine has none."""
     return Reservations().committed(snapshot) if snapshot.source.kind == "nvml" else {}
 
 
-def _host(snapshot: Snapshot) -> HostRam | None:
-    """This machine's RAM; a recorded one's is not known."""
+def _host_memory(snapshot: Snapshot) -> HostRam | None:
+    """Return the RAM of this machine; that of a recorded one is unknown."""
     return available_host_memory() if snapshot.source.kind == "nvml" else None
 
 
 def _source(options: argparse.Namespace) -> tuple[SnapshotSource, str | None]:
-    """Where snapshots come from, and the line that says so when it is not this machine."""
+    """Return the source of snapshots, and a banner if that is not this machine."""
     if options.replay:
         from vramtop.monitor.sources.replay import ReplaySource
 
         path = Path(options.replay)
         source = ReplaySource(path, rebase=True)
-        source.open()  # a file that cannot be played is said before the screen opens
+        source.open()  # an error is reported before the screen opens
         return source, f"the recording {path.name}, not this machine now"
     if options.demo:
         from vramtop.monitor.sources.demo import demo_source

@@ -14,7 +14,7 @@ from vramtop.monitor.doctor.report import DoctorReport, collect_report
 
 from ...draw.text_output import detect_output
 from ...reports.doctor_text import doctor_lines
-from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_findings
+from ...tty.terminal_facts import TerminalFacts, terminal_facts, terminal_issues
 from ..json_text import json_text
 from ..progress import Progress
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, launch: Sequence[str] | None) -> int:
         progress("examining the driver and the Python interpreters")
         page = collect_report(os.environ, python=options.python)
     terminal = terminal_facts(os.environ, page.system, output)
-    problems = (*find_issues(page), *terminal_findings(terminal))
+    problems = (*find_issues(page), *terminal_issues(terminal))
     if options.json:
         print(json_text(_to_json(page, terminal, problems)))
     else:

@@ -1,4 +1,4 @@
-"""``vramtop --once``: the GPUs now, as text or JSON."""
+"""``vramtop --once``: print the GPUs as they are now, as text or JSON."""
 
 import argparse
 import os
@@ -38,7 +38,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _read(options: argparse.Namespace) -> Board:
     def quick(job: "Job") -> "Budget":
-        from vramtop.estimator.estimation import estimate  # not before there is a job: it takes a fifth of the start
+        from vramtop.estimator.estimation import (
+            estimate,  # only if there is a job: importing it takes a fifth of the start-up time
+        )
 
         return estimate(job, gpu=None if job.target.gpu else watchlist.gpu_type)
 
@@ -63,21 +65,21 @@ def _watch(pid: int, watchlist: Watchlist, snapshot: Snapshot) -> None:
     from vramtop.estimator.estimation import estimate
     from vramtop.estimator.job.gpu_catalogue import match_nvml_name
 
-    from .attach import complete_job, observe
+    from .attach import largest_rank, read_job_of_run
 
-    attachment, job, _ = complete_job(pid, {}, snapshot)
+    attachment, job, _ = read_job_of_run(pid, {}, snapshot)
     if job is None:
         return
-    held = observe(attachment, snapshot)
-    card = match_nvml_name(held[0].name, held[0].total_bytes) if held and held[0].name else None
-    watchlist.set_budget(estimate(job, gpu=None if job.target.gpu else card, environ=attachment.estimate_environ))
+    largest = largest_rank(attachment, snapshot)
+    gpu_type = match_nvml_name(largest[0].name, largest[0].total_bytes) if largest and largest[0].name else None
+    watchlist.set_budget(estimate(job, gpu=None if job.target.gpu else gpu_type, environ=attachment.estimate_environ))
     ranks = tuple((rank.pid, rank.start_time) for rank in attachment.ranks)
     watchlist.add_run(WatchedJob(job=job, pids=ranks))
 
 
 def board_json(board: Board) -> dict[str, Any]:
-    """The board as ``--once --json`` prints it; null for what is not known."""
-    from datetime import datetime, timezone  # text has no time
+    """Return the board as ``--once --json`` prints it; unknown values are null."""
+    from datetime import datetime, timezone  # text output has no time
 
     snapshot = board.snapshot
     return {
@@ -100,7 +102,7 @@ def board_json(board: Board) -> dict[str, Any]:
             }
             for row in board.pending
         ],
-        "oddities": [oddity.to_json() for oddity in board.anomalies],
+        "oddities": [anomaly.to_json() for anomaly in board.anomalies],
     }
 
 
@@ -125,7 +127,7 @@ def _gpu_json(row: GpuRow) -> dict[str, Any]:
 
 
 def _mig_json(device: MigDevice) -> dict[str, Any]:
-    """A MIG device; those that share a GPU instance all tell its memory, and all but one whose it is."""
+    """Return a MIG device; devices of one GPU instance all have its memory, and all but one name its owner."""
     return {
         "label": device.label,
         "uuid": device.uuid,
@@ -160,34 +162,34 @@ def _process_json(row: ProcessRow) -> dict[str, Any]:
     }
 
 
-def _lines(board: Board, terminal: TextOutput) -> Iterator[str]:
+def _lines(board: Board, output: TextOutput) -> Iterator[str]:
     source = board.snapshot.source
     count = len(board.gpus)
     facts = [source.host or os.uname().nodename]
     facts += [f"driver {source.driver_version}"] if source.driver_version else []
     facts += [f"CUDA {source.cuda_version}"] if source.cuda_version else []
-    yield terminal.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
-    coming = iter(_aligned([_gpu_cells(row) for row in board.displayed_gpus], "<<>>>>>", terminal))
+    yield output.text(", ".join([*facts, f"{count} GPU{'s' * (count != 1)}"]))
+    gpu_lines = iter(_aligned([_gpu_cells(row) for row in board.displayed_gpus], "<<>>>>>", output))
     for gpu in board.gpus:
-        yield from islice(coming, 1 + len(gpu.devices))
+        yield from islice(gpu_lines, 1 + len(gpu.devices))
         yield from anomaly_lines(
-            [oddity for oddity in board.anomalies if oddity.gpu_index == gpu.reading.index], terminal
+            [anomaly for anomaly in board.anomalies if anomaly.gpu_index == gpu.reading.index], output
         )
     yield ""
-    yield from _process_lines(board, terminal)
+    yield from _process_lines(board, output)
     for row in board.pending:
         word = VERDICTS[row.fit.verdict if row.fit else "unknown"].word
-        yield terminal.text(f"pending {row.job.label}: {word}: {row.fit.sentence if row.fit else row.problem or ''}")
-    yield from (terminal.text(fault.message) for fault in board.snapshot.faults)
+        yield output.text(f"pending {row.job.label}: {word}: {row.fit.sentence if row.fit else row.problem or ''}")
+    yield from (output.text(fault.message) for fault in board.snapshot.faults)
     for gpu in board.gpus:
         places: dict[str, str] = {}
         for each in (gpu.reading, *(device.reading for device in gpu.devices)):
             for fault in each.faults:
                 places.setdefault(fault.message, each.label)
-        yield from (terminal.text(f"GPU {label}: {message}") for message, label in places.items())
+        yield from (output.text(f"GPU {label}: {message}") for message, label in places.items())
 
 
-def _process_lines(board: Board, terminal: TextOutput) -> Iterator[str]:
+def _process_lines(board: Board, output: TextOutput) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     for gpu in board.gpus:
         rows += [_process_cells(row) for row in gpu.rows]
@@ -195,20 +197,20 @@ def _process_lines(board: Board, terminal: TextOutput) -> Iterator[str]:
             if each.unattributed_bytes:
                 where, size = f"GPU {each.reading.label}", f"{format_gib(each.unattributed_bytes)} GiB"
                 rows.append(("", "", where, size, "", "", unattributed_label(each.reading)))
-    for line in _aligned(rows, "<<<>><<", terminal):
-        yield line if terminal.unlimited_width else truncate(line, terminal.width)
+    for line in _aligned(rows, "<<<>><<", output):
+        yield line if output.unlimited_width else truncate(line, output.width)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], align: str, terminal: TextOutput) -> list[str]:
-    """Lines that say what each figure is, for who hears them one by one; below each other for who sees them."""
-    told = [place for place in range(len(align)) if any(row[place] for row in rows)]
-    return format_table([[terminal.text(row[at]) for at in told] for row in rows], "".join(align[at] for at in told))
+def _aligned(rows: Sequence[tuple[str, ...]], align: str, output: TextOutput) -> list[str]:
+    """Return lines in which each figure has its label, for screen readers, and columns are aligned."""
+    used = [place for place in range(len(align)) if any(row[place] for row in rows)]
+    return format_table([[output.text(row[at]) for at in used] for row in rows], "".join(align[at] for at in used))
 
 
 def _command(process: GpuProcess) -> str:
-    """What it runs, behind what is odd about it."""
-    words = process.command or process.name
-    return f"({process.note}) {words}" if words and process.note else words or process.note or "n/a"
+    """Return the command line of a process, after its note."""
+    command = process.command or process.name
+    return f"({process.note}) {command}" if command and process.note else command or process.note or "n/a"
 
 
 def _gpu_cells(row: GpuRow) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from vramtop.estimator.job.job import Job
+from vramtop.monitor.preflight.checks import find_checks
 from vramtop.monitor.preflight.context.check import CheckResult
 from vramtop.monitor.preflight.context.check_context import CheckContext
 from vramtop.monitor.preflight.facts.job_interpreter import find_job_interpreter
 from vramtop.monitor.preflight.facts.launch_environment import job_environment
 from vramtop.monitor.preflight.facts.machine import DRIVER_TIMEOUT_SECONDS, Machine, described_machine, this_machine
 from vramtop.monitor.preflight.prepare import ESTIMATE_TIMEOUT_SECONDS, prepare, validate_job
-from vramtop.monitor.preflight.run_checks import CHECKS, exit_code, run_checks
+from vramtop.monitor.preflight.run_checks import exit_code, run_checks
 
 from ...draw.text_output import detect_output
 from ...job.load_job import job_from_options
@@ -84,21 +85,21 @@ def _machine(options: argparse.Namespace, job: Job) -> Machine:
         return described_machine(rooms, gpu, host)
     seconds = min(DRIVER_TIMEOUT_SECONDS, options.timeout or DRIVER_TIMEOUT_SECONDS)
     machine = this_machine(
-        lambda snapshot: gpu_indices(options.gpu, snapshot) if options.gpu else None, seconds=seconds
+        lambda snapshot: gpu_indices(options.gpu, snapshot) if options.gpu else None, timeout_seconds=seconds
     )
     return replace(machine, host=host or machine.host)
 
 
 def _run_checks(context: CheckContext, options: argparse.Namespace) -> tuple[CheckResult, ...]:
     """Run all checks; a terminal shows which are still running."""
-    running = [check.name for check in CHECKS]
+    running = [check.name for check in find_checks()]
     with Progress(quiet=options.json) as progress:
 
         def on_outcome(outcome: CheckResult) -> None:
             running.remove(outcome.name)
             progress(f"checking: {', '.join(running)}")
 
-        return run_checks(context, seconds=options.timeout, told=on_outcome)
+        return run_checks(context, timeout_seconds=options.timeout, on_result=on_outcome)
 
 
 def _to_json(context: CheckContext, outcomes: Sequence[CheckResult], notes: Sequence[str]) -> dict[str, object]:

@@ -1,15 +1,14 @@
-"""A run that is followed: its ranks side by side, its settings, and one of its processes against its budget."""
+"""The view of a followed run: its ranks, its settings, and one of its processes compared with its budget."""
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import Resize
-from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Static
 
 from vramtop.estimator.budget.budget import Budget
@@ -21,7 +20,7 @@ from vramtop.monitor.divergence.divergence_status import Status
 from vramtop.monitor.snapshot.history import History
 from vramtop.monitor.snapshot.snapshot import HistoryKey, ProcessKey
 
-from ...background.job_estimates import Estimate
+from ...background.job_estimates import EstimateFunction
 from ...background.latest_only_task import LatestOnlyTask
 from ...draw.labels import MUTED
 from ...reports.divergence_text import divergence_content
@@ -32,19 +31,19 @@ from .rank_table import RankTable
 from .rank_view import RankView
 from .run_summary import process_header, run_header, warnings_content
 
-_GRAIN = 0.02
-"""What is held must change by so much of the budget before it is explained anew."""
-_Question = tuple[int, HistoryKey, int, bool, Status]
-"""A budget, a process on a GPU, how many grains it holds, whether torch's counters are known, and its status."""
+_EXPLAIN_STEP = 0.02
+"""A divergence is explained again when the held memory has changed by this share of the budget."""
+_Divergence = tuple[int, HistoryKey, int, bool, Status]
+"""Id of the budget, process on a GPU, held memory in steps, whether torch's counters are known, and status."""
 
 
 class FollowedRun(Vertical):
-    """A run.
+    """Shows one run.
 
     Args:
-        history: what processes have held.
-        estimate: a quick estimate, for explanations.
-        is_running: whether a process of this machine still runs.
+        history: memory of processes over time.
+        estimate: a quick estimate, to explain divergences.
+        is_running: returns True if a process of this machine still runs.
         id: the widget's id in the DOM.
     """
 
@@ -55,21 +54,14 @@ class FollowedRun(Vertical):
     FollowedRun #halves { height: 1fr; layout: horizontal; border-top: hkey $foreground 20%; }
     FollowedRun #settings { width: 2fr; max-width: 66; border-right: vkey $foreground 20%; }
     FollowedRun #memory { width: 3fr; }
-    FollowedRun #doubt { height: auto; padding: 0 1; color: $text-error; display: none; }
-    FollowedRun #doubt.-told { display: block; }
+    FollowedRun #problem { height: auto; padding: 0 1; color: $text-error; display: none; }
+    FollowedRun #problem.-shown { display: block; }
     """
-
-    @dataclass
-    class Explained(Message):
-        """What would explain that a process holds something else."""
-
-        question: _Question
-        answer: Divergence
 
     def __init__(
         self,
         history: History,
-        estimate: Estimate,
+        estimate: EstimateFunction,
         is_running: Callable[[ProcessKey], bool],
         *,
         id: str | None = None,  # noqa: A002 - Textual's own name for it
@@ -78,44 +70,44 @@ class FollowedRun(Vertical):
         self._history = history
         self._estimate = estimate
         self._is_running = is_running
-        self._why = LatestOnlyTask("explain")
-        self._gone = threading.Event()
-        self._question: _Question | None = None
-        self._again: Callable[[], None] | None = None
+        self._explain_task = LatestOnlyTask("explain", self.call_later, self._show_explanation)
+        self._explained: _Divergence | None = None
+        """The divergence that is explained, or that is being explained."""
+        self._redraw: Callable[[], None] | None = None
         self._attachment: Attachment | None = None
         self.rows: tuple[ProcessRow, ...] = ()
-        """Its processes on GPUs."""
+        """The run's processes on GPUs."""
 
     def compose(self) -> ComposeResult:
-        """From the whole run to one of its processes."""
+        """The whole run at the top, one of its processes below."""
         yield StaticLines(id="run")
         yield StaticLines(id="warnings")
         yield RankTable(id="ranks")
-        yield Static(id="doubt", markup=False)
+        yield Static(id="problem", markup=False)
         with Horizontal(id="halves"):
             yield Vertical(id="settings")
             yield RankView(id="memory")
 
     def on_unmount(self) -> None:
-        """Nobody waits for explanations any more."""
-        self._gone.set()
+        """Cancel the explanation."""
+        self._explain_task.cancel()
 
     def show(
         self, board: Board | None, keys: Sequence[ProcessKey], attachment: Attachment | None, budget: Budget | None
     ) -> None:
-        """Show how the run stands.
+        """Show a run.
 
         Args:
-            board: the newest figures.
-            keys: its processes.
-            attachment: what was read of it.
-            budget: of its job, for the time in which it holds nothing on a GPU.
+            board: the latest board.
+            keys: processes of the run.
+            attachment: what was read of it; None: nothing yet.
+            budget: budget of its job, shown while the run holds nothing on a GPU.
         """
         self._attachment = attachment
         self.rows = run_rows(board, keys)
         now = board.snapshot.time if board else 0.0
-        absent = NOT_ON_GPU_YET if self.rows else missing_reason(board, keys, self._is_running)
-        header = run_header(attachment, self.rows, absent.words) if attachment else None
+        missing = NOT_ON_GPU_YET if self.rows else missing_reason(board, keys, self._is_running)
+        header = run_header(attachment, self.rows, missing.short) if attachment else None
         if header is None and self.rows:
             header = process_header(self.rows)
         reading = Content.styled(f"… reading process {keys[0][0]}", MUTED) if keys else Content()
@@ -124,90 +116,92 @@ class FollowedRun(Vertical):
         warnings.display = bool(attachment and attachment.warnings)
         if attachment:
             warnings.show(warnings_content(attachment), layout=True)
-        places = self._places(board, attachment) or dict.fromkeys(keys, RankPlacement(absent=absent.words))
-        self.query_one(RankTable).show(self.rows, places, width=self.size.width)
-        self._again = lambda: self._draw(budget, now, absent)
-        self._again()
+        placements = self._placements(board, attachment) or dict.fromkeys(keys, RankPlacement(missing=missing.short))
+        self.query_one(RankTable).show(self.rows, placements, width=self.size.width)
+        self._redraw = lambda: self._draw(budget, now, missing)
+        self._redraw()
 
     @property
-    def drawn(self) -> ProcessRow | None:
-        """The process that is drawn."""
-        return self.query_one(RankTable).chosen
+    def selected(self) -> ProcessRow | None:
+        """The process under the cursor, which is drawn; None: it holds nothing on a GPU."""
+        return self.query_one(RankTable).selected
 
-    def doubt(self, sentence: str | None) -> None:
-        """Say what keeps the job from being complete; None: nothing does."""
-        doubt = self.query_one("#doubt", Static)
-        doubt.update(f"✗ {sentence}" if sentence else "")
-        doubt.set_class(sentence is not None, "-told")
+    def show_problem(self, sentence: str | None) -> None:
+        """Say why the job is incomplete or invalid; None: it is not."""
+        line = self.query_one("#problem", Static)
+        line.update(f"✗ {sentence}" if sentence else "")
+        line.set_class(sentence is not None, "-shown")
 
-    @on(RankTable.Chosen)
+    async def replace_form(self, form: Widget) -> None:
+        """Show the settings of the run in this form."""
+        settings = self.query_one("#settings")
+        await settings.remove_children()
+        await settings.mount(form)
+
+    def remove_form(self) -> None:
+        """Remove the settings of the run shown before."""
+        self.query_one("#settings").remove_children()
+
+    @on(RankTable.Selected)
     @on(Resize)
     def _draw_again(self) -> None:
-        if self._again is not None:
-            self._again()
+        if self._redraw is not None:
+            self._redraw()
 
-    @on(Explained)
-    def _explained(self, event: Explained) -> None:
-        event.stop()
-        if event.question == self._question:
-            self.query_one(RankView).explain(divergence_content(event.answer))
+    def _show_explanation(self, divergence: Divergence) -> None:
+        self.query_one(RankView).show_explanation(divergence_content(divergence))
 
-    def _places(self, board: Board | None, attachment: Attachment | None) -> dict[ProcessKey, RankPlacement]:
-        """The ranks that were read; those that are seen on no GPU with the one that they will take, or why not."""
+    def _placements(self, board: Board | None, attachment: Attachment | None) -> dict[ProcessKey, RankPlacement]:
+        """Return the rank of each process; those on no GPU yet with the GPU they will take, or why they are on none."""
         if attachment is None:
             return {}
         present = {row.process.key for row in self.rows}
         if board and any((rank.pid, rank.start_time) not in present for rank in attachment.ranks):
             attachment = attachment.with_gpu_assignments([gpu.reading for gpu in board.gpus])
-        places: dict[ProcessKey, RankPlacement] = {}
+        placements: dict[ProcessKey, RankPlacement] = {}
         for rank in attachment.ranks:
             key = rank.pid, rank.start_time
-            absent = NOT_ON_GPU_YET if key in present else missing_reason(board, (key,), self._is_running)
+            missing = NOT_ON_GPU_YET if key in present else missing_reason(board, (key,), self._is_running)
             gpu = "-" if rank.gpu_assignment.gpu is None else str(rank.gpu_assignment.gpu)
-            places[key] = RankPlacement(rank.rank, gpu, absent.words)
-        return places
+            placements[key] = RankPlacement(rank.rank, gpu, missing.short)
+        return placements
 
-    def _draw(self, budget: Budget | None, now: float, absent: MissingReason) -> None:
-        row, view = self.drawn, self.query_one(RankView)
+    def _draw(self, budget: Budget | None, now: float, missing: MissingReason) -> None:
+        row, view = self.selected, self.query_one(RankView)
         if row is None:
-            view.show_nothing(absent.sentence, budget)
+            view.show_nothing(missing.sentence, budget)
             return
         view.show(row, history=self._history.lifetime(row.key), now=now)
-        self._ask_why(row)
+        self._explain(row)
 
-    def _ask_why(self, row: ProcessRow) -> None:
-        """On a thread of its own, and only when something has changed."""
-        read, budget, comparison = self._attachment, row.budget, row.comparison
+    def _explain(self, row: ProcessRow) -> None:
+        """Explain the process's divergence, if it has one that is not explained yet."""
+        attachment, budget, comparison = self._attachment, row.budget, row.comparison
         if budget is None or comparison is None or not comparison.diverges:
-            self._question = None
-            self.query_one(RankView).explain(Content())
+            self._explained = None
+            self._explain_task.cancel()
+            self.query_one(RankView).show_explanation(Content())
             return
         high = comparison.peak_usage
         held = (high.size_bytes if high else comparison.observed_bytes) or 0
-        grain = max(1.0, _GRAIN * budget.peak.device_bytes)
-        question = (id(budget), row.key, round(held / grain), row.process.counters is not None, comparison.status)
-        if question != self._question:
-            self._question = question
-            assumed = [finding.key for finding in read.reading.findings if not finding.written] if read else []
-            environ = read.estimate_environ if read else None
-
-            def answer() -> None:
-                quick = lambda job: self._estimate(job, environ=environ)  # noqa: E731 - a name for the argument
-                found = diagnose(budget, comparison, row.process, quick, assumed=assumed)
-                if not self._gone.is_set():
-                    self.post_message(self.Explained(question, found))
-
-            self._why.submit(answer)
+        steps = round(held / max(1.0, _EXPLAIN_STEP * budget.peak.device_bytes))
+        divergence = (id(budget), row.key, steps, row.process.counters is not None, comparison.status)
+        if divergence == self._explained:
+            return
+        self._explained = divergence
+        assumed = [f.key for f in attachment.reading.findings if not f.written] if attachment else []
+        estimate = partial(self._estimate, environ=attachment.estimate_environ if attachment else None)
+        self._explain_task.submit(lambda: diagnose(budget, comparison, row.process, estimate, assumed=assumed))
 
 
 def find_run(board: Board | None, keys: Sequence[ProcessKey]) -> RunRow | None:
-    """The run that these processes belong to, where it is followed."""
+    """Return the followed run that these processes belong to."""
     runs = board.runs if board else ()
     return next((run for run in runs if not set(keys).isdisjoint(run.pids)), None)
 
 
 def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRow, ...]:
-    """The processes of a run on their GPUs, those that have ended as well."""
+    """Return the processes of a run on their GPUs, including ended ones."""
     run = find_run(board, keys)
     if run is not None:
         return run.rows
@@ -215,14 +209,14 @@ def run_rows(board: Board | None, keys: Sequence[ProcessKey]) -> tuple[ProcessRo
 
 
 def is_only_in_recording(board: Board | None, pid: int) -> bool:
-    """The process is known from a recording alone; one of the same pid that runs here is another one."""
+    """Return True if the process is known from a recording only: a local process with its pid is another one."""
     if board is None or board.snapshot.source.kind == "nvml":
         return False
     return any(row.process.pid == pid for row in (*board.processes, *board.ended_processes))
 
 
 def with_start_times(board: Board | None, keys: tuple[ProcessKey, ...]) -> tuple[ProcessKey, ...]:
-    """The processes, with the start of one of which only the pid is known, as soon as it is on a GPU or in a run."""
+    """Return the keys, with start times added for processes that are now on a GPU or in a run."""
     if board is None or all(start is not None for _, start in keys):
         return keys
     seen = [*(row.process.key for row in board.processes), *(key for run in board.runs for key in run.pids)]

@@ -1,4 +1,4 @@
-"""Why a process that is followed is seen on no GPU: what is not known is never taken for holding nothing."""
+"""Why a followed process is on no GPU: it holds no memory yet, has ended, or a GPU cannot be read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MissingReason:
-    """A reason."""
+    """A reason, in a few words and as a sentence."""
 
-    words: str
+    short: str
     sentence: str
 
 
@@ -27,12 +27,12 @@ _ENDED = MissingReason("ended", "It has ended.")
 def missing_reason(
     board: Board | None, keys: Sequence[ProcessKey], is_running: Callable[[ProcessKey], bool]
 ) -> MissingReason:
-    """Why none of these processes is seen on a GPU.
+    """Return why none of these processes is on a GPU.
 
     Args:
-        board: the newest figures.
+        board: the latest board.
         keys: the processes.
-        is_running: whether a process of this machine still runs.
+        is_running: returns True if a process of this machine still runs.
     """
     if board is None:
         return NOT_ON_GPU_YET
@@ -40,5 +40,5 @@ def missing_reason(
         return _ENDED
     unread = [gpu.reading.label for gpu in board.gpus if gpu.reading.processes is None]
     if unread:
-        return MissingReason("GPU n/a", f"What it holds is not known: GPU {', '.join(unread)} cannot be read.")
+        return MissingReason("GPU n/a", f"Its memory is not known: GPU {', '.join(unread)} cannot be read.")
     return NOT_ON_GPU_YET

@@ -1,4 +1,4 @@
-"""Which process: its pid typed, or one of those that hold GPU memory now."""
+"""The choice of a process: a typed pid, or one of the processes that hold GPU memory now."""
 
 from dataclasses import dataclass
 
@@ -16,45 +16,45 @@ from ...draw.text_output import printable
 
 
 class PidChooser(Vertical):
-    """Asks for a process and posts ``Chosen``; says why the last one could not be read."""
+    """Asks for a process and posts ``Chosen``; shows why the last one could not be read."""
 
     DEFAULT_CSS = """
     PidChooser { height: 1fr; padding: 1 1 0 1; }
     PidChooser Horizontal { height: 1; margin: 0 0 1 0; }
     PidChooser Input { width: 20; }
-    PidChooser #say { height: auto; display: none; margin: 0 0 1 0; color: $text-error; }
-    PidChooser #say.-told { display: block; }
+    PidChooser #failure { height: auto; display: none; margin: 0 0 1 0; color: $text-error; }
+    PidChooser #failure.-shown { display: block; }
     PidChooser OptionList { height: auto; max-height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
     @dataclass
     class Chosen(Message):
-        """This process is meant."""
+        """The user has chosen a process."""
 
         pid: int
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
-        self._listed: list[str] = []
+        self._lines: list[str] = []
 
     def compose(self) -> ComposeResult:
-        """The pid, a line for what happens, and the processes on GPUs."""
+        """The pid, a line for failures, and the processes on GPUs."""
         with Horizontal():
             yield Label("PID ")
             yield Input(placeholder="type it, then Enter", compact=True, id="pid")
-        yield Static(id="say", markup=False)
+        yield Static(id="failure", markup=False)
         yield Label("or one of these (Tab, then Enter):", id="these")
         yield OptionList(id="running", compact=True, markup=False)
 
     def show_board(self, board: Board) -> None:
-        """These processes hold GPU memory now."""
+        """List the processes that hold GPU memory on this board."""
         rows: dict[int, ProcessRow] = {}
         for row in board.processes:
             rows.setdefault(row.process.pid, row)
         lines = [_line(row) for row in rows.values()]
-        if lines == self._listed:
+        if lines == self._lines:
             return
-        self._listed = lines
+        self._lines = lines
         options = self.query_one(OptionList)
         at = options.highlighted_option.id if options.highlighted_option else None
         options.clear_options()
@@ -63,25 +63,25 @@ class PidChooser(Vertical):
             options.highlighted = options.get_option_index(at) if at and int(at) in rows else 0
         self.query_one("#these").display = bool(rows)
 
-    def fail(self, sentence: str) -> None:
+    def show_failure(self, sentence: str) -> None:
         """Say why the process could not be read."""
-        say = self.query_one("#say", Static)
-        say.update(f"✗ {sentence}" if sentence else "")
-        say.set_class(bool(sentence), "-told")
+        line = self.query_one("#failure", Static)
+        line.update(f"✗ {sentence}" if sentence else "")
+        line.set_class(bool(sentence), "-shown")
 
     @on(Input.Submitted, "#pid")
     def typed(self, event: Input.Submitted) -> None:
-        """Take the typed pid, unless it is none."""
+        """Post the typed pid if it is a number."""
         event.stop()
         text = event.value.strip()
         if not text.isdecimal() or len(text) > 9:
-            self.fail(f"A pid is a whole number, and {text!r} is none." if text else "Type a pid first.")
+            self.show_failure(f"A pid is a whole number, which {text!r} is not." if text else "Type a pid first.")
             return
         self.post_message(self.Chosen(int(text)))
 
     @on(OptionList.OptionSelected, "#running")
     def picked(self, event: OptionList.OptionSelected) -> None:
-        """Take the picked process."""
+        """Post the selected process."""
         event.stop()
         self.post_message(self.Chosen(int(event.option.id or 0)))
 

@@ -1,4 +1,4 @@
-"""All ranks of a run side by side, as plain data: the rows of a small table, and which columns fit."""
+"""Rows and columns of the rank table as plain data: all ranks of a run side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,27 +35,27 @@ class RankRow:
 
     key: str
     row: ProcessRow | None
-    """None: this rank is seen on no GPU."""
+    """None: this rank is on no GPU."""
     cells: dict[RankColumn, CellText]
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Where a process stands in its run."""
+    """Rank and GPU of a process."""
 
     rank: int | None = None
     gpu: str = "-"
-    """The GPU that it will take, as far as its environment says."""
-    absent: str = NOT_ON_GPU_YET.words
-    """Why it is on no GPU, where it is on none."""
+    """The GPU that the process will take according to its environment."""
+    missing: str = NOT_ON_GPU_YET.short
+    """Why it is on no GPU, if it is on none."""
 
 
 def rank_columns(width: int, *, gpu_width: int = 3) -> dict[RankColumn, int]:
-    """The columns that fit with their widths, in their usual order; the least important give way.
+    """Return the columns that fit, with their widths, in order; the least important ones are dropped first.
 
     Args:
         width: cells of the table.
-        gpu_width: of the longest name of a GPU or MIG device.
+        gpu_width: cells of the longest GPU or MIG device name.
     """
     chosen: set[RankColumn] = set()
     widths = _WIDTHS | {"GPU": max(_WIDTHS["GPU"], gpu_width)}
@@ -69,23 +69,23 @@ def rank_columns(width: int, *, gpu_width: int = 3) -> dict[RankColumn, int]:
 
 
 def is_right(name: RankColumn) -> bool:
-    """Figures stand at the right."""
+    """Return True if the column is right-aligned: it holds numbers."""
     return name not in _LEFT
 
 
 def rank_rows(rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement]) -> list[RankRow]:
-    """A row for each process on each GPU, and for each rank that is seen on none; by rank.
+    """Return a row for each process on each GPU, and for each rank on no GPU; in order of ranks.
 
     Args:
-        rows: the processes on GPUs, those that have ended as well.
-        ranks: the place of each process of the run, in order.
+        rows: the processes on GPUs, including ended ones.
+        ranks: the placement of each process of the run, in order.
     """
     found = [_on_gpu(row, ranks.get(row.process.key, RankPlacement()).rank) for row in rows]
     present = {row.process.key for row in rows}
-    waiting = [_waiting(key, place) for key, place in ranks.items() if key not in present]
+    missing = [_missing_row(key, place) for key, place in ranks.items() if key not in present]
     order = {key: at for at, key in enumerate(ranks)}
     by_place = sorted(found, key=lambda each: order.get(each.row.process.key, len(order)) if each.row else 0)
-    return [*by_place, *waiting]
+    return [*by_place, *missing]
 
 
 def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
@@ -119,12 +119,12 @@ def _on_gpu(row: ProcessRow, rank: int | None) -> RankRow:
     return RankRow(key="/".join(map(str, row.key)), row=row, cells=texts)
 
 
-def _waiting(key: ProcessKey, place: RankPlacement) -> RankRow:
+def _missing_row(key: ProcessKey, place: RankPlacement) -> RankRow:
     texts = dict.fromkeys(_WIDTHS, CellText("-", "muted"))
     texts["RANK"] = CellText("-" if place.rank is None else str(place.rank))
     texts["PID"] = CellText(str(key[0]))
     texts["GPU"] = CellText(place.gpu, "muted")
-    texts["STATUS"] = CellText(place.absent, "muted")
+    texts["STATUS"] = CellText(place.missing, "muted")
     return RankRow(key=f"none/{key[0]}/{key[1]}", row=None, cells=texts)
 
 

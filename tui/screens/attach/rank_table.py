@@ -1,4 +1,4 @@
-"""All ranks of a run side by side; the one under the cursor is the one that is drawn."""
+"""Table of all ranks of a run; the rank under the cursor is drawn below it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from .rank_rows import RankColumn, RankPlacement, RankRow, is_right, rank_column
 
 
 class RankTable(DataTable[TableCell]):
-    """The ranks; posts ``Chosen`` when another one is to be drawn."""
+    """The ranks; posts ``Selected`` when the cursor moves to another one."""
 
     DEFAULT_CSS = """
     RankTable { height: auto; max-height: 9; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
@@ -25,29 +25,29 @@ class RankTable(DataTable[TableCell]):
     RankTable > .datatable--header { background: $panel; color: $text; text-style: bold; }
     """
 
-    class Chosen(Message):
-        """Another rank is under the cursor."""
+    class Selected(Message):
+        """The cursor is on another rank."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id, cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable")
         self._shown: list[RankRow] = []
         self._columns: dict[RankColumn, int] = {}
         self._dark = True
-        self._placed: str | None = None
-        """Key of the row that the cursor was put on by itself."""
+        self._auto_row: str | None = None
+        """Key of the row that the table itself put the cursor on."""
 
     @property
-    def chosen(self) -> ProcessRow | None:
-        """The process under the cursor; None where there is none, or it holds nothing on a GPU yet."""
+    def selected(self) -> ProcessRow | None:
+        """The process under the cursor; None if there is none, or it holds nothing on a GPU yet."""
         at = self.cursor_row
         return self._shown[at].row if 0 <= at < len(self._shown) else None
 
     def show(self, rows: Sequence[ProcessRow], ranks: Mapping[ProcessKey, RankPlacement], *, width: int) -> None:
         """Show these processes, and the ranks that are on no GPU yet.
 
-        The cursor is on the rank that needs a look most, or holds most, until the user moves it.
+        Until the user moves it, the cursor is on the rank with the worst status, or the most memory among equals.
         """
-        new, columns = rank_rows(rows, ranks), self._fitting(rows, width)
+        new, columns = rank_rows(rows, ranks), self._fitting_columns(rows, width)
         dark = self.app.current_theme.dark
         same = (
             columns == self._columns
@@ -59,14 +59,14 @@ class RankTable(DataTable[TableCell]):
         else:
             self._fill(new, columns)
 
-    def _fitting(self, rows: Sequence[ProcessRow], width: int) -> dict[RankColumn, int]:
+    def _fitting_columns(self, rows: Sequence[ProcessRow], width: int) -> dict[RankColumn, int]:
         gpu_width = max((len(row.gpu.label) for row in rows), default=0)
         return rank_columns(width - self.scrollbar_size_vertical, gpu_width=gpu_width)
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Draw the rank under the cursor."""
+        """Report that another rank is under the cursor."""
         event.stop()
-        self.post_message(self.Chosen())
+        self.post_message(self.Selected())
 
     def _update(self, new: Sequence[RankRow]) -> None:
         for row, old in zip(new, self._shown, strict=True):
@@ -75,8 +75,8 @@ class RankTable(DataTable[TableCell]):
                     cell = table_cell(row.cells[name], width, right=is_right(name), dark=self.app.current_theme.dark)
                     self.update_cell(row.key, name, cell)
         self._shown = list(new)
-        if new and self._shown[self.cursor_row].key == self._placed:
-            self._place(new, worse_than=_urgency(new[self.cursor_row])[0])
+        if new and self._shown[self.cursor_row].key == self._auto_row:
+            self._move_to_worst(new, worse_than=_urgency(new[self.cursor_row])[0])
 
     def _fill(self, new: Sequence[RankRow], columns: dict[RankColumn, int]) -> None:
         at = self._shown[self.cursor_row].key if 0 <= self.cursor_row < len(self._shown) else None
@@ -93,16 +93,16 @@ class RankTable(DataTable[TableCell]):
         self._shown = list(new)
         kept = next((place for place, row in enumerate(new) if row.key == at), None)
         if kept is None:
-            self._place(new)
+            self._move_to_worst(new)
         else:
             self.cursor_coordinate = Coordinate(kept, 0)
 
-    def _place(self, rows: Sequence[RankRow], *, worse_than: int | None = None) -> None:
-        """Put the cursor on the row that needs a look most, unless it is none that is worse than this."""
+    def _move_to_worst(self, rows: Sequence[RankRow], *, worse_than: int | None = None) -> None:
+        """Put the cursor on the row with the worst status; ``worse_than``: only if it is worse than this one."""
         first = min(range(len(rows)), key=lambda at: _urgency(rows[at]), default=None)
         if first is not None and (worse_than is None or _urgency(rows[first])[0] < worse_than):
             self.cursor_coordinate = Coordinate(first, 0)
-            self._placed = rows[first].key
+            self._auto_row = rows[first].key
 
 
 def _urgency(row: RankRow) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""One process of a run in words and bars: what it holds against its budget, and how it stands."""
+"""One process of a run as text and bars: held memory, budget, torch's counters, and status."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from ...draw.memory_graph import Readings
 from ...draw.palette import COMPONENTS, STATUSES
 from ...draw.text_output import printable
 from ...widgets.budget_view import budget_bar, model_lines, peak_line, phase_table, remark_lines, short_gpu_name
-from .run_graph_rows import BOUND, CARD, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
+from ..step.step_graph_rows import CARD, CARD_COLOUR
+from .run_graph_rows import BOUND, EXPECTED, LevelLine, RunGraphData, TimeMark, graph_top_bytes
 
 PHASES: dict[RunPhase, tuple[str, str]] = {
     "started": ("S", "start"),
@@ -27,23 +28,22 @@ PHASES: dict[RunPhase, tuple[str, str]] = {
     "warming_up": ("F", "first step"),
     "steady": ("=", "steady"),
 }
-"""Letter and word of each phase."""
-_LABEL, _TAIL = 10, 28
-_ALARM = "#ef4444"
+"""Letter and name of each phase."""
+_LABEL_WIDTH, _FIGURES_WIDTH = 10, 28
 _CACHED = "▒"
 
 
-def colour_of(row: ProcessRow) -> str:
-    """The colour of its status."""
+def status_colour(row: ProcessRow) -> str:
+    """Return the colour of its status."""
     return STATUSES[row.comparison.status].colour if row.comparison else NO_JOB
 
 
 def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, now: float) -> RunGraphData:
-    """The process's memory over time in front of its budget."""
+    """Return the graph of the process's memory over time in front of its budget."""
     budget, card = row.budget, row.gpu.total_bytes
     most = max((size for _, size in history if size is not None), default=None)
     top = graph_top_bytes(card, most, row.process.used_bytes, budget.peak.high_bytes if budget else None)
-    lines = [LevelLine(card, CARD, _ALARM)] if card is not None and card <= top else []
+    lines = [LevelLine(card, CARD, CARD_COLOUR)] if card is not None and card <= top else []
     if budget is not None:
         lines += [LevelLine(budget.peak.low_bytes, BOUND), LevelLine(budget.peak.high_bytes, BOUND)]
         lines.append(LevelLine(budget.steady_device_bytes, EXPECTED))
@@ -56,52 +56,52 @@ def run_graph_data(row: ProcessRow, history: Readings, *, span_seconds: float, n
         slack_bytes=budget.peak.device_bytes - budget.peak.components.total_bytes if budget else 0,
         lines=tuple(lines),
         marks=tuple(TimeMark(mark.time, PHASES[mark.phase][0]) for mark in row.phase_starts),
-        colour=colour_of(row),
+        colour=status_colour(row),
     )
 
 
-def legend_content(row: ProcessRow, picture: RunGraphData, span_words_: str) -> Content:
-    """What the graph shows, its lines, and those of its marks that can be seen."""
-    words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_words_}"]
+def legend_content(row: ProcessRow, graph: RunGraphData, span_label: str) -> Content:
+    """Return the legend: GPU and time span, lines, and visible marks."""
+    words = [f"GiB on GPU {row.gpu.label}, {short_gpu_name(row.gpu.name)}; {span_label}"]
     if row.budget:
         words.append(f"{EXPECTED} expected  {BOUND} low and high")
-    if picture.lines and picture.lines[0].char == CARD:
+    if graph.lines and graph.lines[0].char == CARD:
         words.append(f"{CARD} the card")
-    seen = {mark.letter for mark in picture.marks if mark.time >= picture.now - picture.span_seconds}
+    seen = {mark.letter for mark in graph.marks if mark.time >= graph.now - graph.span_seconds}
     marks = [f"{letter} {word}" for letter, word in PHASES.values() if letter in seen]
     return Content.styled("  ".join([*words, " · ".join(marks)] if marks else words), MUTED)
 
 
 def bars_content(row: ProcessRow, width: int, *, now: float) -> Content:
-    """What it holds and its budget on one scale, what torch counts of it, and how it stands."""
+    """Return held memory and budget on one scale, torch's counters, and the status."""
     scale = _scale(row)
-    cells = width - _LABEL - _TAIL
+    cells = width - _LABEL_WIDTH - _FIGURES_WIDTH
     lines = [_held_line(row, scale, cells)]
     if row.budget is not None:
         peak = row.budget.peak
         drawn = bar_content(budget_bar(row.budget, scale_bytes=scale, width=cells))
         tail = f"│ {format_gib(peak.device_bytes)} ({format_gib(peak.low_bytes)} to {format_gib(peak.high_bytes)})"
-        lines.append(Content.assemble(f"{'budget':<{_LABEL}}", drawn, tail))
+        lines.append(Content.assemble(f"{'budget':<{_LABEL_WIDTH}}", drawn, tail))
     return Content("\n").join([*lines, *_counter_lines(row, now), _status_line(row, now)])
 
 
 def nothing_content(sentence: str, budget: Budget | None, width: int) -> Content:
-    """A run that is seen on no GPU: why, and its budget alone."""
+    """Return why a run is on no GPU, and its budget."""
     words = Content(sentence)
     if budget is None:
         return words
-    parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=width - _LABEL)
-    return Content("\n").join([words, Content.assemble(f"{'budget':<{_LABEL}}", bar_content(parts))])
+    parts = budget_bar(budget, scale_bytes=budget.peak.high_bytes, width=width - _LABEL_WIDTH)
+    return Content("\n").join([words, Content.assemble(f"{'budget':<{_LABEL_WIDTH}}", bar_content(parts))])
 
 
 def budget_content(budget: Budget) -> Content:
-    """What the budget says: its peak, its phases, and what was taken for granted."""
+    """Return the budget: its peak, its phases, and its assumptions."""
     lines = [peak_line(budget), *model_lines(budget), Content(), *phase_table(budget), Content()]
     return Content("\n").join([*lines, *remark_lines(budget)])
 
 
 def facts_content(row: ProcessRow) -> Content:
-    """Who the process is, its command in full."""
+    """Return the facts about a process, with its full command."""
     process = row.process
     facts = [
         f"pid {process.pid}",
@@ -123,7 +123,7 @@ def facts_content(row: ProcessRow) -> Content:
 
 
 def time_words(unix_seconds: float) -> str:
-    """The time of day."""
+    """Return the time of day."""
     return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
 
 
@@ -138,12 +138,12 @@ def _held_line(row: ProcessRow, scale: int, cells: int) -> Content:
     when = "held last" if row.ended_at is not None else "of"
     size = f"{format_gib(used)} {when} {format_gib(row.gpu.total_bytes)} GiB"
     tail = f"│ {format_gib(used)} held last" if row.ended_at is not None else f"│ {size}"
-    return Content.assemble(f"{f'GPU {row.gpu.label}':<{_LABEL}}", bar_content(drawn), tail)
+    return Content.assemble(f"{f'GPU {row.gpu.label}':<{_LABEL_WIDTH}}", bar_content(drawn), tail)
 
 
 def _held_parts(row: ProcessRow) -> Sequence[BarSegment]:
-    """One part, or three where torch's own counters are known."""
-    used, counters, colour = row.process.used_bytes, row.process.counters, colour_of(row)
+    """Return one segment, or three if torch's counters are known."""
+    used, counters, colour = row.process.used_bytes, row.process.counters, status_colour(row)
     if used is None or counters is None or counters.allocated_bytes is None or counters.reserved_bytes is None:
         return [BarSegment(used or 0, "█", colour, min_one_cell=True)]
     context = COMPONENTS["context"]
@@ -173,8 +173,8 @@ def _counter_lines(row: ProcessRow, now: float) -> list[Content]:
     if counters.retries:
         words.append(f"cache flushed {counters.retries} times")
     if now - counters.time > STALE_SECONDS:
-        words.append(f"said {format_duration(now - counters.time)} ago")
-    return [Content.assemble(f"{'torch':<{_LABEL}}", (" · ".join(words), MUTED))]
+        words.append(f"as of {format_duration(now - counters.time)} ago")
+    return [Content.assemble(f"{'torch':<{_LABEL_WIDTH}}", (" · ".join(words), MUTED))]
 
 
 def _status_line(row: ProcessRow, now: float) -> Content:

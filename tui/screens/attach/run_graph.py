@@ -1,18 +1,18 @@
-"""Memory over time in front of its budget: its scale at the left, the components' letters at the right, time below."""
+"""Widget: memory over time in front of the budget, with scale, component letters and a time axis."""
 
 from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows
+from ...widgets.cell_rows import CellRows, with_axes
 from .run_graph_rows import RunGraphData, axis_rows, key_cells, run_graph_rows
 
 _AXIS_ROWS = 2
 
 
 class RunGraph(CellRows):
-    """Draws a ``RunGraphData``; repaints only when what it draws has changed.
+    """Draws a ``RunGraphData``, and repaints only changed rows.
 
     Args:
-        ascii_only: draw without block characters.
+        ascii_only: draw with ASCII characters.
         id: the widget's id in the DOM.
     """
 
@@ -20,31 +20,30 @@ class RunGraph(CellRows):
 
     def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(ascii_only=ascii_only, id=id)
-        self._picture: RunGraphData | None = None
+        self._data: RunGraphData | None = None
         self._end = "now"
 
-    def show(self, picture: RunGraphData, *, end: str = "now") -> None:
-        """Draw this from now on.
+    def show(self, data: RunGraphData, *, end: str = "now") -> None:
+        """Draw a run.
 
         Args:
-            picture: what to draw.
-            end: what the right edge is called.
+            data: the run and its budget.
+            end: label of the right edge.
         """
-        self._picture, self._end = picture, end
+        self._data, self._end = data, end
         self._draw()
 
     def _draw(self) -> None:
-        picture, width, height = self._picture, self.size.width, self.size.height - _AXIS_ROWS
-        if picture is None or height <= 0:
+        data, width, height = self._data, self.size.width, self.size.height - _AXIS_ROWS
+        if data is None or height <= 0:
             return
-        labels = axis_labels(picture.top_bytes, height, ascii_only=self._ascii_only)
+        labels = axis_labels(data.top_bytes, height, ascii_only=self._ascii_only)
         letters = self._ascii_only or self.app.no_color
-        key = [] if letters or picture.layers is None else key_cells(picture, height)
+        key = [] if letters or data.layers is None else key_cells(data, height)
         inner = max(0, width - len(labels[0]) - 2 * bool(key))
         ground = self.background_colors[1].hex6
-        drawn = run_graph_rows(picture, width=inner, height=height, ground=ground, letters_only=letters)
-        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
-        for row, cell in zip(rows, key, strict=False):
+        drawn = run_graph_rows(data, width=inner, height=height, ground=ground, letters_only=letters)
+        for row, cell in zip(drawn, key, strict=False):
             row += [Cell(" "), cell]
-        below = axis_rows(picture, width=inner, end=self._end)
-        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])
+        below = axis_rows(data, width=inner, end=self._end)
+        self._keep(with_axes(labels, drawn, below))

@@ -1,4 +1,4 @@
-"""What runs are, in a few lines: all of them beside each other, and the one that is shown."""
+"""Runs in a few lines of text: tabs for all of them, and the header of the one that is shown."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ from ...draw.text_output import printable
 from .missing_reason import NOT_ON_GPU_YET
 from .rank_text import time_words
 
-_NAME = 28
+_MAX_NAME_WIDTH = 28
 
 
 def run_tabs(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) -> Content:
-    """The runs that are followed, in one line, the shown one marked; those that do not fit are counted."""
+    """Return the followed runs in one line, the shown one marked; those that do not fit in are counted."""
     if not runs:
-        return Content("Attach: what does a running job take?")
+        return Content("Attach: compare a running job with its budget")
     at = next((at for at, run in enumerate(runs) if not set(shown).isdisjoint(run.pids)), None)
     if len(runs) == 1 and at == 0:  # its status stands below
         return Content(_name(runs[0])).truncate(width)
@@ -36,13 +36,13 @@ def run_tabs(runs: Sequence[RunRow], shown: Sequence[ProcessKey], width: int) ->
     return line.truncate(width)
 
 
-def run_header(attachment: Attachment, rows: Sequence[ProcessRow], absent: str) -> Content:
-    """The run in one line, its command in another.
+def run_header(attachment: Attachment, rows: Sequence[ProcessRow], missing: str) -> Content:
+    """Return the run in one line, and its command in another.
 
     Args:
-        attachment: what was read of it.
+        attachment: what was read of the run.
         rows: its processes on GPUs.
-        absent: why there are none, where there are none.
+        missing: why there are none, if there are none.
     """
     gpus = gpu_labels(rows)
     versions = " ".join(f"{name} {version}" for name, version in sorted(attachment.versions.items()))
@@ -52,7 +52,7 @@ def run_header(attachment: Attachment, rows: Sequence[ProcessRow], absent: str) 
         f"by {attachment.launcher}" if attachment.launcher else "started directly",
         *(printable(place) for place in attachment.inside),
         "with the probe" if attachment.probe else "",
-        f"GPU {', '.join(gpus)}" if gpus else absent,
+        f"GPU {', '.join(gpus)}" if gpus else missing,
         f"up {format_duration(rows[0].elapsed_seconds)}" if rows else "",
         versions,
     ]
@@ -60,7 +60,7 @@ def run_header(attachment: Attachment, rows: Sequence[ProcessRow], absent: str) 
 
 
 def process_header(rows: Sequence[ProcessRow]) -> Content:
-    """The same of a process that was not read."""
+    """Return a process that was not read in one line, and its command in another."""
     first = rows[0].process
     gpus = gpu_labels(rows)
     facts = [f"pid {first.pid}", printable(first.user or "user n/a"), f"GPU {', '.join(gpus)}"]
@@ -69,24 +69,24 @@ def process_header(rows: Sequence[ProcessRow]) -> Content:
 
 
 def warnings_content(attachment: Attachment) -> Content:
-    """What could not be seen or understood."""
+    """Return the warnings about what could not be read or understood."""
     return Content("\n").join(Content.assemble(("! ", "bold #c96c04"), printable(text)) for text in attachment.warnings)
 
 
 def _tab(number: int, run: RunRow, *, shown: bool) -> Content:
     row = worst_row(run.rows)
-    words = Content.styled(f" {number + 1} {shorten(_name(run), _NAME)}", "bold reverse" if shown else "")
+    words = Content.styled(f" {number + 1} {shorten(_name(run), _MAX_NAME_WIDTH)}", "bold reverse" if shown else "")
     if run.ended_at is not None and (row is None or row.comparison is None or row.comparison.status == "ended"):
         return Content.assemble(words, " ", Content.styled(f"■ ended {time_words(run.ended_at)}", MUTED))
     if row is None or row.comparison is None:
         return Content.assemble(
-            words, Content.styled(" no budget" if run.problem else f" {NOT_ON_GPU_YET.words}", MUTED)
+            words, Content.styled(" no budget" if run.problem else f" {NOT_ON_GPU_YET.short}", MUTED)
         )
     return Content.assemble(words, " ", badge(STATUSES[row.comparison.status], row.comparison.status))
 
 
 def _name(run: RunRow) -> str:
-    """Its job's name, else its program and model: of two runs of one script the model tells them apart."""
+    """Return the job's name, or else program and model, which distinguishes two runs of one script."""
     if run.job.name:
         return printable(run.job.name)
     program = [process_name(row.process) for row in run.rows[:1]]

@@ -1,15 +1,13 @@
-"""Attach: from a running process to its job, with evidence for every setting, and on to its memory and budget."""
+"""The attach screen: from a running process to its job, with evidence for each setting, and on to its budget."""
 
-import threading
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Resize
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -19,20 +17,21 @@ from vramtop.estimator.estimation import estimate
 from vramtop.monitor.attach.attachment import Attachment
 from vramtop.monitor.attach.read_run import read_run
 from vramtop.monitor.attach.saved_answers import SavedAnswers, run_key
-from vramtop.monitor.board.board import Board
+from vramtop.monitor.board.board import Board, RunRow
 from vramtop.monitor.board.watchlist import Watchlist
 from vramtop.monitor.snapshot.snapshot import ProcessKey, WatchedJob
 
 from ...background.answer_writer import AnswerWriter
-from ...background.job_estimates import Estimate, Estimates
-from ...background.run_reader import Attach, RunReader
+from ...background.job_estimates import EstimateFunction, JobEstimates
+from ...background.run_reader import AttachFunction, RunReader
 from ...job.form_fields import TUNING, model_names
 from ...job.job_form import JobForm
 from ...widgets.budget_view import is_better_estimate
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
-from ..step.screen import StepScreen
+from ..step.live_step import LiveStepScreen
 from .followed_run import FollowedRun, find_run, is_only_in_recording, with_start_times
+from .keys import ATTACH_KEYS, ATTACH_LAYOUT
 from .pid_chooser import PidChooser
 from .rank_table import RankTable
 from .rank_view import RankView
@@ -41,73 +40,38 @@ from .run_summary import run_tabs
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-_TYPING_SECONDS = 0.15
+_ESTIMATE_DELAY_SECONDS = 0.15
+"""Time after the last key until the edited job is estimated."""
 
 
 class AttachScreen(Screen[None]):
-    """Asks for a process, reads its job, and follows it; other runs are a key away.
+    """Asks for a process, reads its job, and follows its run; keys lead to the other runs.
 
     Args:
-        watchlist: holds the process against its job from the moment when the job is complete.
-        attach: reads a running process; called on a thread of its own.
+        watchlist: compares the run with its budget as soon as the job is complete.
+        attach: reads a running process; called off the UI thread.
         estimate: a quick estimate, likewise.
         refine: a better and slower one, likewise; None: there is none.
-        answers: remembers what the user fills in.
-        attached: what was read of processes before: of one that has ended nothing more can be read.
-        board: the newest figures, until ``show_board`` brings newer ones.
-        pid: the process; None: the user is asked. With its start time, where that is known: pids are reused.
+        answers: the file of settings that the user fills in.
+        attached: what was read of processes before: an ended process can no longer be read.
+        board: the latest board, until ``show_board`` brings the next.
+        pid: the process; None: the user is asked.
+        start_time: start of that process, if known: pids are reused.
     """
 
+    TITLE = "Attach"
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (116, "-wide")]  # noqa: RUF012 - Textual's own declaration is no ClassVar
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "app.pop_screen", "Back"),
-        Binding("f3", "choose", "Process", key_display="F3"),
-        Binding("f5,t", "step", "Step", key_display="F5"),
-        Binding("f6", "other_pane", "Settings", key_display="F6"),
-        Binding("f8", "forget", "Forget", key_display="F8", show=False),
-        Binding("plus,equals_sign", "zoom(-1)", "Zoom", key_display="+/-"),
-        Binding("minus,underscore", "zoom(1)", "Zoom out", show=False),
-        Binding("right_square_bracket", "run(1)", "Runs", key_display="[/]"),
-        Binding("left_square_bracket", "run(-1)", "Run before", show=False),
-        Binding("x", "dismiss_run", "Dismiss"),
-    ]
-    DEFAULT_CSS = """
-    AttachScreen #title { width: 1fr; height: 1; padding: 0 1; text-style: bold; background: $panel; }
-    AttachScreen.-narrow #settings { width: 1fr; max-width: 100%; border-right: none; display: none; }
-    AttachScreen.-narrow.-asking #settings { display: block; }
-    AttachScreen.-narrow.-asking #memory { display: none; }
-    AttachScreen.-refused #settings { display: none; }
-    """
-
-    @dataclass
-    class Attached(Message):
-        """A process was read, or could not be."""
-
-        pid: int
-        answer: Attachment | str
-
-    @dataclass
-    class Estimated(Message):
-        """An estimate has come back: a budget, or the sentence why there is none."""
-
-        asked: int
-        answer: Budget | str
-
-    @dataclass
-    class NotRefined(Message):
-        """There is no better estimate than the quick one, and why."""
-
-        asked: int
-        sentence: str
+    BINDINGS: ClassVar[list[BindingType]] = ATTACH_KEYS
+    DEFAULT_CSS = ATTACH_LAYOUT
 
     def __init__(
         self,
         watchlist: Watchlist,
         *,
-        attach: Attach = read_run,
-        estimate: Estimate = estimate,
-        refine: Estimate | None = None,
+        attach: AttachFunction = read_run,
+        estimate: EstimateFunction = estimate,
+        refine: EstimateFunction | None = None,
         answers: SavedAnswers | None = None,
         attached: MutableMapping[ProcessKey, Attachment] | None = None,
         board: Board | None = None,
@@ -117,32 +81,39 @@ class AttachScreen(Screen[None]):
         super().__init__()
         self._watchlist = watchlist
         self._estimate = estimate
+        self._board = board
         self._pid: int | None = None
+        """The process that was read last; None: the user is choosing one."""
         self._keys: tuple[ProcessKey, ...] = () if pid is None else ((pid, start_time),)
-        kept = answers or SavedAnswers()
-        self._given = AnswerWriter(kept, self._say_remembered)
-        self._reader = RunReader(
-            attach,
-            kept,
-            {} if attached is None else attached,
-            lambda pid, answer: self._post(self.Attached(pid, answer)),
-        )
-        self._estimates = Estimates(
-            estimate,
-            refine,
-            take=lambda asked, answer: self._post(self.Estimated(asked, answer)),
-            give_up=lambda asked, sentence: self._post(self.NotRefined(asked, sentence)),
-        )
-        self._gone = threading.Event()
+        """Processes of the run that is shown."""
         self._attachment: Attachment | None = None
         self._budget: Budget | None = None
-        self._step: StepScreen | None = None
-        self._board = board
-        self._edited = "model.id"
-        self._due: Timer | None = None
+        self._edited_field = "model.id"
+        self._delayed: Timer | None = None
+        answers = answers or SavedAnswers()
+        self._answer_writer = AnswerWriter(
+            answers, self.call_later, partial(self.notify, severity="warning", markup=False)
+        )
+        self._reader = RunReader(
+            attach,
+            answers,
+            {} if attached is None else attached,
+            self.call_later,
+            on_read=self._show_attachment,
+            on_error=self._show_unread,
+        )
+        self._step = LiveStepScreen(self)
+        self._estimates = JobEstimates(
+            estimate,
+            refine,
+            self.call_later,
+            on_budget=self._follow_with_budget,
+            on_error=self._show_estimate_error,
+            on_not_refined=self._step.show_not_refined,
+        )
 
     def compose(self) -> ComposeResult:
-        """First the choice of a process, then the run."""
+        """The choice of a process, or the run."""
         yield StaticLines(id="title")
         yield PidChooser(id="choose")
         yield FollowedRun(self._watchlist.history, self._estimate, self._watchlist.is_running, id="attached")
@@ -151,17 +122,17 @@ class AttachScreen(Screen[None]):
     def on_mount(self) -> None:
         """Read the process, or ask for one."""
         if self._keys:
-            self._open(self._keys)
+            self._open_run(self._keys)
         else:
             self.action_choose()
 
     def on_unmount(self) -> None:
-        """Nobody waits for answers any more."""
-        self._gone.set()
-        self._estimates.renew()
+        """Cancel all background work."""
+        self._reader.cancel()
+        self._estimates.cancel()
 
     def show_board(self, board: Board) -> None:
-        """Show how the run stands now."""
+        """Show the run as it is on this board."""
         self._board = board
         with self.app.batch_update():
             if not self._keys:
@@ -170,233 +141,211 @@ class AttachScreen(Screen[None]):
 
     @on(PidChooser.Chosen)
     def pid_chosen(self, event: PidChooser.Chosen) -> None:
-        """Read that process."""
-        self._open(((event.pid, None),))
-
-    @on(Attached)
-    async def attached(self, event: Attached) -> None:
-        """Show what was read, or why nothing could be."""
-        if event.pid != self._pid:
-            return
-        answer = event.answer
-        attachment = self._reader.before(self._keys) if isinstance(answer, str) else answer
-        if attachment is None:
-            self._refuse(str(answer))
-            return
-        keys = self._reader.keep(attachment)
-        known = next((run.job for run in self._watchlist.runs() if set(keys) & set(run.pids)), None)
-        try:
-            base = known or attachment.reading.job()
-        except VramtopError as error:
-            self._refuse(error.message)
-            return
-        self._keys = keys
-        self._attachment, self._budget = attachment, None
-        self._given.begin(run_key(attachment))
-        missing = () if known else attachment.reading.missing
-        form = JobForm(base, origins=attachment.reading.evidence(), missing=missing, models=model_names())
-        settings = self.query_one("#settings")
-        await settings.remove_children()
-        await settings.mount(form)
-        self.remove_class("-refused")
-        self._show_run()
-        self._focus_on(form if missing else None)
-        self._ask()
+        """Read the chosen process."""
+        self._open_run(((event.pid, None),))
 
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
         """Estimate again once the typing pauses."""
-        if self._attachment is None:  # of a run that is shown no more
+        if self._attachment is None:  # the form of a run that is no longer shown
             return
         form = self.query_one(JobForm)
-        if answer := form.answer(event.key):
-            self._given.take(*answer)
+        if answer := form.setting(event.key):
+            self._answer_writer.set_answer(*answer)
         elif form.is_cleared(event.key):
-            self._given.drop(TUNING if event.key.startswith(f"{TUNING}.") else event.key)
-        self._edited = event.key
-        self._estimates.renew()
-        if self._due is not None:
-            self._due.stop()
-        self._due = self.set_timer(_TYPING_SECONDS, self._ask)
-
-    @on(Estimated)
-    def estimated(self, event: Estimated) -> None:
-        """Follow the run with the newest budget; older answers come too late."""
-        attachment = self._attachment
-        if event.asked != self._estimates.asked or attachment is None:
-            return
-        if isinstance(event.answer, str):
-            self.query_one(JobForm).complain(self._edited, event.answer)
-            self._doubt(event.answer)
-            return
-        if is_better_estimate(event.answer, self._budget):
-            self._budget = event.answer
-        self.query_one(JobForm).settle()
-        self._doubt(None)
-        self._given.keep()
-        budget = self._budget or event.answer
-        if self._step is not None:
-            self._step.take(budget, waiting=self._estimates.is_waiting(budget))
-        self._watchlist.set_budget(budget)
-        self._watchlist.add_run(WatchedJob(job=budget.job, pids=self._keys))
-        self._board = self._watchlist.rebuild_board() or self._board
-        self._show_run()
-
-    @on(NotRefined)
-    def not_refined(self, event: NotRefined) -> None:
-        """The quick answer stands."""
-        if event.asked == self._estimates.asked:
-            self._estimates.given_up = True
-            if self._step is not None:
-                self._step.give_up(event.sentence)
+            self._answer_writer.remove_answer(TUNING if event.key.startswith(f"{TUNING}.") else event.key)
+        self._edited_field = event.key
+        self._estimates.cancel()
+        if self._delayed is not None:
+            self._delayed.stop()
+        self._delayed = self.set_timer(_ESTIMATE_DELAY_SECONDS, self._estimate_job)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Keys that would do nothing are not offered."""
+        """Disable keys that would do nothing."""
         if action in ("zoom", "run", "dismiss_run") and isinstance(self.focused, Input):
             return False  # they are typed into the field
-        if action == "run":
-            runs, run = self._board.runs if self._board else (), find_run(self._board, self._keys)
-            return len(runs) > (run is not None)
-        if action == "dismiss_run":
-            return find_run(self._board, self._keys) is not None
-        if action in ("other_pane", "forget"):
-            return self._attachment is not None and self._pid is not None
-        return action not in ("step", "zoom") or self._pid is not None
+        match action:
+            case "run":
+                return len(self._runs) > (self._shown_run is not None)
+            case "dismiss_run":
+                return self._shown_run is not None
+            case "other_pane" | "forget":
+                return self._attachment is not None and self._pid is not None
+            case "step" | "zoom":
+                return self._pid is not None
+        return True
 
     def action_zoom(self, by: int) -> None:
-        """Show a longer or a shorter stretch of time."""
+        """Show a longer time (1) or a shorter one (-1)."""
         self.query_one(RankView).zoom(by)
 
     def action_run(self, by: int) -> None:
-        """Show the next run, or the one before."""
-        runs, run = self._board.runs if self._board else (), find_run(self._board, self._keys)
+        """Show the next run (1) or the previous one (-1)."""
+        runs, run = self._runs, self._shown_run
         if runs:
-            self._open(runs[(runs.index(run) + by if run in runs else 0) % len(runs)].pids)
+            self._open_run(runs[(runs.index(run) + by if run in runs else 0) % len(runs)].pids)
 
     def action_dismiss_run(self) -> None:
         """Follow this run no longer, whether it has ended or not."""
-        run = find_run(self._board, self._keys)
-        if run is not None:
-            self._watchlist.dismiss_runs(run.pids)
-            self._reader.drop(run.pids)
-            self._board = self._watchlist.rebuild_board()
-            self.notify(f"{run.job.label} is followed no longer.", markup=False)
-            if self._board and self._board.runs:
-                self._open(self._board.runs[0].pids)
-            else:
-                self.app.pop_screen()
+        run = self._shown_run
+        if run is None:
+            return
+        self._watchlist.dismiss_runs(run.pids)
+        self._reader.forget(run.pids)
+        self._board = self._watchlist.rebuild_board()
+        self.notify(f"{run.job.label} is no longer followed.", markup=False)
+        if self._runs:
+            self._open_run(self._runs[0].pids)
+        else:
+            self.app.pop_screen()
 
     def action_other_pane(self) -> None:
-        """Go to the settings, or back to the run."""
+        """Move the focus to the settings, or back to the run."""
         settings = self.query_one("#settings")
-        there = self.focused is not None and settings in self.focused.ancestors
-        self._focus_on(None if there else self.query_one(JobForm))
+        in_settings = self.focused is not None and settings in self.focused.ancestors
+        self._focus_on(None if in_settings else self.query_one(JobForm))
 
     def action_forget(self) -> None:
-        """Forget what the user has filled in for this command line, and take what is read."""
+        """Forget the settings that the user filled in for this command line, and read the process again."""
         attachment = self._attachment
         if attachment is not None:
-            self._given.forget()
+            self._answer_writer.remove_all()
             self._watchlist.dismiss_runs(self._keys)
             self.notify("Forgotten: what you had filled in for this command line.")
             self._read(attachment.pid, attachment.start_time, recall=False)
 
     def action_step(self) -> None:
-        """Draw the job's training step."""
-        row = self.query_one(FollowedRun).drawn
+        """Open the step screen on the job."""
+        row = self.query_one(FollowedRun).selected
         budget = self._budget or (row.budget if row else None)
         if budget is None:
             self.notify("There is no budget for this process yet, so there is no step to draw.", severity="warning")
-            return
-        self._step = StepScreen(
-            budget,
-            card_bytes=row.gpu.total_bytes if row else None,
-            waiting=self._estimates.is_waiting(budget),
-            ascii_only=bool(getattr(self.app, "ascii_only", False)),
-        )
-        self.app.push_screen(self._step, lambda _: setattr(self, "_step", None))
-
-    def _open(self, keys: tuple[ProcessKey, ...]) -> None:
-        """Show this run, and read the first of its processes."""
-        self._keys, self._attachment, self._budget = keys, None, None
-        self.query_one("#settings").remove_children()
-        self._ask_for_process(asked=False)
-        self._doubt(None)
-        self._show_run()
-        self._read(*self._keys[0])
+        else:
+            self._step.open(budget, self._estimates, card_bytes=row.gpu.total_bytes if row else None)
 
     def action_choose(self, failure: str = "") -> None:
-        """Ask for another process, and say why there is none yet."""
+        """Ask for another process; ``failure`` says why the last one could not be read."""
+        self._reader.cancel()
+        self._estimates.cancel()
         self._pid, self._keys, self._attachment = None, (), None
         chooser = self.query_one(PidChooser)
-        self._ask_for_process(asked=True)
         self._show_run()
         if self._board:
             chooser.show_board(self._board)
-        chooser.fail(failure)
+        chooser.show_failure(failure)
         chooser.query_one(Input).focus()
         self.refresh_bindings()
 
-    def _refuse(self, sentence: str) -> None:
-        """The process cannot be read: what is seen of it from outside is shown, or another one asked for."""
-        if not self.query_one(FollowedRun).rows:
-            self.action_choose(sentence)
-            return
-        self.add_class("-refused")
-        self._doubt(sentence)
-        self._focus_on(None)
+    @property
+    def _runs(self) -> tuple[RunRow, ...]:
+        return self._board.runs if self._board else ()
 
-    def _ask_for_process(self, *, asked: bool) -> None:
-        self.query_one(PidChooser).display = asked
-        self.query_one(FollowedRun).display = not asked
+    @property
+    def _shown_run(self) -> RunRow | None:
+        return find_run(self._board, self._keys)
 
-    def _focus_on(self, form: JobForm | None) -> None:
-        """The form, or the run; where there is no room for both, only one is to be seen."""
-        self.set_class(form is not None, "-asking")
-        (form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
-        self.refresh_bindings()
+    def _open_run(self, keys: tuple[ProcessKey, ...]) -> None:
+        """Show this run, and read the first of its processes."""
+        self._keys, self._attachment, self._budget = keys, None, None
+        self.query_one(FollowedRun).remove_form()
+        self._show_problem(None)
+        self._show_run()
+        self._read(*self._keys[0])
 
     def _read(self, pid: int, start_time: float | None, *, recall: bool = True) -> None:
         self._pid = pid
-        self._estimates.renew()
+        self._estimates.cancel()
         if is_only_in_recording(self._board, pid):
-            known = find_run(self._board, self._keys) is not None  # the recording says what it runs
+            self._reader.cancel()
+            is_known = self._shown_run is not None  # the recording says what it runs
             sentence = f"Process {pid} is in the recording that is played, not on this machine."
-            self.post_message(self.Attached(pid, "" if known else sentence))
+            self.call_later(lambda: self._show_unread("" if is_known else sentence) if self._pid == pid else None)
             return
         on_gpu = {row.process.pid for row in self._board.processes} if self._board else None
         self._reader.read(pid, start_time, on_gpu=on_gpu or None, recall=recall)
 
-    def _ask(self) -> None:
+    async def _show_attachment(self, attachment: Attachment) -> None:
+        """Show the job of a process that was read, and estimate it."""
+        keys = self._reader.remember(attachment)
+        known = next((run.job for run in self._watchlist.runs() if set(keys) & set(run.pids)), None)
+        try:
+            job = known or attachment.reading.job()
+        except VramtopError as error:
+            self._show_unreadable(error.message)
+            return
+        self._keys, self._attachment, self._budget = keys, attachment, None
+        self._answer_writer.start_run(run_key(attachment))
+        missing = () if known else attachment.reading.missing
+        form = JobForm(job, origins=attachment.reading.evidence(), missing=missing, models=model_names())
+        await self.query_one(FollowedRun).replace_form(form)
+        self.remove_class("-unreadable")
+        self._show_run()
+        self._focus_on(form if missing else None)
+        self._estimate_job()
+
+    async def _show_unread(self, sentence: str) -> None:
+        """Show what was read of the run earlier; if that is nothing, say why it cannot be read now."""
+        attachment = self._reader.remembered(self._keys)
+        if attachment is None:
+            self._show_unreadable(sentence)
+        else:
+            await self._show_attachment(attachment)
+
+    def _show_unreadable(self, sentence: str) -> None:
+        """Show the run without its settings, or ask for another process if there is nothing to show."""
+        if not self.query_one(FollowedRun).rows:
+            self.action_choose(sentence)
+            return
+        self.add_class("-unreadable")
+        self._show_problem(sentence)
+        self._focus_on(None)
+
+    def _estimate_job(self) -> None:
         attachment = self._attachment
-        if attachment is None:  # of a run that is shown no more
+        if attachment is None:  # the form of a run that is no longer shown
             return
         form = self.query_one(JobForm)
         if job := form.job:
-            self._estimates.ask(job, attachment)
+            options = {"environ": attachment.estimate_environ, "python": attachment.worker_python}
+            self._estimates.estimate(job, **options)
+            self._estimates.refine(job, **options)
         else:
-            self._doubt(form.wrong)
+            self._show_problem(form.problem)
 
-    def _post(self, message: Message) -> None:
-        """From another thread."""
-        if not self._gone.is_set():
-            self.post_message(message)
+    def _follow_with_budget(self, budget: Budget) -> None:
+        """Compare the run with this budget from now on, unless a better one of the same job is known."""
+        if self._budget is not None and not is_better_estimate(budget, self._budget):
+            budget = self._budget
+        self._budget = budget
+        self.query_one(JobForm).clear_errors()
+        self._show_problem(None)
+        self._answer_writer.save()
+        self._step.update(budget, self._estimates)
+        self._watchlist.set_budget(budget)
+        self._watchlist.add_run(WatchedJob(job=budget.job, pids=self._keys))
+        self._board = self._watchlist.rebuild_board() or self._board
+        self._show_run()
 
-    def _say_remembered(self, sentence: str) -> None:
-        """On the thread that remembers."""
-        if not self._gone.is_set():
-            self.app.call_from_thread(self.notify, sentence, severity="warning", markup=False)
+    def _show_estimate_error(self, sentence: str) -> None:
+        self.query_one(JobForm).show_error(self._edited_field, sentence)
+        self._show_problem(sentence)
 
-    def _doubt(self, sentence: str | None) -> None:
-        kept = " Until then the last settings count." if self._budget and sentence else ""
-        self.query_one(FollowedRun).doubt(f"{sentence}{kept}" if sentence else None)
+    def _show_problem(self, sentence: str | None) -> None:
+        note = " Until then the last settings count." if self._budget and sentence else ""
+        self.query_one(FollowedRun).show_problem(f"{sentence}{note}" if sentence else None)
+
+    def _focus_on(self, form: JobForm | None) -> None:
+        """Move the focus to the form, or to the run; narrow terminals show only one of them."""
+        self.set_class(form is not None, "-settings")
+        (form.query("Input, Choice").first() if form else self.query_one(RankTable)).focus()
+        self.refresh_bindings()
 
     @on(Resize)
     def _show_run(self) -> None:
-        """Draw the runs' names, and how the one that is shown stands."""
-        board = self._board
-        self._keys = with_start_times(board, self._keys)
-        title = run_tabs(board.runs if board else (), self._keys, self.size.width - 2)
-        self.query_one("#title", StaticLines).show(title)
+        """Draw the names of the runs, and the run that is shown or the choice of a process."""
+        self._keys = with_start_times(self._board, self._keys)
+        self.query_one(PidChooser).display = not self._keys
+        self.query_one(FollowedRun).display = bool(self._keys)
+        self.query_one("#title", StaticLines).show(run_tabs(self._runs, self._keys, self.size.width - 2))
         if self._keys:
-            self.query_one(FollowedRun).show(board, self._keys, self._attachment, self._budget)
+            self.query_one(FollowedRun).show(self._board, self._keys, self._attachment, self._budget)

@@ -1,4 +1,4 @@
-"""One GPU as a panel: held and predicted on one scale, and how it came to be."""
+"""Widget: one GPU as a panel, with held and predicted memory on one scale, and its history."""
 
 from vramtop.monitor.board.board import GpuRow
 

@@ -1,7 +1,4 @@
-"""A GPU's panel as lines of text: what is held and what was predicted, one under the other on one scale.
-
-Pure: a row of the board and a size in, lines out. The widgets only put them on the screen.
-"""
+"""The panel of a GPU as lines of text: held memory and budget on one scale, and a graph over time."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,40 +31,40 @@ from ...draw.palette import STATUSES, darker, unattributed_label
 from ...draw.text_output import printable
 
 FRAME_LINES = 4
-"""Lines of a panel without a graph: both borders and both bars."""
+"""Lines of a panel without a graph: two borders and two bars."""
 _LABEL_WIDTH = 8
-_SPANS = (60.0, 300.0, 900.0, 3600.0)
+_GRAPH_SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelShape:
-    """How large a panel is."""
+    """Size of a panel."""
 
     width: int
     graph_height: int
 
     @property
     def figures_width(self) -> int:
-        """Cells for the figures at the right of each bar."""
+        """Cells for the figures right of each bar."""
         return min(46, max(22, round(self.width * 0.3)))
 
     @property
     def bar_width(self) -> int:
-        """Cells of each bar; 4 go to the frame, 1 to the bar's end, 1 to the gap before the figures."""
+        """Cells of each bar, without 4 for the frame, 1 for the bar's end, and 1 for the gap before the figures."""
         return max(8, self.width - 4 - _LABEL_WIDTH - self.figures_width - 2)
 
 
 def panel_lines(
     gpu: GpuRow, history: Readings, shape: PanelShape, *, now: float, stale_seconds: float | None = None
 ) -> list[Content]:
-    """The panel, border and all.
+    """Return the panel with its border.
 
     Args:
-        gpu: what to show.
-        history: the GPU's used memory over time.
-        shape: its size.
-        now: Unix seconds of the newest reading.
-        stale_seconds: how old the figures are, where that is worth saying.
+        gpu: the GPU to show.
+        history: used memory of the GPU over time.
+        shape: size of the panel.
+        now: time of the latest reading, in Unix seconds.
+        stale_seconds: age of the reading if it is stale.
     """
     frame = _frame_style(gpu, stale=stale_seconds is not None)
     inside = [_held_line(gpu, shape), _budget_line(gpu, shape), *_graph_lines(gpu, history, shape, now)]
@@ -83,18 +80,18 @@ def panel_lines(
 
 
 def panel_height(graph_height: int) -> int:
-    """Lines of a panel with so many rows of graph."""
+    """Return the lines of a panel with a graph of this height."""
     return FRAME_LINES + graph_height
 
 
 def graph_span(history: Readings, now: float) -> float:
-    """Seconds that a graph should show: the shortest usual span that holds all of the history."""
+    """Return the seconds that a graph shows: the shortest span that contains the history."""
     age = now - history[0][0] if history else 0.0
-    return next((span for span in _SPANS if age <= span), _SPANS[-1])
+    return next((span for span in _GRAPH_SPANS_SECONDS if age <= span), _GRAPH_SPANS_SECONDS[-1])
 
 
 def used_words(reading: GpuReading) -> str:
-    """Used and total in words, or why they are not known."""
+    """Return used and total memory in words, or why they are not known."""
     if reading.used_bytes is None or reading.total_bytes is None:
         reason = reading.reason("used_bytes") or reading.reason("total_bytes")
         return f"memory n/a: {printable(reason)}" if reason else "memory n/a"
@@ -139,7 +136,7 @@ def _held_line(gpu: GpuRow, shape: PanelShape) -> Content:
         words = f"shares the memory of {gpu.reading.shares_memory_of}{f'; of it {holders}' if holders else ''}"
         return _line("held", Content.styled(words, MUTED), Content(), shape)
     if not gpu.reading.total_bytes:
-        reason = gpu.reading.reason("total_bytes") or "the card's total is not known"
+        reason = gpu.reading.reason("total_bytes") or "the GPU's total memory is not known"
         known = gpu.reading.attributed_bytes
         held = "" if known is None else f", processes hold {format_gib(known)} GiB"
         return _line("held", Content.styled(f"n/a: {printable(reason)}{held}", MUTED), Content(), shape)
@@ -212,7 +209,7 @@ def _graph_lines(gpu: GpuRow, history: Readings, shape: PanelShape, now: float) 
             shape,
             colour=darker(colour),
             top_bytes=top,
-            expected_bytes=_expected_of_all(gpu),
+            expected_bytes=_expected_total(gpu),
             seen_bytes=seen,
             span_seconds=span,
         )
@@ -230,7 +227,7 @@ def _drawn_graph(
     seen_bytes: int | None,
     span_seconds: float,
 ) -> tuple[Content, ...]:
-    """The graph's lines: a column stands for several seconds, so they stay the same from one reading to the next."""
+    """Return the lines of the graph; cached, as a column spans several readings and rarely changes."""
     rows = level_rows(levels, shape.graph_height, colour)
     if expected_bytes is not None:
         _draw_budget(rows, expected_bytes, top_bytes)
@@ -243,8 +240,8 @@ def _drawn_graph(
     )
 
 
-def _expected_of_all(gpu: GpuRow) -> int | None:
-    """What the GPU will hold once its jobs hold their budgets, and all else stays as it is."""
+def _expected_total(gpu: GpuRow) -> int | None:
+    """Return the memory of the GPU when its jobs hold their budgets and everything else stays as it is."""
     if gpu.expected_bytes is None or gpu.reading.used_bytes is None:
         return gpu.expected_bytes
     held = sum(row.process.used_bytes or 0 for row in gpu.rows_with_budget)
@@ -252,7 +249,7 @@ def _expected_of_all(gpu: GpuRow) -> int | None:
 
 
 def _draw_budget(rows: list[list[Cell]], size_bytes: int, top_bytes: int) -> None:
-    """A dotted line at the budget's height, also across what is drawn there; where that just ends, both are seen."""
+    """Draw a dotted line at the height of the budget, in every other cell where the graph is."""
     height = len(rows)
     row = rows[height - 1 - min(height - 1, size_bytes * height // top_bytes)]
     for at, cell in enumerate(row):
@@ -269,7 +266,7 @@ def _line(label: str, drawn: Content, figures: Content, shape: PanelShape) -> Co
 
 
 def _verdict(gpu: GpuRow, width: int) -> Content:
-    """Each known job with its status, the worst first, and the worst one's sentence."""
+    """Return each known job with its status, worst first, and the sentence of the worst one."""
     judged = sorted(gpu.rows_with_budget, key=severity_rank)
     if not judged or judged[0].comparison is None:
         return Content()

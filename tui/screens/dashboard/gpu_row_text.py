@@ -1,4 +1,4 @@
-"""A GPU or MIG device in one line: what is held with the budget's mark on it, the figures, and the status in a word."""
+"""A GPU or MIG device as one line of text: bar with a budget mark, figures, and status."""
 
 from collections.abc import Sequence
 
@@ -19,33 +19,33 @@ _UTIL_WIDTH = 6
 _JOB_WIDTH = 22
 _INDEX_WIDTH = 2
 _PROFILE_WIDTH = 12
-"""As long as ``1c.7g.141gb``, and one more."""
+"""Length of ``1c.7g.141gb``, plus one."""
 
 
 def gpu_name_width(gpus: Sequence[GpuRow]) -> int:
-    """Cells for the names at the left: the indices, or where there are MIG devices also those and their profiles."""
+    """Return the width of the names at the left: GPU indices, or MIG devices with their profiles."""
     if not any(gpu.devices for gpu in gpus):
         return _INDEX_WIDTH
     return max(cell_len(_title(gpu.reading)) for gpu in gpus)
 
 
 def gpu_row_line(
-    gpu: GpuRow, width: int, *, chosen: bool, names: int = _INDEX_WIDTH, stale_seconds: float | None = None
+    gpu: GpuRow, width: int, *, selected: bool, names: int = _INDEX_WIDTH, stale_seconds: float | None = None
 ) -> Content:
-    """The GPU's line, exactly ``width`` cells.
+    """Return the GPU's line, exactly ``width`` cells wide.
 
     Args:
-        gpu: what to show.
-        width: cells.
-        names: cells for the name at its left, as ``gpu_name_width`` tells.
-        chosen: it is the one whose panel is open.
-        stale_seconds: how old its figures are, where that is worth saying.
+        gpu: the GPU to show.
+        width: cells of the line.
+        names: cells for the name at the left, from ``gpu_name_width``.
+        selected: the cursor is on this GPU.
+        stale_seconds: age of its reading if that is stale.
     """
     reading = gpu.reading
-    mark = "▶" if chosen else " "
-    index = Content.styled(f"{mark}{set_cell_size(_title(reading), names)} ", "bold" if chosen else "")
+    mark = "▶" if selected else " "
+    index = Content.styled(f"{mark}{set_cell_size(_title(reading), names)} ", "bold" if selected else "")
     if names == _INDEX_WIDTH:
-        index = Content.styled(f"{mark}{reading.index:>{names}} ", "bold" if chosen else "")
+        index = Content.styled(f"{mark}{reading.index:>{names}} ", "bold" if selected else "")
     right = [_memory(gpu), _free(gpu), _status(gpu, stale_seconds)]
     if width >= 100:
         util = "n/a" if reading.utilisation_percent is None else f"{reading.utilisation_percent} %"
@@ -58,19 +58,19 @@ def gpu_row_line(
 
 
 def _title(reading: GpuReading) -> str:
-    """``0``, ``0:3 1g.10gb``."""
+    """Return the name, such as ``0`` or ``0:3 1g.10gb``."""
     if not isinstance(reading, MigDevice):
         return reading.label
     return f"{reading.label} {shorten(printable(reading.device.profile or 'MIG'), _PROFILE_WIDTH)}"
 
 
 def _drawn(gpu: GpuRow, room: int) -> Content:
-    """The bar and its end, or why there is none."""
+    """Return the bar and its end mark, or why there is none."""
     reading = gpu.reading
     if isinstance(reading, MigDevice) and reading.shares_memory_of:
         of = reading.shares_memory_of
-        said = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
-        words = next((words for words in said if cell_len(words) <= room), said[-1])
+        variants = (f"shares the memory of {of}", f"shares {of}'s memory", f"shares {of}'s", f"as {of}")
+        words = next((words for words in variants if cell_len(words) <= room), variants[-1])
         return Content.styled(set_cell_size(words, room + 1), MUTED)
     if reading.total_bytes:
         return Content.assemble(bar_content(held_cells_with_budget_mark(gpu, room)), ("▏", FAINT))
@@ -79,14 +79,14 @@ def _drawn(gpu: GpuRow, room: int) -> Content:
 
 
 def gpu_row_titles(width: int, *, names: int = _INDEX_WIDTH) -> Content:
-    """The titles over the lines of ``gpu_row_line``."""
+    """Return the titles above the lines of ``gpu_row_line``."""
     right = [f"{'held/total':>11}", f"{'free':>5}", f"{' status':{_STATUS_WIDTH}}"]
     if width >= 100:
         right.insert(2, f"{'util':>{_UTIL_WIDTH}}")
         right.append(f"{'job':{_JOB_WIDTH}}")
     words = "  ".join(right)
     room = max(4, width - names - 2 - len(words) - 2)
-    held = shorten("held GiB, ┃ where its budget says it ends", room + 1)
+    held = shorten("held GiB, ┃ where its budget ends", room + 1)
     return Content.styled(f"{'GPU':{names + 1}} {held:{room + 1}} {words}", MUTED).truncate(width)
 
 
@@ -107,7 +107,7 @@ def _free(gpu: GpuRow) -> Content:
 
 
 def _is_shared(gpu: GpuRow) -> bool:
-    """Its memory stands in the line of another MIG device."""
+    """Return True if the memory is shown in the line of another MIG device."""
     return isinstance(gpu.reading, MigDevice) and gpu.reading.shares_memory_of is not None
 
 
@@ -120,7 +120,7 @@ def _status(gpu: GpuRow, stale_seconds: float | None) -> Content:
 
 
 def _job(gpu: GpuRow) -> Content:
-    """The worst job; of a MIG device without one its largest process."""
+    """Return the job with the worst status; for a MIG device without jobs, its largest process."""
     row = worst_row(gpu.rows)
     if row and row.job:
         return Content(set_cell_size(shorten(printable(row.job.label), _JOB_WIDTH), _JOB_WIDTH))

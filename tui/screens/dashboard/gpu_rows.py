@@ -1,6 +1,6 @@
-"""Many GPUs, one line each; one of them is chosen, and can be shown as a panel."""
+"""List of GPUs, one line each, with a cursor; the dashboard shows the selected one as a panel."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -15,7 +15,7 @@ from .gpu_row_text import gpu_row_line
 
 
 class GpuRows(ContentLines, can_focus=True):
-    """A scrolling list of GPUs with a cursor; none is ever left out."""
+    """A scrolling list of all GPUs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Previous GPU", show=False),
@@ -23,50 +23,54 @@ class GpuRows(ContentLines, can_focus=True):
         Binding("home", "move(-1000)", "First GPU", show=False),
         Binding("end", "move(1000)", "Last GPU", show=False),
     ]
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"gpu-rows--chosen"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"gpu-rows--selected"}
     DEFAULT_CSS = """
     GpuRows { overflow-y: auto; }
-    GpuRows:focus > .gpu-rows--chosen { background: $boost; }
+    GpuRows:focus > .gpu-rows--selected { background: $boost; }
     """
 
-    class Chosen(Message):
-        """The user has moved to another GPU."""
+    class Selected(Message):
+        """The user has moved the cursor to another GPU."""
 
         def __init__(self, position: int) -> None:
             super().__init__()
             self.position = position
-            """Of the GPU in the list."""
+            """Position of the GPU in the list."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
-        self._chosen = 0
+        self._selected = 0
 
     def show_gpus(
-        self, gpus: Sequence[GpuRow], *, width: int, names: int, chosen: int, stale: Callable[[GpuRow], float | None]
+        self, gpus: Sequence[GpuRow], *, width: int, name_width: int, selected: int, stale: Sequence[float | None]
     ) -> None:
-        """Show these GPUs, ``stale`` saying how old a GPU's figures are where that is worth saying."""
-        self._chosen = chosen
+        """Show these GPUs; ``stale``: the age in seconds of each reading that is stale, else None."""
+        self._selected = selected
         self.show_lines([
-            gpu_row_line(gpu, width, names=names, chosen=at == chosen, stale_seconds=stale(gpu))
-            for at, gpu in enumerate(gpus)
+            gpu_row_line(gpu, width, names=name_width, selected=at == selected, stale_seconds=age)
+            for at, (gpu, age) in enumerate(zip(gpus, stale, strict=True))
         ])  # fmt: skip
 
     def action_move(self, by: int) -> None:
         """Move the cursor."""
-        self._choose(min(len(self.lines) - 1, max(0, self._chosen + by)))
+        self._select(min(len(self.lines) - 1, max(0, self._selected + by)))
 
     def on_click(self, event: Click) -> None:
-        """Choose the GPU whose line was clicked on."""
+        """Select the clicked GPU."""
         event.stop()
-        self._choose(event.y + self.scroll_offset.y)
+        self._select(event.y + self.scroll_offset.y)
 
-    def _choose(self, position: int) -> None:
+    def _select(self, position: int) -> None:
         if 0 <= position < len(self.lines):
-            self._chosen = position
+            self._selected = position
             top, height = self.scroll_offset.y, self.size.height
             if not top <= position < top + height:
                 self.scroll_to(y=position - (height - 1 if position > top else 0), animate=False)
-            self.post_message(self.Chosen(position))
+            self.post_message(self.Selected(position))
 
     def _style_of(self, at: int) -> Style:
-        return self.get_visual_style("gpu-rows--chosen") if at == self._chosen and self.has_focus else self.visual_style
+        return (
+            self.get_visual_style("gpu-rows--selected")
+            if at == self._selected and self.has_focus
+            else self.visual_style
+        )

@@ -1,4 +1,4 @@
-"""The lines above the GPUs: what machine this is, how all jobs and the next one stand, and what is wrong."""
+"""The lines above the GPUs as text: the machine, warnings, and a summary of all jobs."""
 
 from __future__ import annotations
 
@@ -35,20 +35,18 @@ if TYPE_CHECKING:
     from ..base import FeedStatus
 
 STALE_INTERVALS = 3
-"""Figures older than so many intervals are worth a word."""
-_GIVING_WAY = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
-"""In which order words about running jobs and about those that wait are left out where there is little room."""
-_MOST_ODD = 2
-"""Lines for what is odd: the GPUs below need the room."""
-_MOST_FAULTS = 2
-"""Sentences on what is wrong with GPUs as a whole."""
-_TURNED_SECONDS = 60.0
-"""For so long a job that begins or ceases to fit stands out."""
+"""Readings older than this number of intervals are stale."""
+_SHORTENINGS = ((0, 0), (0, 1), (1, 1), (2, 1), (2, 2))
+"""Steps in which running and pending jobs are shortened until the summary fits the width."""
+_MAX_ANOMALY_LINES = 2
+"""The GPUs below need the room."""
+_MAX_GPU_FAULTS = 2
+"""Sentences about faults of whole GPUs."""
 _VERDICTS_WORST_LAST: tuple[Verdict, ...] = ("fits", "tight", "unknown", "does_not_fit")
 
 
 def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
-    """The machine at the left, the figures' pace and time at the right."""
+    """Return the machine at the left, and interval and time of the readings at the right."""
     left: list[Content | str] = [Content.styled("vramtop", "bold")]
     right: list[Content | str] = []
     if feed.recording:
@@ -73,7 +71,7 @@ def header_line(board: Board | None, feed: FeedStatus, width: int) -> Content:
 
 
 def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
-    """A line for each thing that sets this view apart or is wrong with it; usually none."""
+    """Return the warnings and the banner, one or more lines each; usually none."""
     lines = []
     banner = feed.banner
     if board and not banner and board.snapshot.source.kind != "nvml":
@@ -81,48 +79,48 @@ def notices(board: Board | None, feed: FeedStatus, width: int) -> list[Content]:
     if banner:
         lines.append(Content.assemble((" REPLAY ", "bold #0b1220 on #278cb9"), f" {printable(banner)}"))
     if feed.failure:
-        lines += _alarm(feed.failure, width)
+        lines += _alarm_lines(feed.failure, width)
     elif board is None:
-        lines.append(Content.styled("waiting for the first figures …", MUTED))
+        lines.append(Content.styled("waiting for the first reading …", MUTED))
     if board:
         for fault in board.snapshot.faults:
-            lines += _alarm(fault.message, width)
+            lines += _alarm_lines(fault.message, width)
         if not board.gpus:
-            lines += _planning(board)
+            lines += _planning_lines(board)
         lines += _gpu_faults(board, width)
-        lines += _odd_lines(board)
+        lines += _anomaly_lines(board)
     return [line.truncate(width, ellipsis=True) for line in lines]
 
 
-def _alarm(sentence: str, width: int) -> list[Content]:
-    """What is wrong, in full: it also says what to do."""
+def _alarm_lines(sentence: str, width: int) -> list[Content]:
+    """Return a warning in full: it also says what to do."""
     words = wrap(printable(sentence), max(20, width - 4))
     return [Content.assemble((" ! ", ALARM) if not at else "   ", f" {line}") for at, line in enumerate(words)]
 
 
-def _planning(board: Board) -> list[Content]:
-    """What can be done without a GPU."""
+def _planning_lines(board: Board) -> list[Content]:
+    """Return what can be done without a GPU."""
     faults = board.snapshot.faults
-    lines = [] if faults else _alarm("no GPU is seen here", 80)
+    lines = [] if faults else _alarm_lines("no GPU was found here", 80)
     if board.snapshot.source.kind == "nvml":
-        words = " f checks a job against a chosen card; --demo plays a recording"
+        words = " f checks a job against any GPU model; --demo plays a recording"
         lines.append(Content.assemble((" PLANNING ", "bold #0b1220 on #38bdf8"), words))
     return lines
 
 
 def _gpu_faults(board: Board, width: int) -> list[Content]:
-    """What is wrong with GPUs as a whole, those that it is the same with in one line."""
+    """Return faults of whole GPUs; GPUs with the same fault share a line."""
     gpus: dict[str, list[int]] = {}
     for gpu in board.snapshot.gpus:
         for fault in gpu.faults:
             if fault.field is None:
                 gpus.setdefault(fault.message, []).append(gpu.index)
                 break
-    shown = list(gpus.items())[: _MOST_FAULTS if len(gpus) <= _MOST_FAULTS else _MOST_FAULTS - 1]
-    lines = [line for message, those in shown for line in _alarm(f"GPU {_numbers(those)}: {message}", width)]
+    shown = list(gpus.items())[: _MAX_GPU_FAULTS if len(gpus) <= _MAX_GPU_FAULTS else _MAX_GPU_FAULTS - 1]
+    lines = [line for message, those in shown for line in _alarm_lines(f"GPU {_numbers(those)}: {message}", width)]
     if len(gpus) > len(shown):
         rest = [index for message, those in gpus.items() if message not in dict(shown) for index in those]
-        lines += _alarm(f"GPU {_numbers(sorted(rest))}: there is more; vramtop --once says all of it", width)
+        lines += _alarm_lines(f"GPU {_numbers(sorted(rest))}: more faults; vramtop --once shows all", width)
     return lines
 
 
@@ -130,25 +128,25 @@ def _numbers(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices))
 
 
-def _odd_lines(board: Board) -> list[Content]:
-    """What is odd on the GPUs, the largest first; the details of its processes say what to do."""
-    odd = sorted(board.anomalies, key=lambda oddity: -oddity.held_bytes)
-    shown = odd if len(odd) <= _MOST_ODD else odd[: _MOST_ODD - 1]
+def _anomaly_lines(board: Board) -> list[Content]:
+    """Return the anomalies on the GPUs, the one with the most memory first."""
+    anomalies = sorted(board.anomalies, key=lambda anomaly: -anomaly.held_bytes)
+    shown = anomalies if len(anomalies) <= _MAX_ANOMALY_LINES else anomalies[: _MAX_ANOMALY_LINES - 1]
     lines = [Content.assemble((" ! ", ALARM), f" GPU {each.gpu_index}: {printable(each.sentence)}") for each in shown]
-    if len(odd) > len(shown):
-        rest = odd[len(shown) :]
+    if len(anomalies) > len(shown):
+        rest = anomalies[len(shown) :]
         gpus = ", ".join(map(str, sorted({each.gpu_index for each in rest})))
         lines.append(
-            Content.assemble((" ! ", ALARM), f" {len(rest)} more on GPU {gpus}: vramtop --once says all of them")
+            Content.assemble((" ! ", ALARM), f" {len(rest)} more on GPU {gpus}: vramtop --once shows all of them")
         )
     return lines
 
 
 def summary_line(board: Board, width: int) -> Content:
-    """All jobs in one line, the worst first, and whether the next one fits: what a glance is for."""
+    """Return all running jobs in one line, worst first, and whether the next pending one fits."""
     jobs = _by_job(board.runs)
     if not jobs and not board.pending:
-        words = "no budgets yet: a attaches a running job, f checks whether one fits"
+        words = "no budgets yet: a attaches to a running job, f checks whether a job fits"
         return Content.styled(words, MUTED).truncate(width, ellipsis=True)
     present = [status for status in WORST_FIRST if any(status == job.status for job in jobs)]
     settled = [status for status in present if status not in ("loading", "warming_up")]
@@ -157,31 +155,19 @@ def summary_line(board: Board, width: int) -> Content:
     if not jobs:
         heads[0] = [Content.styled("no running job has a budget", MUTED)]
     tails = [[words] for words in _next(board.pending)] if board.pending else [[]]
-    lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _GIVING_WAY]
+    lines = [Content(SEPARATOR).join([*heads[head], *tails[min(tail, len(tails) - 1)]]) for head, tail in _SHORTENINGS]
     fitting = (line for line in lines if line.cell_length <= width)
     return next(fitting, lines[-1].truncate(width, ellipsis=True))
 
 
-def pending_line(row: PendingRow, width: int, now: float) -> Content:
-    """A job that waits: its verdict now, and why; one that has turned lately stands out."""
-    if row.fit is None:
-        verdict, reason = badge(VERDICTS["unknown"], "unknown"), row.problem or "it has no budget"
-    else:
-        verdict, reason = badge(VERDICTS[row.fit.verdict], row.fit.verdict), row.fit.sentence
-    lately = row.fits_changed_at is not None and now - row.fits_changed_at < _TURNED_SECONDS
-    head = Content.styled(" NOW ", ALARM) if lately else Content.styled("pending", MUTED)
-    name = Content.styled(printable(row.job.label), "bold")
-    return Content.assemble(head, " ", name, " ", verdict, " ", printable(reason)).truncate(width, ellipsis=True)
-
-
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A job over all its processes."""
+    """A running job with all its processes."""
 
     status: Status
-    """The worst of them."""
+    """The worst status of its processes."""
     worst: tuple[ProcessRow, ...]
-    """Those that are."""
+    """The processes with that status."""
 
 
 def _by_job(runs: Sequence[RunRow]) -> list[_Running]:
@@ -207,7 +193,7 @@ def _count(status: Status, jobs: Sequence[_Running]) -> Content:
 
 
 def _next(pending: Sequence[PendingRow]) -> list[Content]:
-    """The first job that waits and how those behind it stand; the same with fewer words, and with fewest."""
+    """Return the first pending job and the verdicts of those behind it: in full, shorter, and shortest."""
     verdicts: list[Verdict] = [row.fit.verdict if row.fit else "unknown" for row in pending]
     first = badge(VERDICTS[verdicts[0]], verdicts[0])
     name = Content.styled(shorten(printable(pending[0].job.label), 32), "bold")

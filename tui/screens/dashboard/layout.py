@@ -1,4 +1,4 @@
-"""What goes where on the dashboard: panels or rows, how tall, and what must give way when there is little room."""
+"""The dashboard's layout: panels or rows, their heights, and what is left out when there is little room."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -6,49 +6,49 @@ from math import ceil
 from .gpu_panel_text import FRAME_LINES
 
 _MIN_PANEL_WIDTH = 78
-_GOOD_PANEL = FRAME_LINES + 2
-_MAX_GRAPH = 8
-_MIN_TABLE = 5
+_MIN_PANEL_WITH_GRAPH = FRAME_LINES + 2
+_MAX_GRAPH_HEIGHT = 8
+_MIN_TABLE_HEIGHT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardLayout:
-    """How the space between header and footer is shared."""
+    """Heights of the parts between header and footer."""
 
     panels: bool
-    """A panel for each GPU; otherwise one line each."""
+    """A panel for each GPU; otherwise one row each."""
     columns: int = 1
-    """Panels side by side."""
+    """Number of panels side by side."""
     graph_height: int
-    """Rows of graph in each panel, or in the open one."""
+    """Height of the graph in each panel, or in the open one."""
     gpu_height: int
-    """Lines of all panels or of all rows, the open panel left out."""
+    """Height of all panels or of all rows, without the open panel."""
     titles: bool = False
-    """A line of titles over the rows."""
+    """Show a line of titles above the rows."""
     open_panel: bool = False
-    """The chosen GPU's panel is shown under the rows."""
+    """Show the panel of the selected GPU below the rows."""
     pending_height: int
     legend: bool
 
 
 def plan_layout(*, width: int, height: int, gpus: int, processes: int, pending: int, budgets: bool) -> DashboardLayout:
-    """Share ``height`` lines so that no GPU is lost, the processes stay visible, and graphs get what is left.
+    """Divide ``height`` lines so that all GPUs and some processes are visible, and graphs get the rest.
 
     Args:
         width: columns of the terminal.
         height: lines between summary and footer.
-        gpus: how many there are.
+        gpus: number of GPUs.
         processes: rows of the process table.
-        pending: jobs that wait.
-        budgets: a budget is on the screen, so its letters need a legend.
+        pending: number of pending jobs.
+        budgets: a budget is on the screen, so that its letters need a legend.
     """
-    table = min(max(_MIN_TABLE, processes + 1), max(8, height * 35 // 100))
+    table = min(max(_MIN_TABLE_HEIGHT, processes + 1), max(8, height * 35 // 100))
     waiting = min(pending, max(1, height // 8))
     legend = budgets and height >= 30
     room = height - table - waiting - legend
     columns = _columns(width, gpus, room)
     if columns:
-        each = min(room // ceil(gpus / columns), FRAME_LINES + _MAX_GRAPH) if gpus else 0
+        each = min(room // ceil(gpus / columns), FRAME_LINES + _MAX_GRAPH_HEIGHT) if gpus else 0
         return DashboardLayout(
             panels=True,
             columns=columns,
@@ -61,9 +61,9 @@ def plan_layout(*, width: int, height: int, gpus: int, processes: int, pending: 
 
 
 def _columns(width: int, gpus: int, room: int) -> int:
-    """How many panels side by side show graphs, else at least both bars; 0: panels do not fit."""
+    """Return how many panels fit side by side, with graphs if possible; 0: no panels fit."""
     possible = range(1, max(1, min(gpus, width // _MIN_PANEL_WIDTH)) + 1)
-    for enough in (_GOOD_PANEL, FRAME_LINES):
+    for enough in (_MIN_PANEL_WITH_GRAPH, FRAME_LINES):
         for columns in possible:
             if room >= enough * ceil(gpus / columns):
                 return columns
@@ -71,7 +71,7 @@ def _columns(width: int, gpus: int, room: int) -> int:
 
 
 def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> DashboardLayout:
-    left = height - gpus - _MIN_TABLE
+    left = height - gpus - _MIN_TABLE_HEIGHT
     waiting = max(0, min(waiting, left))
     left -= waiting
     titles = left >= 1
@@ -79,8 +79,8 @@ def _rows(height: int, gpus: int, table: int, waiting: int, *, legend: bool) -> 
     open_panel = left >= FRAME_LINES
     return DashboardLayout(
         panels=False,
-        graph_height=min(_MAX_GRAPH, left - FRAME_LINES) if open_panel else 0,
-        gpu_height=max(1, min(gpus, height - _MIN_TABLE)),
+        graph_height=min(_MAX_GRAPH_HEIGHT, left - FRAME_LINES) if open_panel else 0,
+        gpu_height=max(1, min(gpus, height - _MIN_TABLE_HEIGHT)),
         titles=titles,
         open_panel=open_panel,
         pending_height=waiting,

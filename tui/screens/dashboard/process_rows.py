@@ -1,6 +1,6 @@
-"""The rows of the process table as plain data: what they say, what is sorted and filtered, which columns there are.
+"""Rows of the process table as plain data: cells, sort orders, filter and columns.
 
-Every byte that a GPU uses is in some row: what no process accounts for has a row of its own.
+Every used byte of a GPU is in some row: memory that no process accounts for has a row of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from ...draw.text_output import printable
 ColumnName = Literal["PID", "USER", "GPU", "VRAM GiB", "BUDGET", "DIFF", "STATUS", "UP", "COMMAND"]
 SortKey = Literal["STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER"]
 RowKey = tuple[GpuKey, int | None, float | None]
-"""Key of the GPU or MIG device, pid and start time; pid None: what no process there accounts for."""
+"""Key of the GPU or MIG device, pid and start time; pid None: memory that no process accounts for."""
 
 SORT_KEYS: tuple[SortKey, ...] = ("STATUS", "VRAM", "GPU", "DIFF", "PID", "UP", "USER")
-_SHOWN_BYTES = 54_000_000
-"""Less than this is 0.0 GiB to the eye, and no row of its own."""
-_COMMAND_MIN = 16
+_MIN_UNATTRIBUTED_BYTES = 54_000_000
+"""Less unattributed memory would be shown as 0.0 GiB, and gets no row."""
+_MIN_COMMAND_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Column:
 
     name: ColumnName
     width: int
-    """Cells; the last column takes what is left."""
+    """Cells; the last column takes the rest of the line."""
     right: bool = False
-    """Figures stand at the right."""
+    """Right-aligned, for numbers."""
 
 
 COLUMNS = (
@@ -48,7 +48,7 @@ COLUMNS = (
     Column("DIFF", 6, right=True),
     Column("STATUS", 12),
     Column("UP", 7, right=True),
-    Column("COMMAND", _COMMAND_MIN),
+    Column("COMMAND", _MIN_COMMAND_WIDTH),
 )
 _BY_IMPORTANCE: tuple[ColumnName, ...] = (
     "PID", "GPU", "VRAM GiB", "STATUS", "COMMAND", "DIFF", "BUDGET", "USER", "UP",
@@ -57,32 +57,32 @@ _BY_IMPORTANCE: tuple[ColumnName, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A line of the table; ``key`` stays the same for the same process on the same GPU."""
+    """A row of the table; ``key`` is the same on every board for the same process on the same GPU."""
 
     key: RowKey
     gpu: GpuReading
     row: ProcessRow | None
-    """None: the memory that no process accounts for."""
+    """None: memory that no process accounts for."""
     rest_bytes: int | None = None
-    """So much that is."""
+    """Bytes of that memory."""
     ended: bool = False
-    """Its process has gone."""
+    """The process has ended."""
 
     @property
     def cells(self) -> dict[ColumnName, CellText]:
-        """What it says; made anew each time, as most of hundreds of rows are out of sight."""
+        """Texts by column; not cached, because most of hundreds of rows are not visible."""
         if self.row is None:
             return _cells_of_rest(self.gpu, self.rest_bytes)
         return _cells_of_ended(self.row) if self.ended else _cells(self.row)
 
 
 def columns_for(width: int, gap: int = 2, *, gpu_width: int = 3) -> list[Column]:
-    """The columns that fit, in their usual order; the least important give way, and the last one fills the width.
+    """Return the columns that fit, in order; the least important are dropped first, and the last fills the width.
 
     Args:
         width: cells of the table.
         gap: cells between two columns.
-        gpu_width: of the longest name of a GPU or MIG device.
+        gpu_width: cells of the longest GPU or MIG device name.
     """
     chosen: set[ColumnName] = set()
     left = width
@@ -101,11 +101,11 @@ def columns_for(width: int, gap: int = 2, *, gpu_width: int = 3) -> list[Column]
 
 
 def table_rows(board: Board) -> list[TableRow]:
-    """All processes of all GPUs, what is left over on each, and what has ended and was not dismissed yet."""
+    """Return the processes of all GPUs, unattributed memory, and ended processes that are not dismissed."""
     rows = []
     for gpu in board.gpus:
         rows += [TableRow(key=row.key, gpu=row.gpu, row=row) for row in gpu.rows]
-        rows += [left for each in (gpu, *gpu.devices) for left in _leftover(each)]
+        rows += [row for each in (gpu, *gpu.devices) for row in _unattributed(each)]
     ended = [TableRow(key=row.key, gpu=row.gpu, row=row, ended=True) for row in board.ended_processes]
     if ended:
         present = {row.key for row in rows}
@@ -114,15 +114,15 @@ def table_rows(board: Board) -> list[TableRow]:
 
 
 def matching(rows: Sequence[TableRow], words: str) -> list[TableRow]:
-    """The rows in which every one of the words occurs: in pid, user, command, job, status or ``gpu3``."""
+    """Return the rows that contain every word, in pid, user, command, job, status or ``gpu3``."""
     wanted = words.lower().split()
-    return [row for row in rows if all(word in _haystack(row) for word in wanted)] if wanted else list(rows)
+    return [row for row in rows if all(word in _searched_text(row) for word in wanted)] if wanted else list(rows)
 
 
 def in_order(rows: Sequence[TableRow], by: SortKey) -> list[TableRow]:
-    """The rows sorted; what is not known comes last, and the larger of equals first."""
+    """Return the rows sorted; unknown values come last, and among equals more memory comes first."""
     order = _ORDERS[by]
-    return sorted(rows, key=lambda row: (row.row is None, *order(row), -_used(row), _place(row)))
+    return sorted(rows, key=lambda row: (row.row is None, *order(row), -_used(row), _position(row)))
 
 
 def _cells(row: ProcessRow) -> dict[ColumnName, CellText]:
@@ -155,14 +155,14 @@ def _cells_of_ended(row: ProcessRow) -> dict[ColumnName, CellText]:
     }
 
 
-def _leftover(gpu: GpuRow) -> list[TableRow]:
+def _unattributed(gpu: GpuRow) -> list[TableRow]:
     reading, size = gpu.reading, gpu.unattributed_bytes
     if isinstance(reading, MigDevice) and (reading.shares_memory_of or reading.processes is None):
-        return []  # another device's row says so, or its GPU's
+        return []  # it is in the row of another device, or of the whole GPU
     if size is None:
         worth_a_row = reading.processes is None or reading.reason("unattributed_bytes") is not None
     else:
-        worth_a_row = size >= _SHOWN_BYTES
+        worth_a_row = size >= _MIN_UNATTRIBUTED_BYTES
     return [TableRow(key=(reading.key, None, None), gpu=reading, row=None, rest_bytes=size)] if worth_a_row else []
 
 
@@ -193,12 +193,12 @@ def _status(row: ProcessRow) -> CellText:
     return CellText("? no budget" if row.problem else "-", "muted")
 
 
-def _haystack(row: TableRow) -> str:
+def _searched_text(row: TableRow) -> str:
     cells = " ".join(cell.text for cell in row.cells.values())
     return f"{cells} gpu{row.gpu.index} gpu{row.gpu.label}".lower()
 
 
-def _place(row: TableRow) -> tuple[float, ...]:
+def _position(row: TableRow) -> tuple[float, ...]:
     _, pid, start = row.key
     return (*row.gpu.order, pid or 0, start or 0.0)
 

@@ -1,4 +1,4 @@
-"""All processes on all GPUs in one table that draws only the lines that changed, and keeps its cursor on a process."""
+"""Table of the processes on all GPUs; it redraws only changed lines, and its cursor follows a process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _SORTED_BY: dict[SortKey, ColumnName] = {
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A row as it was drawn."""
+    """A row as it was drawn last."""
 
     cells: dict[ColumnName, CellText]
     at_cursor: bool
@@ -48,7 +48,7 @@ class _Line:
 
 
 class ProcessTable(ScrollView, can_focus=True):
-    """The process table: of hundreds of rows, only those in sight are drawn, and of those only what has changed."""
+    """The process table: of hundreds of rows it draws only the visible ones that have changed."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"processes--cursor", "processes--header"}
     DEFAULT_CSS = """
@@ -62,7 +62,13 @@ class ProcessTable(ScrollView, can_focus=True):
     """
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select_cursor", "Open", key_display="Enter"),
+        Binding(
+            "enter",
+            "open",
+            "Open",
+            key_display="Enter",
+            tooltip="attach to the process under the cursor: settings, ranks, memory over time, why it diverges",
+        ),
         Binding("up", "move(-1)", "Up", show=False),
         Binding("down", "move(1)", "Down", show=False),
         Binding("pageup", "move_page(-1)", "Page up", show=False),
@@ -71,8 +77,8 @@ class ProcessTable(ScrollView, can_focus=True):
         Binding("end,ctrl+end", "move_to(-1)", "Last", show=False),
     ]
 
-    class Chosen(Message):
-        """The user wants to know more about a process."""
+    class Opened(Message):
+        """The user opens a process."""
 
         def __init__(self, row: ProcessRow) -> None:
             super().__init__()
@@ -86,21 +92,21 @@ class ProcessTable(ScrollView, can_focus=True):
         """Position of the row under the cursor."""
         self._all: list[TableRow] = []
         self._rows: list[TableRow] = []
-        """Those that match the filter, in order."""
+        """Rows that match the filter, in order."""
         self._columns: list[Column] = []
         self._lines: dict[RowKey, _Line] = {}
-        """The rows in sight."""
+        """The visible rows."""
         self._painted: dict[int, Strip] = {}
-        """What was drawn last, by line of the widget."""
+        """The lines that were drawn last, by position."""
         self._header: Strip | None = None
         self._width = 0
-        """Cells of the lines that were drawn."""
-        self._grounds: dict[bool, Style] = {}
-        """Of rows without the cursor and with it."""
+        """Width of the drawn lines."""
+        self._backgrounds: dict[bool, Style] = {}
+        """Style of rows without the cursor and with it."""
 
     @property
     def row_count(self) -> int:
-        """Rows that match the filter."""
+        """Number of rows that match the filter."""
         return len(self._rows)
 
     @property
@@ -114,8 +120,8 @@ class ProcessTable(ScrollView, can_focus=True):
         return [self._title(column) for column in self._columns]
 
     @property
-    def chosen(self) -> TableRow | None:
-        """The row that the cursor is on."""
+    def selected(self) -> TableRow | None:
+        """The row under the cursor."""
         return self._rows[self.cursor_row] if self.cursor_row < len(self._rows) else None
 
     def show_board(self, board: Board, *, width: int) -> None:
@@ -125,11 +131,11 @@ class ProcessTable(ScrollView, can_focus=True):
         columns = columns_for(width - self.scrollbar_size_vertical, _GAP, gpu_width=gpu_width)
         if columns != self._columns:
             self._columns = columns
-            self._forget()
+            self._clear_drawn()
         self._refresh_rows()
 
     def sort_by_next(self) -> SortKey:
-        """Sort by the next thing there is to sort by, and say which."""
+        """Sort by the next column, and return it."""
         self._sort_by(SORT_KEYS[(SORT_KEYS.index(self.sort_key) + 1) % len(SORT_KEYS)])
         return self.sort_key
 
@@ -140,16 +146,16 @@ class ProcessTable(ScrollView, can_focus=True):
 
     def redraw(self) -> None:
         """Draw all cells again, because the theme has changed."""
-        self._forget()
+        self._clear_drawn()
         self.refresh()
 
     def notify_style_update(self) -> None:
-        """Colours may have changed."""
+        """Draw all lines again: colours may have changed."""
         super().notify_style_update()
-        self._forget()
+        self._clear_drawn()
 
     def move_cursor(self, *, row: int) -> None:
-        """Put the cursor on the row of this position, and have it in sight."""
+        """Put the cursor on the row at this position, and scroll to it."""
         self.cursor_row = max(0, min(row, len(self._rows) - 1))
         page = self.size.height - _HEADER_LINES
         top = self.scroll_offset.y
@@ -169,37 +175,37 @@ class ProcessTable(ScrollView, can_focus=True):
         """Move the cursor to the first row, or to the last (-1)."""
         self.move_cursor(row=row if row >= 0 else len(self._rows) - 1)
 
-    def action_select_cursor(self) -> None:
+    def action_open(self) -> None:
         """Open the row under the cursor."""
-        row = self.chosen
+        row = self.selected
         if row and row.row:
-            self.post_message(self.Chosen(row.row))
+            self.post_message(self.Opened(row.row))
         elif row:
             self.notify(f"GPU {row.gpu.label}: {row.cells['COMMAND'].text}", markup=False)
 
     def on_click(self, event: Click) -> None:
-        """A click on a title sorts by it; one on a row moves the cursor there, and opens it where it is already."""
+        """Sort by a clicked title; move the cursor to a clicked row, or open the row if the cursor is there."""
         event.stop()
         if event.y < _HEADER_LINES:
             self._sort_by_column_at(event.x)
             return
         row = event.y - _HEADER_LINES + self.scroll_offset.y
         if row == self.cursor_row:
-            self.action_select_cursor()
+            self.action_open()
         elif row < len(self._rows):
             self.move_cursor(row=row)
 
     def on_resize(self, _: Resize) -> None:
-        """Other rows may be in sight."""
+        """Measure again: other rows may be visible."""
         self._measure()
 
     def render_line(self, y: int) -> Strip:
-        """The titles, or a row."""
+        """Return the titles, or a row."""
         strip = self._painted[y] = self._strip_at(y)
         return strip
 
     def _refresh_rows(self) -> None:
-        followed = self.chosen
+        followed = self.selected
         self._rows = in_order(matching(self._all, self.filter_words), self.sort_key)
         keys = [row.key for row in self._rows]
         if followed is not None and followed.key in keys:
@@ -213,17 +219,17 @@ class ProcessTable(ScrollView, can_focus=True):
         self.virtual_size = Size(width, len(self._rows) + _HEADER_LINES)
 
     def _repaint(self) -> None:
-        """Have the lines drawn that say something else now."""
+        """Refresh the lines that have changed."""
         top, width, height = self.scroll_offset.y, self.size.width, self.size.height
         changed = [y for y in range(height) if self._strip_at(y) is not self._painted.get(y)]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
-        in_sight = {row.key for row in self._rows[top : top + height]}
-        self._lines = {key: line for key, line in self._lines.items() if key in in_sight}
+        visible = {row.key for row in self._rows[top : top + height]}
+        self._lines = {key: line for key, line in self._lines.items() if key in visible}
 
     def _strip_at(self, y: int) -> Strip:
-        if self._width != self.size.width:  # it may be painted before it is told of its new size
-            self._forget()
+        if self._width != self.size.width:  # it may be painted before the resize event
+            self._clear_drawn()
             self._width = self.size.width
         if y < _HEADER_LINES:
             if self._header is None:
@@ -231,7 +237,7 @@ class ProcessTable(ScrollView, can_focus=True):
             return self._header
         at = y - _HEADER_LINES + self.scroll_offset.y
         if at >= len(self._rows):
-            return Strip.blank(self.size.width, self._ground(at_cursor=False))
+            return Strip.blank(self.size.width, self._background(at_cursor=False))
         row = self._rows[at]
         cells, at_cursor = row.cells, at == self.cursor_row
         line = self._lines.get(row.key)
@@ -244,7 +250,7 @@ class ProcessTable(ScrollView, can_focus=True):
         return self._full_line([Segment(text, self.get_component_rich_style("processes--header"))])
 
     def _draw_row(self, cells: dict[ColumnName, CellText], *, at_cursor: bool) -> Strip:
-        ground = self._ground(at_cursor=at_cursor)
+        background = self._background(at_cursor=at_cursor)
         dark = self.app.current_theme.dark
         line: list[tuple[str, str]] = []
         for column in self._columns:
@@ -254,12 +260,12 @@ class ProcessTable(ScrollView, can_focus=True):
                 line[-1] = (line[-1][0] + text, cell.style)
             else:
                 line.append((text, cell.style))
-        return self._full_line([Segment(text, ground + Style.parse(style)) for text, style in line])
+        return self._full_line([Segment(text, background + Style.parse(style)) for text, style in line])
 
-    def _ground(self, *, at_cursor: bool) -> Style:
-        if not self._grounds:
-            self._grounds = {False: self.rich_style, True: self.get_component_rich_style("processes--cursor")}
-        return self._grounds[at_cursor]
+    def _background(self, *, at_cursor: bool) -> Style:
+        if not self._backgrounds:
+            self._backgrounds = {False: self.rich_style, True: self.get_component_rich_style("processes--cursor")}
+        return self._backgrounds[at_cursor]
 
     def _full_line(self, segments: list[Segment]) -> Strip:
         strip = Strip(segments)
@@ -284,8 +290,8 @@ class ProcessTable(ScrollView, can_focus=True):
                     self._sort_by(keys[0])
                 return
 
-    def _forget(self) -> None:
+    def _clear_drawn(self) -> None:
         self._lines.clear()
         self._painted.clear()
-        self._grounds.clear()
+        self._backgrounds.clear()
         self._header = None

@@ -1,4 +1,4 @@
-"""End a process: asks first, and says what came of it. Nothing is done by Enter, by Escape, or by a key held down."""
+"""Terminate a process: asks first, and reports the outcome. Enter, Escape or a key held down send no signal."""
 
 import time
 from typing import TYPE_CHECKING, ClassVar
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
     from ..base import BoardApp
 
-DEAF_SECONDS = 1.0
-"""A choice that has just appeared cannot be taken yet: keys typed ahead are meant for something else. Browsers keep
-the button of their warnings deaf for as long (Firefox: ``security.dialog_enable_delay``, 1000 ms)."""
-_LOOK_SECONDS = 0.2
-_BELOW = 8
-"""Lines that frame, standing and choices take beside the question."""
+ARMING_SECONDS = 1.0
+"""A choice works only this long after it appeared: keys typed ahead are meant for something else. Browsers delay the
+button of their warnings as long (Firefox: ``security.dialog_enable_delay``, 1000 ms)."""
+_REFRESH_SECONDS = 0.2
+_FRAME_LINES = 8
+"""Lines of frame, status and choices around the details."""
 
 
 class TerminateScreen(ModalScreen[bool]):
-    """Asks whether a process shall end, and waits with the user until it has; returns whether it said that it has.
+    """Asks whether to terminate a process, and shows its state until it has ended; returns True if it showed the end.
 
     Args:
-        row: the process, on the GPU where it was chosen.
-        ending: holds on to it.
-        board: the newest figures.
+        row: the process, on the GPU where it was selected.
+        termination: signals and watches the process.
+        board: the latest board.
     """
 
     app: "BoardApp"
@@ -57,68 +57,68 @@ class TerminateScreen(ModalScreen[bool]):
         width: 84; max-width: 96%; height: auto; background: $surface; border: solid $error; padding: 0 1;
     }
     TerminateScreen VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
-    TerminateScreen #standing { height: auto; text-wrap: wrap; margin: 1 0; }
+    TerminateScreen #status { height: auto; text-wrap: wrap; margin: 1 0; }
     TerminateScreen Horizontal { height: 1; }
     TerminateScreen Button { margin: 0 2 0 0; }
     """
 
-    def __init__(self, row: ProcessRow, ending: ProcessTermination, board: Board) -> None:
+    def __init__(self, row: ProcessRow, termination: ProcessTermination, board: Board) -> None:
         super().__init__()
         self._row = row
-        self._ending = ending
+        self._termination = termination
         self._board = board
         self._refused: str | None = None
-        self._said = False
+        self._shows_end = False
         self._offered_at: dict[str, float] = {}
-        """Since when a choice can be seen, by the id of its button."""
+        """Time at which each choice appeared, by the id of its button; monotonic seconds."""
 
     def compose(self) -> ComposeResult:
-        """The question, where it stands, and the choices; the harmless one is chosen to begin with."""
+        """The details, the status, and the choices; the harmless one has the focus at first."""
         with Vertical(id="box") as box:
             box.border_title = "Terminate this process?"
             with VerticalScroll(can_focus=False):
-                yield StaticLines(id="question")
-            yield StaticLines(id="standing")
+                yield StaticLines(id="details")
+            yield StaticLines(id="status")
             with Horizontal():
                 yield Button("Leave it", id="leave", compact=True)
                 yield Button("y Terminate", id="terminate", compact=True, variant="error")
                 yield Button("K SIGKILL", id="kill", compact=True, variant="error")
 
     def on_mount(self) -> None:
-        """Ask, and look after it from now on."""
-        self.set_interval(_LOOK_SECONDS, self._look)
-        self._look()
+        """Draw, and refresh several times a second."""
+        self.set_interval(_REFRESH_SECONDS, self._refresh_state)
+        self._refresh_state()
 
     def on_resize(self) -> None:
-        """Other lines at another width."""
-        self._look()
+        """Draw for the new width."""
+        self._refresh_state()
 
     def show_board(self, board: Board) -> None:
-        """What it holds now."""
+        """Show what the process holds now."""
         self._board = board
-        self._look()
+        self._refresh_state()
 
     def action_leave(self) -> None:
-        """Do nothing more."""
-        self.dismiss(self._said)
+        """Close without another signal."""
+        self.dismiss(self._shows_end)
 
     def action_scroll(self, by: int) -> None:
-        """Show more of the question, where there is little room."""
+        """Scroll the details, on small terminals."""
         self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
 
     def action_terminate(self) -> None:
-        """Send SIGTERM, where that is offered and has been for long enough to be meant."""
-        if self._is_open("terminate"):
+        """Send SIGTERM, if that choice is armed."""
+        if self._is_armed("terminate"):
             self._send(force=False)
 
     def action_kill(self) -> None:
-        """Send SIGKILL, where that is offered and has been for long enough to be meant."""
-        if self._is_open("kill"):
+        """Send SIGKILL, if that choice is armed."""
+        if self._is_armed("kill"):
             self._send(force=True)
 
     @on(Button.Pressed)
     def pressed(self, event: Button.Pressed) -> None:
-        """A click, or Enter on the button that has the focus."""
+        """Run the action of a button, on a click or Enter."""
         event.stop()
         match event.button.id:
             case "terminate":
@@ -130,27 +130,27 @@ class TerminateScreen(ModalScreen[bool]):
 
     def _send(self, *, force: bool) -> None:
         try:
-            self._ending.send(force=force)
+            self._termination.send(force=force)
         except NotTerminatedError as error:
             self._refused = error.message
-        self._look()
+        self._refresh_state()
 
-    def _look(self) -> None:
-        """Say how it stands, and offer what can be done now."""
+    def _refresh_state(self) -> None:
+        """Draw the details and the status, and offer what can be done now."""
         if not self.is_mounted or not self.size.width:
             return
-        ending = self._ending
+        termination = self._termination
         scroll = self.query_one(VerticalScroll)
-        scroll.styles.max_height = max(3, self.size.height - _BELOW)
+        scroll.styles.max_height = max(3, self.size.height - _FRAME_LINES)
         width = (self.query_one("#box").content_size.width or 60) - 1
-        asked = termination_details(self._row, self._board, ending, width=width, age=self.app.feed.age_seconds)
-        self.query_one("#question", StaticLines).show(asked, layout=True)
-        self.query_one("#standing", StaticLines).show(termination_status(ending, self._refused), layout=True)
-        self._said = ending.ended
-        alive = not ending.ended and self._refused is None
-        self._offer("terminate", alive and ending.sent is None)
-        self._offer("kill", alive and ending.overdue)
-        asks = alive and ending.sent is None
+        details = termination_details(self._row, self._board, termination, width=width, age=self.app.feed.age_seconds)
+        self.query_one("#details", StaticLines).show(details, layout=True)
+        self.query_one("#status", StaticLines).show(termination_status(termination, self._refused), layout=True)
+        self._shows_end = termination.ended
+        alive = not termination.ended and self._refused is None
+        self._offer("terminate", alive and termination.sent is None)
+        self._offer("kill", alive and termination.overdue)
+        asks = alive and termination.sent is None
         self.query_one("#leave", Button).label = "Leave it" if asks else "Close"
         self.query_one("#box").border_subtitle = "Esc leaves it alone" if asks else "Esc closes"
 
@@ -163,56 +163,56 @@ class TerminateScreen(ModalScreen[bool]):
         elif choice not in self._offered_at:
             self._offered_at[choice] = time.monotonic()
         button.display = offered
-        button.disabled = not self._is_open(choice)
+        button.disabled = not self._is_armed(choice)
 
-    def _is_open(self, choice: str) -> bool:
+    def _is_armed(self, choice: str) -> bool:
         since = self._offered_at.get(choice)
-        return since is not None and time.monotonic() - since >= DEAF_SECONDS
+        return since is not None and time.monotonic() - since >= ARMING_SECONDS
 
 
 class Terminations:
-    """Asks about processes, and keeps an eye on those that were told to end and had not when the user turned away.
+    """Asks about processes, and reports on those that had not ended when the user closed the question.
 
     Args:
-        screen: where it is asked and said.
+        screen: the screen that asks and reports.
     """
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
-        self._left: dict[ProcessKey, ProcessTermination] = {}
-        self._said: set[ProcessKey] = set()
+        self._unfinished: dict[ProcessKey, ProcessTermination] = {}
+        self._reported: set[ProcessKey] = set()
         self._timer: Timer | None = None
 
     def ask(self, row: ProcessRow, board: Board) -> None:
-        """Open the question about a process; where it is none that may be ended, say why."""
+        """Ask about a process, or say why it may not be terminated."""
         key = row.process.key
         try:
-            ending = self._left.pop(key, None) or ProcessTermination(row.process)
+            termination = self._unfinished.pop(key, None) or ProcessTermination(row.process)
         except NotTerminatedError as error:
             self._screen.notify(error.message, severity="warning", markup=False)
             return
-        self._said.discard(key)
+        self._reported.discard(key)
         self._screen.app.push_screen(
-            TerminateScreen(row, ending, board), lambda said: self._keep(ending, said=bool(said))
+            TerminateScreen(row, termination, board), lambda shown: self._watch(termination, end_shown=bool(shown))
         )
 
-    def _keep(self, ending: ProcessTermination, *, said: bool) -> None:
-        if ending.sent is None or said:
-            ending.close()
+    def _watch(self, termination: ProcessTermination, *, end_shown: bool) -> None:
+        if termination.sent is None or end_shown:
+            termination.close()
             return
-        self._left[ending.process.key] = ending
+        self._unfinished[termination.process.key] = termination
         if self._timer is None:
-            self._timer = self._screen.set_interval(1.0, self._look)
+            self._timer = self._screen.set_interval(1.0, self._refresh_state)
         self._timer.resume()
 
-    def _look(self) -> None:
-        for key, ending in list(self._left.items()):
-            if ending.ended:
-                self._screen.notify(termination_status(ending, None).plain, markup=False)
-                self._left.pop(key).close()
-            elif ending.overdue and key not in self._said:
-                words = f"Process {key[0]}: {still_running_text(ending)} k asks again."
+    def _refresh_state(self) -> None:
+        for key, termination in list(self._unfinished.items()):
+            if termination.ended:
+                self._screen.notify(termination_status(termination, None).plain, markup=False)
+                self._unfinished.pop(key).close()
+            elif termination.overdue and key not in self._reported:
+                words = f"Process {key[0]}: {still_running_text(termination)} k asks again."
                 self._screen.notify(words, severity="warning", markup=False)
-                self._said.add(key)
-        if not self._left and self._timer:
+                self._reported.add(key)
+        if not self._unfinished and self._timer:
             self._timer.pause()

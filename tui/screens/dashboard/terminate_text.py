@@ -1,4 +1,4 @@
-"""What is asked before a process is ended, and what came of it, in words."""
+"""Text for terminating a process: its details, and the state after a signal."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,77 +14,83 @@ from vramtop.monitor.snapshot.snapshot import GpuProcess, GpuReading
 from ...draw.labels import MUTED, SEPARATOR, format_duration, process_name
 from ...draw.text_output import printable
 
-_LABEL = 9
-_MOST_LINES = 4
-"""Of a command line: the rest of the question must stay in sight at 80x24."""
+_LABEL_WIDTH = 9
+_MAX_COMMAND_LINES = 4
+"""Longer command lines are cut: the other details must be visible at 80x24."""
 
 
 def termination_details(
-    row: ProcessRow, board: Board, ending: ProcessTermination, *, width: int, age: float | None = None
+    row: ProcessRow, board: Board, termination: ProcessTermination, *, width: int, age: float | None = None
 ) -> Content:
-    """Who the process is, what it holds, and what hangs on it.
+    """Return what the process is, what it holds, and what depends on it.
 
     Args:
-        row: the process, on the GPU where it was chosen.
-        board: the newest figures.
-        ending: of the process.
+        row: the process, on the GPU where it was selected.
+        board: the latest board.
+        termination: signals and watches the process.
         width: cells that a line may take.
-        age: seconds since those figures were read, where that is worth saying.
+        age: seconds since those figures were read, if they are stale.
     """
-    process = ending.process
+    process = termination.process
     user = printable(process.user or "n/a")
     entries = [
         ("pid", str(process.pid), ""),
         (
             "user",
-            f"{user}{SEPARATOR}not you" if ending.is_other_users else user,
-            "bold" if ending.is_other_users else "",
+            f"{user}{SEPARATOR}not you" if termination.is_other_users else user,
+            "bold" if termination.is_other_users else "",
         ),
         ("command", printable(process.command or process.name or "n/a"), ""),
         ("holds", _held(row, board) + ("" if age is None else f" (as of {format_duration(age)} ago)"), ""),
         ("started", _started(process), ""),
         ("job", _job(process, board), ""),
     ]
-    entries += [("", words, "$text-warning") for words in _kin(process, board)]
-    if ending.uncertainty:
-        entries.append(("!", ending.uncertainty, "$text-warning"))
+    entries += [("", words, "$text-warning") for words in _related(process, board)]
+    if termination.uncertainty:
+        entries.append(("!", termination.uncertainty, "$text-warning"))
     return Content("\n").join(_entry(label, words, style, width) for label, words, style in entries)
 
 
-def termination_status(ending: ProcessTermination, refused: str | None) -> Content:
-    """Where it stands: what a signal would do, how it goes, or what came of it.
+def termination_status(termination: ProcessTermination, refused: str | None) -> Content:
+    """Return what a signal would do, the state after one, or the outcome.
 
     Args:
-        ending: of the process.
-        refused: why the last signal was not sent.
+        termination: signals and watches the process.
+        refused: why the last signal could not be sent.
     """
-    if ending.ended:
-        after = f"{ending.seconds:.1f} s after {ending.sent.name}" if ending.sent else "by itself; no signal was sent"
-        return Content.styled(f"✓ Process {ending.process.pid} has ended {after}.", "$text-success")
+    if termination.ended:
+        after = (
+            f"{termination.seconds:.1f} s after {termination.sent.name}"
+            if termination.sent
+            else "by itself; no signal was sent"
+        )
+        return Content.styled(f"✓ Process {termination.process.pid} has ended {after}.", "$text-success")
     if refused:
         return Content.styled(f"✗ {printable(refused)}", "$text-error")
-    if ending.sent is None:
+    if termination.sent is None:
         return Content.styled("SIGTERM asks it to end. What it has not saved is lost.", MUTED)
-    return Content.styled(still_running_text(ending), "$text-warning" if ending.overdue else "")
+    return Content.styled(still_running_text(termination), "$text-warning" if termination.overdue else "")
 
 
-def still_running_text(ending: ProcessTermination) -> str:
-    """A signal was sent, and the process is still there."""
-    signal = ending.sent.name if ending.sent else "SIGTERM"
-    held_up = {
+def still_running_text(termination: ProcessTermination) -> str:
+    """Return the state of a process that has not ended after a signal."""
+    signal = termination.sent.name if termination.sent else "SIGTERM"
+    hindrance = {
         None: "",
         "stopped": " It is stopped, as by Ctrl-Z, and takes SIGTERM only when it goes on.",
         "in the kernel": " It waits inside the kernel, often for the GPU's driver, and ends when that returns.",
-    }[ending.blocker]
-    if not ending.overdue:
-        left = f" SIGKILL is offered in {GRACE_SECONDS - ending.seconds:.0f} s." if signal == "SIGTERM" else ""
-        return f"… {signal} was sent {ending.seconds:.0f} s ago; it has not ended yet.{left}{held_up}"
-    advice = " SIGKILL ends it at once: nothing is saved, and nobody is told." if signal == "SIGTERM" else ""
-    return f"! Still there {format_duration(ending.seconds)} after {signal}.{advice}{held_up}"
+    }[termination.blocker]
+    if not termination.overdue:
+        left = f" SIGKILL is offered in {GRACE_SECONDS - termination.seconds:.0f} s." if signal == "SIGTERM" else ""
+        return f"… {signal} was sent {termination.seconds:.0f} s ago; it has not ended yet.{left}{hindrance}"
+    advice = (
+        " SIGKILL ends it at once: nothing is saved, and no other process is notified." if signal == "SIGTERM" else ""
+    )
+    return f"! Still there {format_duration(termination.seconds)} after {signal}.{advice}{hindrance}"
 
 
 def _held(row: ProcessRow, board: Board) -> str:
-    """On every GPU that it is on now, or was when it was chosen."""
+    """Return its memory on every GPU it is on now, or was when it was selected."""
     rows = [each for each in board.processes if each.process.key == row.process.key] or [row]
     return SEPARATOR.join(_held_on(each.gpu, each.process) for each in rows)
 
@@ -104,18 +110,18 @@ def _started(process: GpuProcess) -> str:
 def _job(process: GpuProcess, board: Board) -> str:
     run = next((run for run in board.runs if process.key in run.pids), None)
     if run is None:
-        return "none that is watched here"
+        return "none that is followed here"
     label, ranks = printable(run.job.label), max(len(run.pids), run.job.parallel.world_size)
     if ranks == 1:
-        return f"{label}, watched here: the run ends with it"
+        return f"{label}, followed here: the run ends with it"
     others = "the other one hangs or dies" if ranks == 2 else f"the {ranks - 1} others hang or die"
-    return f"{label}, watched here, one of {ranks} ranks: {others} with it, or their launcher starts all anew"
+    return f"{label}, followed here, one of {ranks} ranks: {others} with it, or their launcher restarts them all"
 
 
-def _kin(process: GpuProcess, board: Board) -> Iterator[str]:
-    """Processes on GPUs that may belong together, where no watched job says so."""
-    watched = next((run.pids for run in board.runs if process.key in run.pids), (process.key,))
-    around = {row.process.key: row.process for row in board.processes if row.process.key not in watched}
+def _related(process: GpuProcess, board: Board) -> Iterator[str]:
+    """Yield warnings about processes on GPUs that may belong to this one, although no followed job says so."""
+    followed = next((run.pids for run in board.runs if process.key in run.pids), (process.key,))
+    around = {row.process.key: row.process for row in board.processes if row.process.key not in followed}
     siblings = [
         each
         for each in around.values()
@@ -128,7 +134,7 @@ def _kin(process: GpuProcess, board: Board) -> Iterator[str]:
         )
     children = [each for each in around.values() if each.parent == process.pid]
     if children:
-        yield f"it has started {_count(children)} on GPUs: left alone, they may go on holding memory"
+        yield f"it has started {_count(children)} on GPUs, which may keep holding memory after it has ended"
 
 
 def _count(processes: Sequence[GpuProcess]) -> str:
@@ -140,7 +146,7 @@ def _run(processes: Sequence[GpuProcess]) -> str:
 
 
 def _entry(label: str, words: str, style: str, width: int) -> Content:
-    lines = wrap(words, max(20, width - _LABEL), break_on_hyphens=False) or [""]
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[: _MOST_LINES - 1], f"{lines[_MOST_LINES - 1][:-2]} …"]
-    return Content.assemble((f"{label:<{_LABEL}}", MUTED), (f"\n{'':{_LABEL}}".join(lines), style))
+    lines = wrap(words, max(20, width - _LABEL_WIDTH), break_on_hyphens=False) or [""]
+    if len(lines) > _MAX_COMMAND_LINES:
+        lines = [*lines[: _MAX_COMMAND_LINES - 1], f"{lines[_MAX_COMMAND_LINES - 1][:-2]} …"]
+    return Content.assemble((f"{label:<{_LABEL_WIDTH}}", MUTED), (f"\n{'':{_LABEL_WIDTH}}".join(lines), style))

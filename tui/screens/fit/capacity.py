@@ -1,4 +1,4 @@
-"""What jobs are held against on the fit screen: the chosen GPUs, and the RAM of their machine where it is known."""
+"""The capacity a job is compared with: free memory of the chosen GPUs, and RAM of their host if it is known."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,37 +12,40 @@ from vramtop.monitor.host.host_memory import HostRam
 
 from .sweep import GpuLimits
 
+_STEP_BITS = 27
+"""Available memory counts in steps of 128 MiB: smaller changes leave advice as it is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Says whether budgets fit."""
+    """Decides whether budgets fit."""
 
-    rooms: tuple[DeviceCapacity, ...] = ()
+    devices: tuple[DeviceCapacity, ...] = ()
     host: HostRam | None = None
 
     def fit(self, budget: Budget) -> FitResult:
-        """Where the job would go, and whether that is enough."""
-        found = check_fit(budget, self.rooms)
+        """Return the GPUs that the job would take, and whether their memory is enough."""
+        found = check_fit(budget, self.devices)
         if self.host is None:
             return found
-        return with_host_memory(found, budget, self.host, ranks=max(1, min(len(budget.ranks), len(self.rooms))))
+        return with_host_memory(found, budget, self.host, ranks=max(1, min(len(budget.ranks), len(self.devices))))
 
     def verdict(self, budget: Budget) -> Verdict:
-        """In one word."""
+        """Return only the verdict of ``fit``."""
         return self.fit(budget).verdict
 
     def limits(self, budget: Budget) -> GpuLimits:
-        """What the GPU gives that would be the fullest with the job on it."""
+        """Return the limits of the GPU that would have the least memory left with the job on it."""
         found = self.fit(budget)
         chosen = [gpu for gpu in found.gpus if gpu.device in found.rank_devices]
-        room = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
-        if room is None:
+        tightest = min(chosen, key=lambda gpu: gpu.margin_bytes or 0, default=None)
+        if tightest is None:
             return GpuLimits()
-        return GpuLimits(available_bytes=room.device.available_bytes, card_bytes=room.device.total_bytes)
+        return GpuLimits(available_bytes=tightest.device.available_bytes, card_bytes=tightest.device.total_bytes)
 
 
-def capacity_fingerprint(suggestions: Iterable[Suggestion], budget: Budget, judge: Capacity) -> list[object]:
-    """What of a verdict and of suggestions other GPUs would change; cheap enough to be looked at every second."""
-    limits = judge.limits(budget)
-    can = None if limits.available_bytes is None else limits.available_bytes >> 27  # by steps of 128 MiB
-    return [judge.verdict(budget), can, *(judge.verdict(suggestion.budget) for suggestion in suggestions)]
+def capacity_fingerprint(suggestions: Iterable[Suggestion], budget: Budget, capacity: Capacity) -> list[object]:
+    """Return what advice depends on; if it is unchanged, so is the advice. Cheap enough for every second."""
+    available = capacity.limits(budget).available_bytes
+    steps = None if available is None else available >> _STEP_BITS
+    return [capacity.verdict(budget), steps, *(capacity.verdict(suggestion.budget) for suggestion in suggestions)]

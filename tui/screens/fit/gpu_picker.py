@@ -1,4 +1,4 @@
-"""Which GPUs a job is held against: these ones, or cards of the catalogue that are not here."""
+"""The choice of GPUs a job is compared with: those of this machine, or a number of one model in the catalogue."""
 
 from dataclasses import dataclass
 
@@ -20,10 +20,10 @@ _HERE = ""
 
 
 class GpuPicker(Horizontal):
-    """A choice of cards and their number; posts ``Picked`` when another one is made.
+    """A model of GPU and a count; posts ``Changed`` when the user chooses another.
 
     Args:
-        chosen: the card to begin with, by a name that the catalogue knows; None: the GPUs that are here.
+        chosen: the model at first, by a name in the catalogue; None: the GPUs of this machine.
         id: the widget's id in the DOM.
     """
 
@@ -35,8 +35,8 @@ class GpuPicker(Horizontal):
     """
 
     @dataclass
-    class Picked(Message):
-        """Other GPUs count now."""
+    class Changed(Message):
+        """The user has chosen other GPUs."""
 
     def __init__(self, *, chosen: str | None = None, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id)
@@ -46,7 +46,7 @@ class GpuPicker(Horizontal):
         self._board: Board | None = None
 
     def compose(self) -> ComposeResult:
-        """The card and how many of it."""
+        """The model and the count."""
         options = [("these GPUs", _HERE), *((card.label, card.name) for card in self._cards.values())]
         yield Label("on")
         yield Select(options, value=self._chosen, allow_blank=False, compact=True, id="card")
@@ -54,24 +54,25 @@ class GpuPicker(Horizontal):
         yield Input(placeholder="as many as ranks", compact=True, type="integer", max_length=5, id="count")
 
     def on_mount(self) -> None:
-        """Ask for a number only where it counts."""
+        """Hide the count, unless a model of the catalogue is chosen."""
         self._show_count()
 
     def show_board(self, board: Board) -> None:
-        """These are the GPUs that are here."""
+        """Take the GPUs of this machine from the latest board."""
         self._board = board
 
     @property
-    def elsewhere(self) -> int | None:
-        """How many cards of the catalogue are meant; None: as many as ranks, or these GPUs."""
+    def catalogue_count(self) -> int | None:
+        """The typed count of GPUs of a catalogue model; None: one per rank, or the GPUs of this machine."""
         return self._count if self._chosen != _HERE else None
 
-    def rooms(self, ranks: int, *, pinned: Job | None = None) -> tuple[DeviceCapacity, ...]:
-        """What the chosen GPUs can give; an empty card of the catalogue has all but the driver's part.
+    def devices(self, ranks: int, *, pinned: Job | None = None) -> tuple[DeviceCapacity, ...]:
+        """Return the chosen GPUs; one of the catalogue is empty but for the memory that the driver reserves.
 
         Args:
-            ranks: of the job.
-            pinned: a job that waits: what waits behind it takes nothing from it. None: all that wait come first.
+            ranks: number of ranks of the job.
+            pinned: the pending job: memory is kept for the jobs before it, not for those after it. None: memory is
+                kept for all pending jobs.
         """
         card = self._cards.get(self._chosen)
         if card is not None:
@@ -87,30 +88,30 @@ class GpuPicker(Horizontal):
         return device_capacities(self._board.snapshot, _committed(self._board, pinned))
 
     def choose(self, card: str | None) -> None:
-        """Choose a card by a name that the catalogue knows; None: the GPUs that are here."""
+        """Choose a model by a name in the catalogue; None: the GPUs of this machine."""
         self.query_one("#card", Select).value = _card_name(card)
 
-    def aimed(self, job: Job) -> Job:
-        """The job, meant for the chosen card."""
+    def with_target(self, job: Job) -> Job:
+        """Return the job with the chosen model as its target."""
         return msgspec.structs.replace(job, target=Target(gpu=self._chosen or None))
 
     @on(Select.Changed, "#card")
     def card_chosen(self, event: Select.Changed) -> None:
-        """Hold the job against these from now on."""
+        """Use the chosen model."""
         event.stop()
         if event.value != self._chosen:
             self._chosen = str(event.value)
             self._show_count()
-            self.post_message(self.Picked())
+            self.post_message(self.Changed())
 
     @on(Input.Changed, "#count")
     def count_typed(self, event: Input.Changed) -> None:
-        """So many cards; nothing typed: as many as the job has ranks."""
+        """Use the typed count; without one, a GPU per rank."""
         event.stop()
         count = int(event.value) if event.value.isdecimal() and int(event.value) else None
         if count != self._count:
             self._count = count
-            self.post_message(self.Picked())
+            self.post_message(self.Changed())
 
     def _show_count(self) -> None:
         for widget in (self.query_one("#times"), self.query_one("#count")):
@@ -125,12 +126,12 @@ def _card_name(written: str | None) -> str:
 
 
 def _committed(board: Board, pinned: Job | None) -> dict[DeviceIndex, int]:
-    """What is spoken for, and what jobs that wait and fit were given before this one."""
+    """Return the committed bytes, with those of pending jobs that fit and come before this one."""
     committed = dict(board.committed)
     for row in board.pending:
         if row.job == pinned:
             break
         if row.fit is not None and row.fit.verdict in ("fits", "tight"):
-            for room, size in row.fit.bytes_by_device:
-                committed[room.device_index] = committed.get(room.device_index, 0) + size
+            for device, size in row.fit.bytes_by_device:
+                committed[device.device_index] = committed.get(device.device_index, 0) + size
     return committed

@@ -1,72 +1,64 @@
-"""Fit check: settings as a form, and beside it whether that job would fit, while it is being typed."""
+"""The fit check screen: a job's settings as a form, and beside it whether that job would fit."""
 
-import shlex
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
-from textual.message import Message
+from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import Button, Label
 
 from vramtop.estimator.budget.budget import Budget
-from vramtop.estimator.common.errors import InputError
 from vramtop.estimator.job.job import Job
-from vramtop.estimator.job.job_file import with_changes
 from vramtop.monitor.board.board import Board
 from vramtop.monitor.board.watchlist import Watchlist
 
+from ...background.job_estimates import JobEstimates
 from ...background.latest_only_task import LatestOnlyTask
-from ...job.changed_settings import changed_settings_text
-from ...job.copy_dialog import ShowTextScreen
-from ...job.form_fields import cached_models, model_names
+from ...job.copy_dialog import CopiedTextScreen
 from ...job.form_inputs import ModelInput
 from ...job.job_form import JobForm
 from ...job.open_dialog import OpenedJob, OpenJobScreen
 from ...job.save_dialog import open_save_dialog
 from ...widgets.keys_line import KeysLine
 from ..preflight.preflight_rows import PreflightMark
-from ..step.screen import StepScreen
-from .capacity import Capacity, capacity_fingerprint
-from .fit_estimates import Estimate, Vary
-from .fit_keys import FIT_KEYS, FIT_LAYOUT
-from .fit_messages import Advised, Estimated, ModelsFound, NotRefined, checks_that_post
+from ..step.live_step import LiveStepScreen
+from .advice import Advice, EstimateJob, QuickEstimatorFor, find_advice
 from .gpu_picker import GpuPicker
+from .keys import FIT_KEYS, FIT_LAYOUT
+from .session import FitSession
+from .settings_pane import SettingsPane
 from .suggestions import Suggestions
-from .undo_history import UndoHistory
 from .verdict import VerdictView
 from .what_if_screen import WhatIfScreen
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from vramtop.monitor.host.host_memory import HostRam
-
     from .sweep import Axis
 
-_COMPLAINING_SECONDS = 0.3
-"""So long after the last key it is said what is wrong: half a name is no mistake."""
-_THINKING_SECONDS = 0.8
-"""So long after the last key the slower estimate begins."""
+_ERROR_DELAY_SECONDS = 0.3
+"""Time after the last key until an error is shown: half a model name is no mistake."""
+_REFINE_DELAY_SECONDS = 0.8
+"""Time after the last key until the refined estimate starts."""
 _NO_BUDGET = "There is no budget for these settings yet, so there is nothing to"
 _NO_MODEL = "type a model: a name, hub id or folder; F3 opens a file"
 
 
 class FitCheckScreen(Screen[None]):
-    """Settings on the left, the verdict on the right.
+    """The settings at the left, the verdict at the right.
 
     Args:
-        watchlist: takes the job when it is pinned as pending.
-        estimate: a quick estimate; called on a thread of its own.
+        watchlist: receives the job when it is pinned as pending.
+        estimate: a quick estimate; called off the UI thread.
         refine: a better and slower one, likewise; None: there is none.
-        vary: gives a still quicker one for jobs of one model, for searches; ``estimate`` itself when left out.
-        initial: the settings to begin with.
-        pinned: the job that waits and is looked at again: pinning replaces it.
-        leave: told of the job when the screen closes.
+        quick_estimator: makes quicker estimates for searches; ``estimate`` itself is used when left out.
+        initial: the job to start from.
+        pinned: the pending job that is being edited; None: the job is not pending.
+        on_close: receives the edited job when the screen closes.
     """
 
     TITLE = "Fit check"
@@ -78,148 +70,103 @@ class FitCheckScreen(Screen[None]):
         self,
         watchlist: Watchlist,
         *,
-        estimate: Estimate,
-        refine: Estimate | None = None,
-        vary: Vary | None = None,
+        estimate: EstimateJob,
+        refine: EstimateJob | None = None,
+        quick_estimator: QuickEstimatorFor | None = None,
         initial: Job | None = None,
         pinned: Job | None = None,
-        leave: Callable[[Job], None] = lambda _: None,
+        on_close: Callable[[Job], None] = lambda _: None,
     ) -> None:
         super().__init__()
-        self._watchlist = watchlist
-        self._initial = initial or Job()
-        self._pinned = pinned
-        self._leave = leave
-        self._opened: OpenedJob | None = None
-        self._checks = checks_that_post(self._post, estimate, refine, vary or (lambda _: estimate))
-        self._names = LatestOnlyTask("models in the cache")
-        self._past = UndoHistory(self._initial)
-        self._edited = "model.id"
-        self._judge = Capacity()
-        self._host: HostRam | None = None
-        self._step: StepScreen | None = None
-        self._what_if: WhatIfScreen | None = None
-        self._due: list[Timer] = []
-        self._gone = threading.Event()
+        self._session = FitSession(watchlist, initial or Job(), pinned)
+        self._on_close = on_close
+        self._quick_estimator = quick_estimator or (lambda _: estimate)
+        self._step = LiveStepScreen(self)
+        self._estimates = JobEstimates(
+            estimate,
+            refine,
+            self.call_later,
+            on_budget=self._show_budget,
+            on_error=self._show_error_soon,
+            on_not_refined=self._show_not_refined,
+        )
+        self._advice_task = LatestOnlyTask("fit check, suggestions", self.call_later, self._show_advice)
+        self._what_if_screen: WhatIfScreen | None = None
+        self._delayed: list[Timer] = []
 
     def compose(self) -> ComposeResult:
-        """The form, the verdict, and what can be done with it."""
+        """The form, the verdict, the GPUs, and the preflight mark."""
+        initial = self._session.initial
         yield Label("Fit check: would this job fit?", id="title", markup=False)
         with Horizontal(id="halves"):
-            with Vertical(id="settings"):
-                yield JobForm(self._initial, models=model_names(), id="form")
+            yield SettingsPane(initial, id="settings")
             yield VerdictView(id="verdict")
         with Horizontal(id="bar"):
-            yield GpuPicker(chosen=self._initial.target.gpu, id="machine")
+            yield GpuPicker(chosen=initial.target.gpu, id="gpus")
             yield PreflightMark(id="preflight-mark")
             yield Button("Pin as pending", id="pin", compact=True, variant="primary")
         yield KeysLine(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Estimate what the form begins with."""
-        self._focus_form()
-        self._ask()
-        self._names.submit(lambda: self._post(ModelsFound(cached_models())))
+        """Estimate the initial job."""
+        self._pane.focus_form()
+        self._estimate()
 
     def on_unmount(self) -> None:
-        """Nobody waits for answers any more."""
-        self._gone.set()
-        self._checks.renew()
-        self._leave(self._past.now)
+        """Cancel all background work."""
+        self._cancel_estimates()
+        self._on_close(self._session.history.current)
 
     def show_board(self, board: Board) -> None:
-        """Hold the job against the GPUs as they are now."""
-        self._host = self._watchlist.host_memory(board.snapshot)
+        """Compare the job with the GPUs as they are now."""
+        self._session.set_board(board)
         self.query_one(GpuPicker).show_board(board)
-        self._hold()
+        self._compare()
 
     @property
     def job(self) -> Job | None:
-        """The job as form and machine have it; None while something is wrong."""
-        job = self.query_one(JobForm).job
-        return self.query_one(GpuPicker).aimed(job) if job else None
-
-    @on(ModelsFound)
-    def models_found(self, event: ModelsFound) -> None:
-        """Suggest them too."""
-        self.query_one(JobForm).offer(event.names)
+        """The job with the chosen GPU as its target; None while a setting is invalid."""
+        job = self._pane.form.job
+        return self.query_one(GpuPicker).with_target(job) if job else None
 
     @on(JobForm.Edited)
     def settings_edited(self, event: JobForm.Edited) -> None:
-        """Estimate again, at once."""
-        self._edited = event.key or self._edited
-        if (job := self.query_one(JobForm).job) is not None:
-            could = self._past.can_undo
-            self._past.take(job, event.key or None)
-            if self._past.can_undo != could:  # the footer is slow to draw
-                self.refresh_bindings()
-        self._ask()
+        """Estimate the edited job at once."""
+        self._pane.set_edited_field(event.key)
+        job, history = self._pane.form.job, self._session.history
+        if job is not None and history.record(job, event.key or None):
+            self.refresh_bindings()  # only now that undo is enabled: drawing the footer is slow
+        self._estimate()
 
-    @on(GpuPicker.Picked)
-    def machine_picked(self) -> None:
-        """Hold the budget against other cards at once, and estimate for them: a card's libraries count too."""
-        self._hold()
-        self._ask()
-
-    @on(Estimated)
-    def estimated(self, event: Estimated) -> None:
-        """Show the newest answer; older ones come too late."""
-        if event.asked != self._checks.asked:
-            return
-        if isinstance(event.answer, str):
-            self._complain_soon(event.answer)
-            return
-        self.query_one(JobForm).settle()
-        view = self.query_one(VerdictView)
-        view.take(event.answer, waiting=self._checks.is_waiting(event.answer))
-        if self._step is not None and view.budget is not None:
-            self._step.take(view.budget, waiting=self._checks.is_waiting(view.budget))
-        self._hold(anew=True)
-
-    @on(NotRefined)
-    def not_refined(self, event: NotRefined) -> None:
-        """The quick answer stands."""
-        if event.asked == self._checks.asked:
-            self._checks.given_up = event.sentence
-            self.query_one(VerdictView).give_up()
-            if self._step is not None:
-                self._step.give_up(event.sentence)
-
-    @on(Advised)
-    def advised(self, event: Advised) -> None:
-        """Show what could be changed."""
-        if event.asked == self._checks.asked:
-            self.query_one(VerdictView).advise(event.advice)
-            if self._what_if is not None and event.advice.sweeps:
-                self._what_if.take(event.advice.sweeps)
+    @on(GpuPicker.Changed)
+    def gpus_changed(self) -> None:
+        """Compare the budget with the new GPUs, and estimate again: the libraries depend on the GPU."""
+        self._compare()
+        self._estimate()
 
     @on(Suggestions.Applied)
-    def applied(self, event: Suggestions.Applied) -> None:
-        """Take a suggestion over into the form."""
-        self._set(event.suggestion.changes)
+    def suggestion_applied(self, event: Suggestions.Applied) -> None:
+        """Copy a suggestion into the form."""
+        self._change_settings(event.suggestion.changes)
 
-    @on(ModelInput.PastedMore)
-    def pasted(self, event: ModelInput.PastedMore) -> None:
-        """A launch line or a path in the model's field is opened."""
+    @on(ModelInput.JobPasted)
+    def text_pasted(self, event: ModelInput.JobPasted) -> None:
+        """Open the launch line or the path that was pasted into the model field."""
         self.action_open(event.text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
-        """Nothing to undo, no such key."""
-        return action != "undo" or self._past.can_undo
+        """Disable undo while the history is empty."""
+        return action != "undo" or self._session.history.can_undo
 
     @on(Button.Pressed, "#pin")
     def action_pin(self) -> None:
-        """Put the job among those that wait, unless it makes no sense."""
-        job, budget = self.job, self._sound_budget("pin")
-        if job is None or budget is None:
-            return
-        if self._pinned is not None and self._pinned != job:
-            self._watchlist.remove_pending(self._pinned)
-        self._pinned = job
-        self._watchlist.add_pending(job)
-        if budget.method != "formula" and budget.job == job:
-            self._watchlist.set_budget(budget)
-        self.notify(f"{job.label} waits: the dashboard shows whether it fits; x there unpins it.", markup=False)
+        """Make the job pending, unless its settings are invalid."""
+        job, budget = self.job, self._current_budget("pin")
+        if job is not None and budget is not None:
+            self._session.pin(job, budget)
+            self.notify(
+                f"{job.label} is pending: the dashboard shows whether it fits; x there unpins it.", markup=False
+            )
 
     def action_apply(self, number: int) -> None:
         """Apply the suggestion with this number."""
@@ -230,197 +177,174 @@ class FitCheckScreen(Screen[None]):
             self.notify(f"There is no suggestion {number}.", severity="warning")
 
     def action_undo(self) -> None:
-        """Take the last change back: a suggestion, a file that was opened, or the edits of one field."""
-        if (job := self._past.undo()) is not None:
-            self.query_one(JobForm).fill(job)
+        """Undo the last change: a suggestion, an opened file, or the edits of one field."""
+        if (job := self._session.history.undo()) is not None:
+            self._pane.form.fill(job)
 
     def action_open(self, text: str = "") -> None:
         """Ask for a job file, a configuration, a launch line or a model."""
-        self.app.push_screen(OpenJobScreen(text), self._take_opened)
+        self.app.push_screen(OpenJobScreen(text), self._show_opened)
 
     def action_save(self) -> None:
-        """Write the job to a file."""
+        """Save the job to a file."""
         job = self.job
-        if job is None or (not job.model.id and job.model.config is None):
+        if job is None or not _has_model(job):
             self.notify(f"There is no job to save: {self._why_not()}", severity="warning", markup=False)
-            return
-        open_save_dialog(self, job, self._opened.source.file if self._opened else None)
+        else:
+            open_save_dialog(self, job, self._session.file)
 
     def action_copy(self) -> None:
-        """Copy what was changed, as vramtop's flags and as edits of the tool's own settings."""
+        """Copy the changed settings to the clipboard, and show them."""
         job = self.job
         if job is None:
             self.notify(f"There is no job to copy: {self._why_not()}", severity="warning", markup=False)
             return
-        opened = self._opened
-        source, given = (opened.source, opened.given) if opened else (None, "")
-        text = changed_settings_text(job, source, given, gpus=self.query_one(GpuPicker).elsewhere)
+        text = self._session.changes_text(job, self.query_one(GpuPicker).catalogue_count)
         self.app.copy_to_clipboard(text)
-        self.app.push_screen(ShowTextScreen(text, "The changed settings"))
+        self.app.push_screen(CopiedTextScreen(text, "The changed settings"))
 
     def action_what_if(self) -> None:
-        """Draw the need over the micro-batch or the sequence length."""
-        budget, advice = self._sound_budget("plot"), self.query_one(VerdictView).advice
+        """Plot memory over the micro-batch or the sequence length."""
+        budget, advice = self._current_budget("plot"), self.query_one(VerdictView).advice
         if budget is None:
             return
-        if advice is None or not all(swept.points for swept in advice.sweeps) or not advice.sweeps:
+        if advice is None or not advice.can_plot:
             self.notify("The quick estimate has no rule for this model, so there is no plot.", severity="warning")
             return
-        self._what_if = WhatIfScreen(advice.sweeps, label=budget.job.label, ascii_only=self._ascii_only)
-        self.app.push_screen(self._what_if, self._take_value)
+        self._what_if_screen = WhatIfScreen(advice.sweeps, label=budget.job.label)
+        self.app.push_screen(self._what_if_screen, self._apply_value)
 
     def action_step(self) -> None:
-        """Draw the job's training step."""
-        budget = self._sound_budget("draw")
-        if budget is None:
-            return
-        self._step = StepScreen(
-            budget,
-            card_bytes=self._judge.limits(budget).card_bytes,
-            waiting=self._checks.is_waiting(budget),
-            ascii_only=self._ascii_only,
-        )
-        if self._checks.given_up:
-            self._step.give_up(self._checks.given_up)
-        self.app.push_screen(self._step, lambda _: self._forget_step())
+        """Open the step screen on the job."""
+        if budget := self._current_budget("draw"):
+            self._step.open(budget, self._estimates, card_bytes=self._session.capacity.limits(budget).card_bytes)
 
     def action_preflight(self) -> None:
-        """Look whether all that the job needs is there."""
-        from ..preflight.screen import open_preflight  # not before it is asked for: it brings all the checks
+        """Open the preflight screen on the job."""
+        from ..preflight.screen import open_preflight  # imports all the checks
 
-        job, picker = self.job, self.query_one(GpuPicker)
-        rooms = picker.rooms(job.parallel.world_size) if job else ()
-        opened = self._opened  # of a launch line the Python and the variables that it names count too
-        launch = shlex.split(opened.given) if opened and opened.source.place == "command line" else None
-        open_preflight(self, job, rooms=rooms, budget=self.query_one(VerdictView).budget, launch=launch)
+        job = self.job
+        devices = self.query_one(GpuPicker).devices(job.parallel.world_size) if job else ()
+        budget = self.query_one(VerdictView).budget
+        open_preflight(self, job, devices=devices, budget=budget, launch=self._session.launch)
 
-    def action_focus_machine(self) -> None:
-        """Go to the choice of cards."""
+    def action_choose_gpus(self) -> None:
+        """Move the focus to the choice of GPUs."""
         self.query_one(GpuPicker).query_one("Select").focus()
 
     def action_other_pane(self) -> None:
-        """Go to the suggestions, or where there are none to the verdict; from there to the settings."""
+        """Move the focus to the suggestions, or to the verdict if there are none; from there to the settings."""
         view, suggestions = self.query_one(VerdictView), self.query_one(Suggestions)
         if self.focused is not None and view in self.focused.ancestors_with_self:
-            self._focus_form()
+            self._pane.focus_form()
         else:
             (suggestions if suggestions.display else view).focus()
 
-    async def _take_opened(self, opened: OpenedJob | None) -> None:
-        """Show what was read in a form of its own, with where each value comes from."""
+    def _estimate(self) -> None:
+        """Request a budget for the settings as they are now, or say why there is none."""
+        self._cancel_estimates()
+        job, view = self.job, self.query_one(VerdictView)
+        self.query_one(PreflightMark).show_job(job)
+        if job is None:
+            view.show_problem(self._pane.form.problem or "")
+        elif not _has_model(job):
+            view.show_problem(_NO_MODEL)
+        else:
+            self._estimates.estimate(job)
+            self._delayed.append(self.set_timer(_REFINE_DELAY_SECONDS, partial(self._estimates.refine, job)))
+
+    def _cancel_estimates(self) -> None:
+        self._estimates.cancel()
+        self._advice_task.cancel()
+        for timer in self._delayed:
+            timer.stop()
+        self._delayed = []
+
+    def _show_budget(self, budget: Budget) -> None:
+        self._pane.form.clear_errors()
+        view = self.query_one(VerdictView)
+        view.set_budget(budget, refining=self._estimates.may_refine(budget))
+        self._step.update(view.budget or budget, self._estimates)
+        self._compare(is_new_budget=True)
+
+    def _show_not_refined(self, reason: str) -> None:
+        self.query_one(VerdictView).keep_quick_budget()
+        self._step.show_not_refined(reason)
+
+    def _show_error_soon(self, sentence: str) -> None:
+        def show() -> None:
+            self.query_one(VerdictView).show_problem(sentence)
+            self._pane.show_error(sentence)
+
+        self._delayed.append(self.set_timer(_ERROR_DELAY_SECONDS, show))
+
+    def _show_advice(self, advice: Advice) -> None:
+        self.query_one(VerdictView).set_advice(advice)
+        if self._what_if_screen is not None and advice.sweeps:
+            self._what_if_screen.show_sweeps(advice.sweeps)
+
+    def _compare(self, *, is_new_budget: bool = False) -> None:
+        """Compare the budget with the GPUs, and search for advice again if it may have changed."""
+        picker, view, session = self.query_one(GpuPicker), self.query_one(VerdictView), self._session
+        budget = view.budget
+        devices = picker.devices(budget.job.parallel.world_size if budget else 1, pinned=session.pinned)
+        is_outdated = session.set_devices(devices, budget, view.advice)
+        view.set_capacity(session.capacity)
+        if not view.is_invalid and (is_new_budget or is_outdated):
+            self.call_after_refresh(self._search_advice)
+
+    def _search_advice(self) -> None:
+        """Search for advice once the verdict is drawn: Python threads share one processor."""
+        budget = self.query_one(VerdictView).budget
+        if budget is not None and budget.job == self.job:
+            self._advice_task.submit(partial(find_advice, budget, self._session.capacity, self._quick_estimator))
+
+    async def _show_opened(self, opened: OpenedJob | None) -> None:
+        """Show an opened job in a new form, with the place where each value was read."""
         if opened is None:
             return
-        source = opened.source
-        self._opened, self._pinned = opened, None
-        settings = self.query_one("#settings")
-        await settings.remove_children()
-        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
-        await settings.mount(form)
-        self._past.take(source.job)
-        self.query_one(GpuPicker).choose(source.job.target.gpu)
-        self.query_one("#title", Label).update(f"Fit check: would {source.job.label} fit?")
-        self.query_one(VerdictView).note(source.notes)
-        self._edited = source.missing[0] if source.missing else "model.id"
-        if source.missing:
-            self._focus_form()
-        else:  # nothing to be typed: a digit there would take the place of what was read
-            self.query_one(VerdictView).focus()
-        self._ask()
+        loaded = opened.loaded
+        self._session.open(opened)
+        view = self.query_one(VerdictView)
+        await self._pane.show_source(loaded)
+        self.query_one(GpuPicker).choose(loaded.job.target.gpu)
+        self.query_one("#title", Label).update(f"Fit check: would {loaded.job.label} fit?")
+        view.set_notes(loaded.notes)
+        if loaded.missing:
+            self._pane.focus_form()
+        else:  # no field has the focus: a typed digit would overwrite a value that was read
+            view.focus()
+        self._estimate()
 
-    def _take_value(self, taken: "tuple[Axis, int] | None") -> None:
-        self._what_if = None
-        if taken is not None:
-            self._set({taken[0]: taken[1]})
+    def _apply_value(self, chosen: "tuple[Axis, int] | None") -> None:
+        self._what_if_screen = None
+        if chosen is not None:
+            self._change_settings({chosen[0]: chosen[1]})
 
-    def _set(self, changes: dict[str, object]) -> None:
-        """Set these keys in the form, as one step."""
-        form = self.query_one(JobForm)
-        if form.job is None:
-            self.notify(f"Not applied: {form.wrong}", severity="warning", markup=False)
-            return
-        try:
-            form.fill(with_changes(form.job, changes))
-        except InputError as error:
-            self.notify(error.message, severity="warning", markup=False)
+    def _change_settings(self, changes: dict[str, object]) -> None:
+        if problem := self._pane.change(changes):
+            self.notify(problem, severity="warning", markup=False)
 
     @property
-    def _ascii_only(self) -> bool:
-        return bool(getattr(self.app, "ascii_only", False))
+    def _pane(self) -> SettingsPane:
+        return self.query_one(SettingsPane)
 
-    def _forget_step(self) -> None:
-        self._step = None
-
-    def _focus_form(self) -> None:
-        self.query_one(JobForm).query("Input, Choice").first().focus()
-
-    def _sound_budget(self, what: str) -> Budget | None:
-        """The budget of the settings as they are; where there is none, the user is told why nothing happens."""
-        view, job = self.query_one(VerdictView), self.job
-        if view.budget is None or view.doubtful or view.budget.job != job:
-            self.notify(f"{_NO_BUDGET} {what}: {self._why_not()}", severity="warning", markup=False)
+    def _current_budget(self, purpose: str) -> Budget | None:
+        """Return the budget of the settings as they are; if there is none, notify the user why."""
+        view = self.query_one(VerdictView)
+        if view.budget is None or view.is_invalid or view.budget.job != self.job:
+            self.notify(f"{_NO_BUDGET} {purpose}: {self._why_not()}", severity="warning", markup=False)
             return None
         return view.budget
 
     def _why_not(self) -> str:
-        """Why there is no job or no budget, in a sentence's end."""
-        wrong = self.query_one(JobForm).wrong
+        """Return why there is no job or no budget, as the end of a sentence."""
+        wrong = self._pane.form.problem
         job = None if wrong else self.job
-        if job is not None and job.model.id is None and job.model.config is None:
+        if job is not None and not _has_model(job):
             return _NO_MODEL
-        return wrong or self.query_one(VerdictView).doubts or "it is being worked out"
+        return wrong or self.query_one(VerdictView).problem or "it is being estimated"
 
-    def _ask(self) -> None:
-        """Ask for a budget of the settings as they are."""
-        self._checks.renew()
-        self.query_one(PreflightMark).show_job(self.job)
-        for timer in self._due:
-            timer.stop()
-        self._due = []
-        form, view = self.query_one(JobForm), self.query_one(VerdictView)
-        job = self.job
-        if job is None:
-            view.doubt(form.wrong or "")
-        elif job.model.id is None and job.model.config is None:
-            view.doubt(_NO_MODEL)
-        else:
-            asked = self._checks.asked
-            self._checks.ask(job)
-            self._due.append(self.set_timer(_THINKING_SECONDS, lambda: self._checks.ask_deep(job, asked)))
 
-    def _complain_soon(self, sentence: str) -> None:
-        key = self._edited
-
-        def complain() -> None:
-            self.query_one(VerdictView).doubt(sentence)
-            self.query_one(JobForm).complain(key, sentence)
-
-        self._due.append(self.set_timer(_COMPLAINING_SECONDS, complain))
-
-    def _hold(self, *, anew: bool = False) -> None:
-        """Hold the budget against the GPUs, and look for advice where that is old.
-
-        Args:
-            anew: the budget is a new one.
-        """
-        machine, view = self.query_one(GpuPicker), self.query_one(VerdictView)
-        budget = view.budget
-        rooms = machine.rooms(budget.job.parallel.world_size if budget else 1, pinned=self._pinned)
-        here = budget is None or budget.job.target.gpu is None
-        before, self._judge = self._judge, Capacity(rooms=rooms, host=self._host if here else None)
-        view.judge(self._judge)
-        if budget is None or view.doubtful:
-            return
-        offered = view.advice.suggestions if view.advice else ()
-        if anew or capacity_fingerprint(offered, budget, before) != capacity_fingerprint(offered, budget, self._judge):
-            self.call_after_refresh(self._advise, self._checks.asked)
-
-    def _advise(self, asked: int) -> None:
-        """Look for advice once the verdict is on the screen: two threads of Python share one processor."""
-        budget = self.query_one(VerdictView).budget
-        if budget is not None and asked == self._checks.asked:
-            self._checks.advise(budget, self._judge)
-
-    def _post(self, message: Message) -> None:
-        """From any thread."""
-        if not self._gone.is_set():
-            self.post_message(message)
+def _has_model(job: Job) -> bool:
+    return job.model.id is not None or job.model.config is not None

@@ -1,4 +1,4 @@
-"""What to change so that a job fits, as a list: a digit, Enter or a click applies one."""
+"""Suggestions that make a job fit, as a list: a digit, Enter or a click applies one."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +25,19 @@ HEADINGS: dict[Verdict, str] = {
     "unknown": "what makes it smaller",
 }
 _NAMES = {"micro_batch": "micro-batch"}
-_HOW = "Alt+1-9 applies, F10 undoes"
+_KEYS_HINT = "Alt+1-9 applies, F10 undoes"
 
 
 class Suggestions(StaticLines, can_focus=True):
-    """Suggestions in their order; nothing is shown where there are none.
+    """A list of suggestions, hidden while it is empty.
 
-    Drawn as one text: it changes with every key that is pressed in the form, and a list of widgets is slow to lay out.
+    It is drawn as one text: it changes with every key press in the form, and a list of widgets is slow to lay out.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
-        Binding("enter", "take", "Apply"),
+        Binding("enter", "apply", "Apply"),
     ]
     DEFAULT_CSS = """
     Suggestions { text-wrap: wrap; margin: 1 0 0 0; display: none; }
@@ -45,49 +45,49 @@ class Suggestions(StaticLines, can_focus=True):
 
     @dataclass
     class Applied(Message):
-        """The user takes this one."""
+        """The user applies this suggestion."""
 
         suggestion: Suggestion
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.suggestions: tuple[Suggestion, ...] = ()
-        """What is shown."""
+        """The suggestions that are shown."""
         self._two_lines = False
-        self._at = 0
+        self._cursor = 0
         self._contents: list[Content] = []
-        """The heading, and one for each suggestion; each of as many lines as it takes."""
+        """The heading, and one text per suggestion, of one or more lines."""
 
-    def offer(self, suggestions: Sequence[Suggestion], *, two_lines: bool) -> None:
-        """Show these from now on.
+    def show_suggestions(self, suggestions: Sequence[Suggestion], *, two_lines: bool) -> None:
+        """Show these suggestions.
 
         Args:
-            suggestions: in their order.
-            two_lines: there is room to say what each costs on a line of its own.
+            suggestions: in display order.
+            two_lines: show the cost of each on a line of its own.
         """
         self.suggestions, self._two_lines = tuple(suggestions), two_lines
-        self._at = min(self._at, max(0, len(suggestions) - 1))
+        self._cursor = min(self._cursor, max(0, len(suggestions) - 1))
         if self.display != bool(suggestions):
             self.display = bool(suggestions)
         self._draw()
 
     def apply(self, number: int) -> None:
-        """Take the suggestion with this number, from 1."""
+        """Apply the suggestion with this number, counted from 1."""
         if 1 <= number <= len(self.suggestions):
             self.post_message(self.Applied(self.suggestions[number - 1]))
 
     def action_move(self, by: int) -> None:
-        """Go to the next one, or the one before."""
+        """Move the cursor."""
         if self.suggestions:
-            self._at = (self._at + by) % len(self.suggestions)
+            self._cursor = (self._cursor + by) % len(self.suggestions)
             self._draw()
 
-    def action_take(self) -> None:
-        """Take the one under the cursor."""
-        self.apply(self._at + 1)
+    def action_apply(self) -> None:
+        """Apply the suggestion under the cursor."""
+        self.apply(self._cursor + 1)
 
     def on_click(self, event: Click) -> None:
-        """Take the one that was clicked."""
+        """Apply the clicked suggestion."""
         width, rules = self.content_size.width, self.styles.get_rules()
         ends = list(accumulate(content.get_height(rules, width) for content in self._contents))
         self.apply(bisect_right(ends, event.y))  # the first is the heading
@@ -97,14 +97,14 @@ class Suggestions(StaticLines, can_focus=True):
         self._draw(focused=True)
 
     def on_blur(self, _: Blur) -> None:
-        """Hide it."""
+        """Hide the cursor."""
         self._draw(focused=False)
 
     def _draw(self, *, focused: bool | None = None) -> None:
         if not self.suggestions:
             return
-        cursor = self._at if (self.has_focus if focused is None else focused) else None
-        heading = Content.assemble((HEADINGS[self.suggestions[0].verdict], "bold"), (f" · {_HOW}", "dim"))
+        cursor = self._cursor if (self.has_focus if focused is None else focused) else None
+        heading = Content.assemble((HEADINGS[self.suggestions[0].verdict], "bold"), (f" · {_KEYS_HINT}", "dim"))
         self._contents = [heading]
         for at, suggestion in enumerate(self.suggestions):
             content = suggestion_content(at + 1, suggestion, two_lines=self._two_lines)
@@ -113,7 +113,7 @@ class Suggestions(StaticLines, can_focus=True):
 
 
 def suggestion_content(number: int, suggestion: Suggestion, *, two_lines: bool) -> Content:
-    """What it needs then, the settings, and what they cost."""
+    """Return a suggestion as text: its peak, the settings, and what they cost."""
     peak, mark = suggestion.budget.peak, VERDICTS[suggestion.verdict]
     low, high = format_gib(peak.low_bytes), format_gib(peak.high_bytes)
     head = Content.assemble(
@@ -128,7 +128,7 @@ def suggestion_content(number: int, suggestion: Suggestion, *, two_lines: bool) 
 
 
 def settings_words(changes: Mapping[str, Any]) -> str:
-    """Dotted keys and values as a person says them: ``activation checkpointing full, optimizer adamw-8bit``."""
+    """Return changed settings in words, such as ``activation checkpointing full, optimizer adamw-8bit``."""
     return ", ".join(_words(changes))
 
 

@@ -1,48 +1,50 @@
-"""Earlier states of a form, to go back to: edits of one field in a row are one step."""
+"""Earlier versions of the edited job; consecutive edits of one field are one step."""
 
 from vramtop.estimator.job.job import Job
 
-_MOST = 100
+_MAX_STEPS = 100
 
 
 class UndoHistory:
-    """Remembers jobs.
+    """The versions of a job, and the way back.
 
     Args:
-        now: the job to begin with.
+        job: the first version.
     """
 
-    def __init__(self, now: Job) -> None:
-        self._now = now
-        self._before: list[Job] = []
-        self._key: str | None = None
+    def __init__(self, job: Job) -> None:
+        self._current = job
+        self._earlier: list[Job] = []
+        self._field: str | None = None
 
     @property
-    def now(self) -> Job:
-        """The newest job."""
-        return self._now
+    def current(self) -> Job:
+        """The latest version."""
+        return self._current
 
     @property
     def can_undo(self) -> bool:
-        """There is something to go back to."""
-        return bool(self._before)
+        """True if there is an earlier version."""
+        return bool(self._earlier)
 
-    def take(self, job: Job, key: str | None = None) -> None:
-        """The form has become this.
+    def record(self, job: Job, field: str | None = None) -> bool:
+        """Record a new version, and return True if it is the first that can be undone.
 
         Args:
-            job: as it is now.
-            key: the field that was edited; None: this is a step of its own, whatever came before.
+            job: the job as it is now.
+            field: key of the edited field; None: a step of its own, whatever came before.
         """
-        if job == self._now:
-            return
-        if key is None or key != self._key:
-            self._before = [*self._before, self._now][-_MOST:]
-        self._now, self._key = job, key
+        if job == self._current:
+            return False
+        could_undo = self.can_undo
+        if field is None or field != self._field:
+            self._earlier = [*self._earlier, self._current][-_MAX_STEPS:]
+        self._current, self._field = job, field
+        return self.can_undo and not could_undo
 
     def undo(self) -> Job | None:
-        """The job before the last step; None where there is none."""
-        if not self._before:
+        """Go back one step and return that version; None if there is none."""
+        if not self._earlier:
             return None
-        self._now, self._key = self._before.pop(), None
-        return self._now
+        self._current, self._field = self._earlier.pop(), None
+        return self._current

@@ -1,4 +1,4 @@
-"""The verdict on a job that is being typed: will it fit, on which GPUs, what to change, and what it takes."""
+"""The verdict on the edited job: whether it fits, on which GPUs, what to change, and the memory it needs."""
 
 from collections.abc import Sequence
 
@@ -25,28 +25,29 @@ from ...widgets.budget_view import (
     verdict_line,
 )
 from ...widgets.static_lines import StaticLines
+from ..base import is_ascii_only
+from .advice import Advice
 from .capacity import Capacity
-from .fit_estimates import Advice
 from .suggestions import Suggestions
 from .what_if_plot import WhatIfPlot
 
-_NO_GPUS = "There is no GPU here to hold it against: choose a card below (F4)."
-_OLD = "Below: the last settings that made sense."
-_LOW = 24
-"""In fewer rows GPUs that get no rank are told in one line, and suggestions take one line each."""
-_HIGH = 44
-"""From so many rows on there is room for the plot."""
+_NO_GPUS = "There is no GPU here to compare it with: choose one below (F4)."
+_STALE = "Below: the last valid settings."
+_COMPACT_ROWS = 24
+"""Below this height unused GPUs share one line, and suggestions take one line each."""
+_PLOT_ROWS = 44
+"""From this height on there is room for the plot."""
 
 
 class VerdictView(VerticalScroll):
-    """Shows the newest budget against the GPUs; when the settings make no sense, the last one, dimmed and marked."""
+    """Shows the latest budget beside the GPUs; while the settings are invalid, the last valid budget, dimmed."""
 
     DEFAULT_CSS = """
     VerdictView { padding: 0 1; scrollbar-size-vertical: 1; }
     VerdictView Static { height: auto; text-wrap: wrap; }
-    VerdictView #doubt { display: none; color: $text-error; text-wrap: nowrap; text-overflow: ellipsis; }
-    VerdictView.-doubtful #doubt { display: block; }
-    VerdictView.-doubtful #answer, VerdictView.-doubtful #details { text-opacity: 50%; }
+    VerdictView #problem { display: none; color: $text-error; text-wrap: nowrap; text-overflow: ellipsis; }
+    VerdictView.-invalid #problem { display: block; }
+    VerdictView.-invalid #answer, VerdictView.-invalid #details { text-opacity: 50%; }
     VerdictView #details { margin: 1 0 0 0; }
     VerdictView #plots { display: none; height: 14; }
     VerdictView #over { display: none; margin: 1 0 0 0; }
@@ -55,71 +56,71 @@ class VerdictView(VerticalScroll):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
         super().__init__(id=id)
         self.budget: Budget | None = None
-        """The newest budget; the last good one while the settings make no sense."""
+        """The latest budget; the last valid one while the settings are invalid."""
         self.advice: Advice | None = None
-        """What was worked out last; perhaps for an older budget."""
-        self.doubts: str | None = None
-        """What was said last about settings that make no sense."""
-        self._before: Budget | None = None
-        """The quick estimate that a deeper one has replaced."""
-        self._judge = Capacity()
-        self._waiting = False
+        """The latest advice; it may be for an earlier budget."""
+        self.problem: str | None = None
+        """Why the settings are invalid."""
+        self._replaced: Budget | None = None
+        """The quick budget that a refined one has replaced."""
+        self._capacity = Capacity()
+        self._refining = False
         self._notes: tuple[str, ...] = ()
 
     @property
-    def doubtful(self) -> bool:
-        """What is shown is not the verdict on the settings as they are now."""
-        return self.has_class("-doubtful")
+    def is_invalid(self) -> bool:
+        """True while the settings are invalid, so that the verdict is one on earlier settings."""
+        return self.has_class("-invalid")
 
     def compose(self) -> ComposeResult:
-        """What is wrong, the verdict, what would help, the figures, and what else could be."""
-        yield Static(id="doubt", markup=False)
+        """The problem, the verdict, suggestions, figures, and a plot."""
+        yield Static(id="problem", markup=False)
         yield StaticLines(id="answer")
         yield Suggestions(id="suggestions")
         yield StaticLines(id="details")
         yield StaticLines(id="over")
-        yield WhatIfPlot(id="plots", ascii_only=bool(getattr(self.app, "ascii_only", False)))
+        yield WhatIfPlot(id="plots", ascii_only=is_ascii_only(self))
 
-    def take(self, budget: Budget, *, waiting: bool = False) -> None:
-        """This is the budget from now on, unless there is a better one of the same job already.
+    def set_budget(self, budget: Budget, *, refining: bool = False) -> None:
+        """Take a new budget, unless a better one of the same job is known; ``set_capacity`` draws it.
 
         Args:
-            budget: the newest.
-            waiting: a deeper one is on its way.
+            budget: the latest budget.
+            refining: a refined one is being computed.
         """
         if is_better_estimate(budget, self.budget):
-            replaced = self.budget is not None and self.budget.job == budget.job and budget.method != "formula"
-            self._before = self.budget if replaced else None
+            is_refined = self.budget is not None and self.budget.job == budget.job and budget.method != "formula"
+            self._replaced = self.budget if is_refined else None
             self.budget = budget
-        self._waiting = waiting and self.budget is budget
-        self.doubts = None
-        self.remove_class("-doubtful")
+        self._refining = refining and self.budget is budget
+        self.problem = None
+        self.remove_class("-invalid")
 
-    def give_up(self) -> None:
-        """No deeper budget comes."""
-        self._waiting = False
+    def keep_quick_budget(self) -> None:
+        """Say no longer that the step is being traced: there will be no refined budget."""
+        self._refining = False
         self._draw()
 
-    def advise(self, advice: Advice) -> None:
-        """Show what would help."""
+    def set_advice(self, advice: Advice) -> None:
+        """Show suggestions and the plot."""
         self.advice = advice
         self._draw()
 
-    def note(self, notes: Sequence[str]) -> None:
-        """Say this beside the budget's own warnings."""
+    def set_notes(self, notes: Sequence[str]) -> None:
+        """Show these warnings before the budget's own."""
         self._notes = tuple(notes)
 
-    def doubt(self, sentence: str) -> None:
-        """The settings make no sense; say why, and keep the last verdict, marked as old."""
-        self.doubts = sentence
+    def show_problem(self, sentence: str) -> None:
+        """Say why the settings are invalid, and dim the last verdict."""
+        self.problem = sentence
         mark = f"✗ {sentence}"
-        self.query_one("#doubt", Static).update(f"{mark}\n{_OLD}" if self.budget else mark)
-        self.query_one(Suggestions).offer((), two_lines=False)
-        self.add_class("-doubtful")
+        self.query_one("#problem", Static).update(f"{mark}\n{_STALE}" if self.budget else mark)
+        self.query_one(Suggestions).show_suggestions((), two_lines=False)
+        self.add_class("-invalid")
 
-    def judge(self, judge: Capacity) -> None:
-        """Hold the budget against these GPUs."""
-        self._judge = judge
+    def set_capacity(self, capacity: Capacity) -> None:
+        """Compare the budget with these GPUs."""
+        self._capacity = capacity
         self._draw()
 
     def on_resize(self, _: Resize) -> None:
@@ -130,42 +131,41 @@ class VerdictView(VerticalScroll):
         budget = self.budget
         if budget is None or self.size.width == 0:
             return
-        low, width = self.size.height < _LOW, self.scrollable_content_region.width
-        found = self._judge.fit(budget) if self._judge.rooms else None
-        head = verdict_lines(budget, found, width=width, low=low)
-        head.insert(min(2, len(head)), self._depth_line(budget))
+        compact, width = self.size.height < _COMPACT_ROWS, self.scrollable_content_region.width
+        fit = self._capacity.fit(budget) if self._capacity.devices else None
+        head = verdict_lines(budget, fit, width=width, compact=compact)
+        head.insert(min(2, len(head)), self._method_line(budget))
         self.query_one("#answer", StaticLines).show(Content("\n").join(head), layout=True)
-        needed = found is not None and found.verdict in ("tight", "does_not_fit")
-        of_job = self.advice is not None and self.advice.budget.job == budget.job
-        offered = self.advice.suggestions if self.advice is not None and needed and of_job else ()
-        if self.doubtful:
-            offered = ()
-        if (
-            of_job or not needed or self.doubtful
-        ):  # those of the last settings stay until new ones are there: no flicker
-            self.query_one(Suggestions).offer(offered, two_lines=not low)
+        self._draw_suggestions(budget, fit, compact=compact)
         notes = [Content.assemble(("! ", "bold #c96c04"), sentence) for sentence in self._notes]
         details = [*model_lines(budget), Content(), *phase_table(budget), Content(), *notes, *remark_lines(budget)]
         self.query_one("#details", StaticLines).show(Content("\n").join(details), layout=True)
         self._draw_plot()
 
-    def _depth_line(self, budget: Budget) -> Content:
-        """How the figure came about: a deeper one that has just come says what it replaced."""
-        if self._waiting:
+    def _draw_suggestions(self, budget: Budget, fit: FitResult | None, *, compact: bool) -> None:
+        """Show the suggestions; those for earlier settings stay until there are new ones, to avoid flicker."""
+        is_needed = fit is not None and fit.verdict in ("tight", "does_not_fit") and not self.is_invalid
+        advice = self.advice if self.advice is not None and self.advice.budget.job == budget.job else None
+        if advice is not None or not is_needed:
+            suggestions = advice.suggestions if advice is not None and is_needed else ()
+            self.query_one(Suggestions).show_suggestions(suggestions, two_lines=not compact)
+
+    def _method_line(self, budget: Budget) -> Content:
+        """Say that the step is being traced, or how the refined peak differs from the quick one."""
+        if self._refining:
             return Content.styled("the step is being traced; its figure will replace this one", MUTED)
-        if self._before is None:
+        if self._replaced is None:
             return Content()
-        now, said = format_gib(budget.peak.device_bytes), format_gib(self._before.peak.device_bytes)
-        by = format_gib(abs(budget.peak.device_bytes - self._before.peak.device_bytes), digits=2)
-        words = "more" if budget.peak.device_bytes > self._before.peak.device_bytes else "less"
-        change = "the same as" if now == said else f"{by} GiB {words} than"
-        return Content.styled(
-            f"{METHOD_LABELS[budget.method]}: {change} the estimate before it, which was {said}", "bold $success"
-        )
+        new, old = budget.peak.device_bytes, self._replaced.peak.device_bytes
+        change = f"{format_gib(abs(new - old), digits=2)} GiB {'more' if new > old else 'less'} than"
+        if format_gib(new) == format_gib(old):
+            change = "the same as"
+        sentence = f"{METHOD_LABELS[budget.method]}: {change} the estimate before it, which was {format_gib(old)}"
+        return Content.styled(sentence, "bold $success")
 
     def _draw_plot(self) -> None:
         plot = self.query_one("#plots", WhatIfPlot)
-        plot.display = self.size.height >= _HIGH and bool(self.advice and self.advice.sweeps)
+        plot.display = self.size.height >= _PLOT_ROWS and bool(self.advice and self.advice.sweeps)
         over = self.query_one("#over", StaticLines)
         over.display = plot.display
         if plot.display and self.advice is not None:
@@ -175,19 +175,19 @@ class VerdictView(VerticalScroll):
             plot.show(self.advice.sweeps[0])
 
 
-def verdict_lines(budget: Budget, found: FitResult | None, *, width: int, low: bool) -> list[Content]:
-    """The verdict, the peak, and the GPUs.
+def verdict_lines(budget: Budget, fit: FitResult | None, *, width: int, compact: bool) -> list[Content]:
+    """Return the verdict, the peak, and the GPUs.
 
     Args:
-        budget: what is judged.
-        found: the verdict; None: there is no GPU.
+        budget: the job's budget.
+        fit: the verdict; None: there is no GPU.
         width: cells of a line.
-        low: there are few lines.
+        compact: leave out the legend, and share one line among unused GPUs.
     """
-    if found is None:
+    if fit is None:
         return [Content(_NO_GPUS), peak_line(budget)]
-    lines = [verdict_line(found), peak_line(budget)]
-    lines += gpu_lines(found, budget, width=width, placed_only=low)
-    if found.host is not None and found.host.sentence not in found.sentence:
-        lines.append(Content.styled(f"host: {found.host.sentence}", MUTED))
-    return lines if low else [*lines, gpu_legend()]
+    lines = [verdict_line(fit), peak_line(budget)]
+    lines += gpu_lines(fit, budget, width=width, placed_only=compact)
+    if fit.host is not None and fit.host.sentence not in fit.sentence:
+        lines.append(Content.styled(f"host: {fit.host.sentence}", MUTED))
+    return lines if compact else [*lines, gpu_legend()]

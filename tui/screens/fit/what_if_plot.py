@@ -1,41 +1,40 @@
-"""The need of a job over one of its settings, with its scale at the left and its values below."""
+"""Widget: memory of a job over one of its settings, with a scale at the left and the values below."""
 
 from vramtop.estimator.common.sizes import GIB
 
-from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows
-from .sweep import Sweep, axis_rows, plot_top, what_if_rows
+from ...widgets.cell_rows import CellRows, with_axes
+from .sweep import Sweep
+from .what_if_rows import axis_rows, plot_top, what_if_rows
 
 _AXIS_ROWS = 2
 
 
 class WhatIfPlot(CellRows):
-    """Draws a sweep; a new one or another size draws it anew."""
+    """Plots a sweep."""
 
     DEFAULT_CSS = "WhatIfPlot { height: 1fr; min-height: 6; }"
 
     def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
         super().__init__(ascii_only=ascii_only, id=id)
-        self.swept: Sweep | None = None
-        """What is drawn."""
+        self.sweep: Sweep | None = None
+        """The sweep that is plotted."""
         self._cursor: int | None = None
 
-    def show(self, swept: Sweep, *, cursor: int | None = None) -> None:
-        """Draw this from now on, with a value marked."""
-        self.swept, self._cursor = swept, cursor
+    def show(self, sweep: Sweep, *, cursor: int | None = None) -> None:
+        """Plot this sweep; ``cursor``: the value to mark."""
+        self.sweep, self._cursor = sweep, cursor
         self._draw()
 
     def _draw(self) -> None:
-        swept, height = self.swept, self.size.height - _AXIS_ROWS
-        if swept is None or height <= 0 or not swept.points:
+        sweep, height = self.sweep, self.size.height - _AXIS_ROWS
+        if sweep is None or height <= 0 or not sweep.points:
             return
-        top = max(plot_top(swept), GIB // 10)
+        top = max(plot_top(sweep), GIB // 10)
         labels = axis_labels(top, height, ascii_only=self._ascii_only)
         inner = max(1, self.size.width - len(labels[0]))
         drawn = what_if_rows(
-            swept, width=inner, height=height, top=top, cursor=self._cursor, ascii_only=self._ascii_only
+            sweep, width=inner, height=height, top=top, cursor=self._cursor, ascii_only=self._ascii_only
         )
-        below = axis_rows(swept, width=inner, cursor=self._cursor, ascii_only=self._ascii_only)
-        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
-        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])
+        below = axis_rows(sweep, width=inner, cursor=self._cursor, ascii_only=self._ascii_only)
+        self._keep(with_axes(labels, drawn, below))

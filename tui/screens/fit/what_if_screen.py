@@ -1,4 +1,4 @@
-"""What if: the need of a job over its micro-batch or its sequence length, against what the card gives."""
+"""The what-if screen: memory of a job over its micro-batch or sequence length, compared with the GPU's memory."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -15,141 +15,143 @@ from ...draw.labels import badge
 from ...draw.palette import VERDICTS
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
+from ..base import is_ascii_only
 from .sweep import AXES, Axis, Sweep, point_words
 from .what_if_plot import WhatIfPlot
 
 
 class WhatIfScreen(Screen[tuple[Axis, int] | None]):
-    """Shows sweeps, one at a time, with a cursor over their values; returns the value that the user takes.
+    """Plots one sweep at a time, with a cursor; returns the setting and the value that the user applies.
 
     Args:
         sweeps: one for each setting.
         label: the job's name.
-        ascii_only: draw with ASCII characters.
     """
 
     TITLE = "What if"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f7,i", "dismiss(None)", "Back", key_display="Esc"),
-        Binding("tab,m,s", "axis", "Other setting", key_display="Tab", priority=True),
+        Binding("tab,m,s", "next_setting", "Other setting", key_display="Tab", priority=True),
         Binding("left", "step(-1)", "Less", key_display="←"),
         Binding("right", "step(1)", "More", key_display="→"),
         Binding("pageup", "step(-8)", show=False),
         Binding("pagedown", "step(8)", show=False),
         Binding("l", "largest", "Largest"),
-        Binding("home", "present", "Now", key_display="Home"),
-        Binding("enter", "take", "Take it", key_display="Enter"),
+        Binding("home", "reset", "Now", key_display="Home"),
+        Binding("enter", "apply", "Take it", key_display="Enter"),
     ]
     DEFAULT_CSS = """
     WhatIfScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     WhatIfScreen #facts { padding: 0 1; text-wrap: wrap; }
     WhatIfScreen WhatIfPlot { margin: 1 1 0 1; }
-    WhatIfScreen #signs { padding: 0 1; height: 1; }
+    WhatIfScreen #legend { padding: 0 1; height: 1; }
     """
 
-    def __init__(self, sweeps: Sequence[Sweep], *, label: str, ascii_only: bool = False) -> None:
+    def __init__(self, sweeps: Sequence[Sweep], *, label: str) -> None:
         super().__init__()
         self._sweeps = tuple(sweeps)
         self._label = label
-        self._ascii_only = ascii_only
-        self._at = 0
+        self._shown = 0
+        """Index of the sweep that is plotted."""
         self._cursor: int | None = None
-        """The value under the cursor; None: the job's own."""
+        """The value under the cursor; None: the job's current value."""
 
     @property
-    def swept(self) -> Sweep:
-        """What is shown."""
-        return self._sweeps[self._at]
+    def sweep(self) -> Sweep:
+        """The sweep that is plotted."""
+        return self._sweeps[self._shown]
 
     def compose(self) -> ComposeResult:
-        """Facts, plot, legend."""
+        """The figures, the plot, and its legend."""
         yield StaticLines(id="title")
         yield StaticLines(id="facts")
-        yield WhatIfPlot(id="plot", ascii_only=self._ascii_only)
-        yield StaticLines(id="signs")
+        yield WhatIfPlot(id="plot", ascii_only=is_ascii_only(self))
+        yield StaticLines(id="legend")
         yield KeysLine(show_command_palette=False)
 
     def on_resize(self, _: Resize) -> None:
         """Draw for the new size."""
         self._draw()
 
-    def take(self, sweeps: Sequence[Sweep]) -> None:
-        """The GPUs have changed: show these from now on."""
+    def show_sweeps(self, sweeps: Sequence[Sweep]) -> None:
+        """Plot these sweeps: the GPUs have changed."""
         self._sweeps = tuple(sweeps)
         self._draw()
 
-    def action_axis(self) -> None:
-        """Show the other setting."""
-        self._at = (self._at + 1) % len(self._sweeps)
+    def action_next_setting(self) -> None:
+        """Plot the other setting."""
+        self._shown = (self._shown + 1) % len(self._sweeps)
         self._cursor = None
         self._draw()
 
     def action_step(self, by: int) -> None:
-        """Move the cursor by so many values."""
-        values = [point.value for point in self.swept.points]
+        """Move the cursor by this number of values."""
+        values = [point.value for point in self.sweep.points]
         at = values.index(self._value) if self._value in values else 0
         self._cursor = values[min(len(values) - 1, max(0, at + by))]
         self._draw()
 
     def action_largest(self) -> None:
-        """Go to the largest value that fits for sure; where there is none, to what is tight."""
-        found = self.swept.largest or self.swept.largest_tight
+        """Move the cursor to the largest value that fits, or else to the largest tight one."""
+        found = self.sweep.largest or self.sweep.largest_tight
         if found is None:
-            self.notify(f"No {AXES[self.swept.axis]} of this job fits, however small.", severity="warning")
+            self.notify(f"No {AXES[self.sweep.axis]} of this job fits, however small.", severity="warning")
             return
         self._cursor = found.value
         self._draw()
 
-    def action_present(self) -> None:
-        """Go back to the value as it is."""
+    def action_reset(self) -> None:
+        """Move the cursor back to the job's current value."""
         self._cursor = None
         self._draw()
 
-    def action_take(self) -> None:
-        """Set the job to this value."""
-        self.dismiss((self.swept.axis, self._value))
+    def action_apply(self) -> None:
+        """Return the value under the cursor."""
+        self.dismiss((self.sweep.axis, self._value))
 
     @property
     def _value(self) -> int:
-        return self.swept.present if self._cursor is None else self._cursor
+        return self.sweep.current_value if self._cursor is None else self._cursor
 
     def _draw(self) -> None:
-        swept = self.swept
-        title = f"What if {self._label} had another {AXES[swept.axis]}?"
+        sweep = self.sweep
+        title = f"What if {self._label} had another {AXES[sweep.axis]}?"
         self.query_one("#title", StaticLines).show(Content(title))
-        self.query_one("#facts", StaticLines).show(Content("\n").join(facts(swept, self._value)), layout=True)
-        self.query_one("#plot", WhatIfPlot).show(swept, cursor=self._value)
-        self.query_one("#signs", StaticLines).show(self._signs())
+        self.query_one("#facts", StaticLines).show(Content("\n").join(facts(sweep, self._value)), layout=True)
+        self.query_one("#plot", WhatIfPlot).show(sweep, cursor=self._value)
+        self.query_one("#legend", StaticLines).show(self._legend())
 
-    def _signs(self) -> Content:
-        limit, card, high = ("=", "-", ".") if self._ascii_only else ("━", "╌", "·")
-        words = f"{limit} can be had  {card} the card  {high} upper bound"
+    def _legend(self) -> Content:
+        limit, card, high = ("=", "-", ".") if is_ascii_only(self) else ("━", "╌", "·")
+        words = f"{limit} available  {card} the card  {high} upper bound"
         marks = (VERDICTS[name] for name in ("fits", "tight", "does_not_fit"))
         fills = dict(zip(("fits", "tight", "does not fit"), marks, strict=True))
         parts = [(f"  {mark.letter} {word}", mark.colour) for word, mark in fills.items()]
         return Content.assemble((words, "dim"), *parts)
 
 
-def facts(swept: Sweep, value: int) -> list[Content]:
-    """The value under the cursor, what fits at most, and what the card gives."""
+def facts(sweep: Sweep, value: int) -> list[Content]:
+    """Return the figures: the value under the cursor, the largest value that fits, and the GPU's memory."""
     lines = []
-    point = swept.at(value)
+    point = sweep.at(value)
     if point is not None:
-        lines.append(Content.assemble(badge(VERDICTS[point.verdict], point.verdict), f" {point_words(swept, point)}"))
-    largest, tight = swept.largest, swept.largest_tight
-    name = AXES[swept.axis]
+        lines.append(Content.assemble(badge(VERDICTS[point.verdict], point.verdict), f" {point_words(sweep, point)}"))
+    largest, tight = sweep.largest, sweep.largest_tight
+    name = AXES[sweep.axis]
     if largest is not None:
         beyond = tight is not None and tight.value > largest.value
         more = f"; up to {tight.value:,} it is tight" if beyond and tight else ""
-        end = swept.points[-1].value
-        said = f"every {name} up to {end:,} fits" if largest.value == end else f"fits up to {name} {largest.value:,}"
-        lines.append(Content(f"{said}{more}"))
+        end = sweep.points[-1].value
+        sentence = (
+            f"every {name} up to {end:,} fits" if largest.value == end else f"fits up to {name} {largest.value:,}"
+        )
+        lines.append(Content(f"{sentence}{more}"))
     elif tight is not None:
         lines.append(Content(f"tight up to {name} {tight.value:,}; none fits for sure"))
     else:
         lines.append(Content(f"no {name} fits, however small"))
-    limits = swept.limits
+    limits = sweep.limits
     if limits.available_bytes is not None and limits.card_bytes is not None:
-        can = f"{format_gib(limits.available_bytes)} of {format_gib(limits.card_bytes)} GiB can be had"
-        lines.append(Content.styled(f"{can} on the fullest GPU it would go to", "dim"))
+        can = f"{format_gib(limits.available_bytes)} of {format_gib(limits.card_bytes)} GiB available"
+        lines.append(Content.styled(f"{can} on the GPU with the least memory left", "dim"))
     return lines

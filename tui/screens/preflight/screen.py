@@ -1,18 +1,15 @@
-"""Preflight: whether all that a job needs is there, check by check, as they come in."""
+"""The preflight screen: the checks of one job, shown as they finish."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
-from textual.message import Message
 from textual.screen import Screen
 
 from vramtop.estimator.budget.budget import Budget
@@ -27,168 +24,157 @@ from ...background.preflight_run import PreflightProgress, PreflightRequest, rea
 from ...draw.text_output import printable
 from ...widgets.keys_line import KeysLine
 from ...widgets.static_lines import StaticLines
-from .preflight_rows import PreflightMark, check_rows, sum_row
+from .preflight_rows import PreflightMark, check_rows, summary_row
 
-_TICK_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
+"""Interval at which the times of running checks are redrawn."""
 
 
 class PreflightScreen(Screen[None]):
-    """Makes the checks when it opens, and again on ``r``; who leaves gives up what still runs.
+    """Runs the checks when it opens and again on ``r``; leaving it cancels the checks that still run.
 
     Args:
-        subject: the job, and where it is to run.
-        told: gets what was found, on the UI thread, once all of it is there.
-        gather: gives what the checks look at; called on a thread of its own.
-        checks: all when left out.
+        request: the job, and the machine it is to run on.
+        on_done: receives the outcomes of all checks, on the UI thread.
+        read: returns the facts that the checks look at; called off the UI thread.
+        checks: the checks to run; all when left out.
     """
 
     TITLE = "Preflight"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f12", "dismiss", "Back", key_display="Esc"),
-        Binding("r", "again", "Again"),
+        Binding("r", "run_again", "Again"),
     ]
     DEFAULT_CSS = """
     PreflightScreen #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     PreflightScreen #facts { height: 1; padding: 0 1; color: $foreground 65%; text-overflow: ellipsis; }
     PreflightScreen #checks { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
-    PreflightScreen #sum { padding: 0 1; text-wrap: wrap; border-top: hkey $foreground 20%; }
+    PreflightScreen #summary { padding: 0 1; text-wrap: wrap; border-top: hkey $foreground 20%; }
     """
-
-    @dataclass
-    class Told(Message):
-        """It has come further."""
-
-        asked: int
-        looked: PreflightProgress
 
     def __init__(
         self,
-        subject: PreflightRequest,
+        request: PreflightRequest,
         *,
-        told: Callable[[PreflightProgress], None] = lambda _: None,
-        gather: Callable[[PreflightRequest], CheckContext] = read_context,
+        on_done: Callable[[PreflightProgress], None] = lambda _: None,
+        read: Callable[[PreflightRequest], CheckContext] = read_context,
         checks: Sequence[Check] | None = None,
     ) -> None:
         super().__init__()
-        self._subject = subject
-        self._told = told
-        self._gather = gather
+        self._request = request
+        self._on_done = on_done
+        self._read = read
         self._checks = checks
-        self.looked: PreflightProgress | None = None
-        """How far it has come."""
-        self._asked = 0
-        self._work = LatestOnlyTask("preflight")
-        self._gone = threading.Event()
+        self.progress: PreflightProgress | None = None
+        """The outcomes so far."""
+        self._check_task = self._new_task()
 
     def compose(self) -> ComposeResult:
-        """What is looked at, the checks, and what it comes to."""
+        """The machine, the checks, and the summary."""
         yield StaticLines(id="title")
         yield StaticLines(id="facts")
         with VerticalScroll(id="checks", can_focus=True):
             yield StaticLines(id="rows")
-        yield StaticLines(id="sum")
+        yield StaticLines(id="summary")
         yield KeysLine(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begin."""
+        """Start the checks."""
         self.query_one("#checks").focus()
-        self.query_one("#title", StaticLines).show(Content(f"Preflight: {printable(self._subject.job.label)}"))
-        self.set_interval(_TICK_SECONDS, self._tick)
-        self.action_again()
+        self.query_one("#title", StaticLines).show(Content(f"Preflight: {printable(self._request.job.label)}"))
+        self.set_interval(_REFRESH_SECONDS, self._refresh_times)
+        self.action_run_again()
 
     def on_unmount(self) -> None:
-        """Nobody waits for the checks any more."""
-        self._gone.set()
-        self._work.interrupt()
+        """Cancel the checks that still run."""
+        self._check_task.cancel()
 
     def on_resize(self, _: Resize) -> None:
         """Draw for the new width."""
         self._draw()
 
     def show_board(self, board: Board) -> None:
-        """The next time counts with these figures."""
-        self._subject = replace(self._subject, board=board)
+        """Use this board the next time the checks run."""
+        self._request = replace(self._request, board=board)
 
-    def action_again(self) -> None:
-        """Make all checks anew; what still runs is given up."""
-        self._work.interrupt()
-        self._work = LatestOnlyTask("preflight")  # one that hangs holds nobody up
-        self._asked += 1
-        asked, subject = self._asked, self._subject
-
-        def told(looked: PreflightProgress) -> None:
-            if not self._gone.is_set():
-                self.post_message(self.Told(asked, looked))
-
-        self._work.submit(lambda: run_preflight(lambda: self._gather(subject), told, self._checks))
+    def action_run_again(self) -> None:
+        """Cancel the checks that still run, and run all checks again."""
+        self._check_task.cancel()
+        self._check_task = self._new_task()  # a new thread: a check that hangs does not delay the next run
+        request = self._request
+        self._check_task.submit_with_progress(
+            lambda report: run_preflight(lambda: self._read(request), report, self._checks)
+        )
         self.query_one("#checks").scroll_home(animate=False)
 
-    @on(Told)
-    def take(self, event: Told) -> None:
-        """Show how far it has come, unless it was begun anew meanwhile."""
-        if event.asked != self._asked:
-            return
-        self.looked = event.looked
+    def show_progress(self, progress: PreflightProgress) -> None:
+        """Show the outcomes so far."""
+        self.progress = progress
         self._draw()
-        if event.looked.done:  # the failures are at the top now
+        if progress.done:  # the failures are at the top now
             self.query_one("#checks").scroll_home(animate=False)
-            self._told(event.looked)
+            self._on_done(progress)
 
-    def _tick(self) -> None:
-        if self.looked is not None and not self.looked.done:
+    def _new_task(self) -> LatestOnlyTask[PreflightProgress]:
+        return LatestOnlyTask("preflight", self.call_later, self.show_progress)
+
+    def _refresh_times(self) -> None:
+        if self.progress is not None and not self.progress.done:
             self._draw()
 
     def _draw(self) -> None:
-        looked = self.looked
-        if looked is None or not self.is_mounted or self.size.width == 0:
+        progress = self.progress
+        if progress is None or not self.is_mounted or self.size.width == 0:
             return
         width = self.size.width - 3  # a space on both sides, and the scrollbar
-        rows = [] if looked.problem is not None else check_rows(looked, width=width, now=time.monotonic())
-        self.query_one("#facts", StaticLines).show(Content(_facts(looked)))
+        rows = [] if progress.problem is not None else check_rows(progress, width=width, now=time.monotonic())
+        self.query_one("#facts", StaticLines).show(Content(_facts(progress)))
         self.query_one("#rows", StaticLines).show(Content("\n").join(rows), layout=True)
-        self.query_one("#sum", StaticLines).show(sum_row(looked), layout=True)
+        self.query_one("#summary", StaticLines).show(summary_row(progress), layout=True)
 
 
 def open_preflight(
-    opener: Screen[None],
+    opener: Screen[Any],
     job: Job | None,
     *,
-    rooms: tuple[DeviceCapacity, ...] = (),
+    devices: tuple[DeviceCapacity, ...] = (),
     budget: Budget | None = None,
     launch: Sequence[str] | None = None,
 ) -> None:
-    """Open the screen for a job; the opener's ``PreflightMark``, where it has one, shows what comes out.
+    """Open the preflight screen on a job; the ``PreflightMark`` of the opener, if it has one, then shows the outcome.
 
     Args:
-        opener: the screen that the user comes from.
-        job: None: the settings make no sense yet, which the user is told.
-        rooms: what the chosen GPUs can give; they count where the job is meant for another machine.
-        budget: the best that is known of this job.
-        launch: the launch line that it was read from; None: there was none.
+        opener: the screen that opens it.
+        job: the job; None: its settings are invalid, and a notification says so.
+        devices: the chosen GPUs; used if the job is for another machine.
+        budget: the best known budget of this job.
+        launch: the launch line that the job was read from; None: there was none.
     """
     if job is None or not (job.model.id or job.model.config):
-        opener.notify("There is no job to look at yet: choose a model, and correct what is marked.", severity="warning")
+        opener.notify(
+            "There is no job to check yet: choose a model, and correct the marked fields.", severity="warning"
+        )
         return
     app, marks = opener.app, opener.query(PreflightMark)
-    subject = PreflightRequest(
+    request = PreflightRequest(
         job=job,
-        rooms=rooms if job.target.gpu else (),
+        devices=devices if job.target.gpu else (),
         board=getattr(app, "board", None),
         budget=budget,
         launch=launch,
         python=getattr(app, "python", None),
     )
 
-    def told(looked: PreflightProgress) -> None:
+    def show_in_opener(progress: PreflightProgress) -> None:
         for mark in marks:
-            mark.take(looked, job)
+            mark.show_progress(progress, job)
 
-    app.push_screen(PreflightScreen(subject, told=told))
+    app.push_screen(PreflightScreen(request, on_done=show_in_opener))
 
 
-def _facts(looked: PreflightProgress) -> str:
-    """Where the job is to run, and under which Python."""
-    context = looked.context
+def _facts(progress: PreflightProgress) -> str:
+    """Return the machine and the Python that the job is to run on."""
+    context = progress.context
     if context is None:
         return ""
     machine, python = context.machine, context.interpreter

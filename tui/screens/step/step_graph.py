@@ -1,17 +1,16 @@
-"""The memory of one training step by component, with its scale at the left and its phases below."""
+"""Widget: memory of one training step by component, with a scale at the left and the phases below."""
 
 from vramtop.estimator.budget.budget import Budget
 
-from ...draw.bars import Cell
 from ...draw.memory_graph import axis_labels
-from ...widgets.cell_rows import CellRows
+from ...widgets.cell_rows import CellRows, with_axes
 from .step_graph_rows import axis_rows, step_memory, step_rows, step_top_bytes
 
 _AXIS_ROWS = 2
 
 
 class StepGraph(CellRows):
-    """Draws a budget's step; a new budget or another size draws it anew.
+    """Draws the training step of a budget.
 
     Args:
         ascii_only: draw without block characters.
@@ -26,11 +25,11 @@ class StepGraph(CellRows):
         self._card_bytes: int | None = None
 
     def show(self, budget: Budget, *, card_bytes: int | None) -> None:
-        """Draw this from now on.
+        """Draw a budget.
 
         Args:
-            budget: with a timeline, or with phases alone.
-            card_bytes: the card's memory, for its line; None: there is none.
+            budget: one with a timeline, or with phases only.
+            card_bytes: memory of the GPU, drawn as a line; None: no line.
         """
         self._budget, self._card_bytes = budget, card_bytes
         self._draw()
@@ -47,5 +46,4 @@ class StepGraph(CellRows):
             step, width=inner, height=height, top=top, card_bytes=self._card_bytes, letters_only=colourless
         )
         below = axis_rows(step, width=max(1, inner))
-        rows = [[*(Cell(char) for char in label), *row] for label, row in zip(labels, drawn, strict=False)]
-        self._keep([*rows, *([Cell(char) for char in f"{'':{len(labels[0])}}{line}"] for line in below)])
+        self._keep(with_axes(labels, drawn, below))

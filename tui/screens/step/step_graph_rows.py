@@ -1,7 +1,7 @@
-"""Memory over one training step as plain data: stacked components, what is reserved above them, the card's line.
+"""Rows of the step graph as plain data: stacked components, the reserved memory above them, and a line for the GPU.
 
-Left to right are the step's allocations in order, which is no time: a long product is one allocation. Pure, and free of
-any terminal library.
+The horizontal axis is the order of the step's allocations, not time: a long matrix product is one allocation. This
+module needs no terminal library.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,41 +22,41 @@ STACK_ORDER: tuple[ComponentName, ...] = (
     "communication",
     "temporary",
 )
-"""From the bottom to the top: what stays lies below what comes and goes."""
+"""Components from bottom to top: permanent memory lies below memory that comes and goes."""
 RESERVED, CARD = "─", "═"
-_CARD_COLOUR = "#ef4444"
+CARD_COLOUR = "#ef4444"
 _DARK = "#0b1220"
 _LETTER_SHARE = 0.6
 _EIGHTHS = " ▁▂▃▄▅▆▇"
 _STEPS = 8
-_CARD_IN_SIGHT = 2.0
-"""A card that is larger than so many times the job's peak is not drawn: nothing could be seen of the job."""
+MAX_CARD_TO_PEAK = 2.0
+"""A GPU larger than this multiple of the job's peak is not drawn: the job would be a thin line at the bottom."""
 _Parts = list[tuple[ComponentName, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMemory:
-    """Moments of a step, in order."""
+    """Memory at each moment of a step, in order."""
 
     positions: tuple[int, ...]
-    """Where each moment lies from left to right."""
+    """Horizontal position of each moment."""
     end: int
-    """The position after the last."""
+    """Position after the last moment."""
     levels: tuple[Components, ...]
     device_bytes: tuple[int, ...] | None
-    """What NVML would show at each moment: reserved, and what never passes through torch. None: not known."""
+    """Memory that NVML would report at each moment: reserved by torch, plus memory outside torch. None: not known."""
     phases: tuple[PhaseMark, ...]
-    """Their ``event`` is a position."""
+    """Start of each phase; ``event`` is a position."""
 
     @property
     def peak(self) -> int:
-        """Index of the fullest moment."""
+        """Index of the moment with the most memory."""
         totals = [level.total_bytes for level in self.levels]
         return totals.index(max(totals))
 
 
 def step_memory(budget: Budget) -> StepMemory:
-    """The traced step; where there is none, each phase of the closed form at its fullest, all equally long."""
+    """Return the traced step; without a trace, the closed form's phases at their peaks, all equally long."""
     line = budget.timeline
     if line is None:
         phases = [phase for phase in budget.phases if phase.name != "loading"] or list(budget.phases)
@@ -77,9 +77,9 @@ def step_memory(budget: Budget) -> StepMemory:
 
 
 def step_top_bytes(budget: Budget, card_bytes: int | None) -> int:
-    """What the graph's full height stands for: the card, where the job fills enough of it to be seen."""
+    """Return the bytes at the top of the graph: those of the GPU if the job fills enough of it, else the peak."""
     need = budget.peak.device_bytes
-    if card_bytes is not None and card_bytes <= _CARD_IN_SIGHT * need:
+    if card_bytes is not None and card_bytes <= MAX_CARD_TO_PEAK * need:
         return round(max(card_bytes, need) * 1.04)
     return round(need * 1.04)
 
@@ -87,17 +87,17 @@ def step_top_bytes(budget: Budget, card_bytes: int | None) -> int:
 def step_rows(
     step: StepMemory, *, width: int, height: int, top: int, card_bytes: int | None = None, letters_only: bool = False
 ) -> list[list[Cell]]:
-    """Draw the step, the highest row first.
+    """Draw the step, top row first.
 
-    Each column shows the fullest of its moments. Where two components share a cell, it is split between them.
+    Each column shows the moment with the most memory among its moments. A cell shared by two components is split.
 
     Args:
-        step: what to draw.
+        step: the memory to draw.
         width: columns.
         height: rows.
-        top: bytes that the full height stands for; what is above is cut.
-        card_bytes: where the card's line is drawn; left out where it is above the top.
-        letters_only: where there is no colour, a cell that two components share has the larger one's letter.
+        top: bytes at the top of the graph; anything above is cut off.
+        card_bytes: memory of the GPU, drawn as a line unless it is above the top.
+        letters_only: for terminals without colour: a shared cell shows the letter of the larger component.
     """
     if width <= 0 or height <= 0:
         return []
@@ -113,20 +113,22 @@ def step_rows(
             rows[height - 1 - y][x] = _lined(rows[height - 1 - y][x], RESERVED)
         if card is not None:
             row = rows[height - 1 - card]
-            row[x] = Cell(CARD, _CARD_COLOUR, row[x].ground)
+            row[x] = Cell(CARD, CARD_COLOUR, row[x].ground)
     return rows
 
 
 def axis_rows(step: StepMemory, *, width: int) -> tuple[str, str]:
-    """Under the graph: a line with a tick where each phase begins and a sign at the peak; and the phases' names."""
+    """Return the two rows below the graph: ticks at phase starts with a mark at the peak, and the phase names."""
     marks, names, free = ["─"] * width, [" "] * width, 0
     starts = [_column(step, phase.event, width) for phase in step.phases]
     for phase, start, end in zip(step.phases, starts, [*starts[1:], width + 1], strict=True):
         marks[start] = "┬"
-        begin = start if end <= width else max(free, min(start, width - len(phase.name)))  # the last one may move left
-        name = phase.name[: max(0, end - begin - 1)]
-        names[begin : begin + len(name)] = name
-        free = begin + len(name) + 1
+        name_start = (
+            start if end <= width else max(free, min(start, width - len(phase.name)))
+        )  # the last one may move left
+        name = phase.name[: max(0, end - name_start - 1)]
+        names[name_start : name_start + len(name)] = name
+        free = name_start + len(name) + 1
     marks[_column(step, step.positions[step.peak], width)] = "▲"
     return "".join(marks), "".join(names)
 
@@ -137,7 +139,7 @@ def _column(step: StepMemory, position: int, width: int) -> int:
 
 
 def _columns(step: StepMemory, width: int) -> Iterator[int]:
-    """For each column the index of the fullest moment in it; where there is none, of the last one before it."""
+    """Yield, per column, the index of its moment with the most memory; for an empty column, the last one before it."""
     fullest: dict[int, int] = {}
     for at, position in enumerate(step.positions):
         column = _column(step, position, width)
@@ -151,7 +153,7 @@ def _columns(step: StepMemory, width: int) -> Iterator[int]:
 
 
 def _edges(level: Components, unit: float) -> _Parts:
-    """Where each component ends, from the bottom, in eighths of a row."""
+    """Return the upper edge of each component, from the bottom, in eighths of a row."""
     total, edges = 0, []
     for name in STACK_ORDER:
         total += getattr(level, name)
@@ -160,7 +162,7 @@ def _edges(level: Components, unit: float) -> _Parts:
 
 
 def _cell(edges: _Parts, y: int, *, letters_only: bool) -> Cell:
-    """The cell of row ``y`` from the bottom."""
+    """Return the cell in row ``y``, counted from the bottom."""
     floor, below = y * _STEPS, 0
     parts: list[tuple[ComponentName | None, int]] = []
     for name, edge in edges:
@@ -181,13 +183,13 @@ def _cell(edges: _Parts, y: int, *, letters_only: bool) -> Cell:
 
 
 def _full(name: ComponentName, *, faint: bool) -> Cell:
-    """A cell of one component: its letter, or a shade of its colour for it, where colours tell the components apart."""
+    """Return a cell filled by one component: its letter on its colour; ``faint``: in a shade of that colour."""
     mark = COMPONENTS[name]
     return Cell(mark.letter, darker(mark.colour, _LETTER_SHARE) if faint else _DARK, mark.colour)
 
 
 def _lined(cell: Cell, line: str) -> Cell:
-    """The cell with the line of what is reserved through it; a cell that is mostly full keeps its ground."""
+    """Draw a line through a cell; a cell that is at least half full keeps its colour as background."""
     if cell.char in _EIGHTHS:
         return Cell(line, None, cell.ground or (cell.colour if _EIGHTHS.index(cell.char) >= _STEPS // 2 else None))
     return Cell(line, _DARK, cell.ground)

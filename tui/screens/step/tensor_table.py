@@ -1,4 +1,4 @@
-"""The largest tensors at a budget's peak, by module: pure text."""
+"""The largest tensors at a budget's peak, by module, as text."""
 
 from textual.content import Content
 
@@ -7,11 +7,12 @@ from vramtop.estimator.budget.budget import Budget, LargeTensor
 from ...draw.palette import COMPONENTS
 from ...reports.budget_text import tensor_rows
 
-_NARROW = 100
+_WIDE_COLUMNS = 100
+"""From this width on the component is written in full."""
 
 
 def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
-    """A line for each: component, GiB, module, type and shape; the module's path is cut at its beginning."""
+    """Return a line per tensor: component, GiB, module (shortened at its start), dtype and shape."""
     if not budget.largest:
         return []
     share = sum(tensor.bytes for tensor in budget.largest) / max(1, budget.peak.allocated_bytes)
@@ -22,7 +23,7 @@ def tensor_lines(budget: Budget, *, width: int) -> list[Content]:
 def _line(tensor: LargeTensor, width: int) -> Content:
     mark = COMPONENTS[tensor.component]
     ((letter, size, module, dtype, shape),) = tensor_rows((tensor,))
-    word = f"{mark.word:<16}" if width >= _NARROW else ""
+    word = f"{mark.word:<16}" if width >= _WIDE_COLUMNS else ""
     tail = f"{dtype:<9} {shape}"
     room = max(12, width - 11 - len(word) - 30)
     module = module if len(module) <= room else f"…{module[1 - room :]}"

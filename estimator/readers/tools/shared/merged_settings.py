@@ -10,7 +10,7 @@ from ...program.program import Program
 from ...program.run_logs import latest_file, table_in_file, table_in_log
 from ...source.data_files import read_table
 from ...source.flags import parse_flags
-from ...source.settings import LayeredSettings, Setting, SettingsLayer
+from ...source.layered_settings import LayeredSettings, Setting, SettingsLayer
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _RESOLVED_CONFIG_MARK = "config:"

@@ -50,7 +50,7 @@ class Tool:
     is_config: Callable[[ConfigTable], bool]
     """Return True for the table of one of its configuration files."""
     read: Callable[[Program], JobReading]
-    """Read a program or a configuration file."""
+    """Read a program, or a configuration file alone, into a job."""
     keys: ToolKeys
     """Its own names for job keys."""
 

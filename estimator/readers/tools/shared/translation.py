@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...source.settings import LayeredSettings, Setting, SettingsLayer
+from ...source.layered_settings import LayeredSettings, Setting, SettingsLayer, as_bool
 
 
 class Translation:
@@ -31,6 +31,13 @@ class Translation:
     def put_accelerate(self, name: str, value: Any, source: Setting) -> None:
         """Add a value under accelerate's name with the origin of another setting, unless the name is set already."""
         self.accelerate.setdefault(name, source.with_value(value))
+
+    def switch(self, names: Mapping[str, tuple[str, object]]) -> None:
+        """Translate switches: the tool's name to transformers' name and its value where the switch is on."""
+        for old, (new, value) in names.items():
+            setting = self.pop(old)
+            if setting is not None and as_bool(setting):
+                self.put(new, value, setting)
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Rename settings: the tool's name to transformers' name."""

@@ -1,0 +1,102 @@
+"""Settings of another tool by its own names, in layers: the command line wins over files, files over defaults."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+UNKNOWN_TABLE = "**"
+"""Name that stands for arguments passed as a table (``**settings``) whose contents are unknown."""
+_TRUE = {"true", "1", "yes", "y", "on", "t"}
+_FALSE = {"false", "0", "no", "n", "off", "f"}
+_UNSET = (None, "None", "null", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A value as it was written (often still a string), and where it was written."""
+
+    value: Any
+    origin: str
+    written: bool = True
+    """False for a default or an inference."""
+
+    def with_value(self, value: Any) -> "Setting":
+        """Return another value from the same origin."""
+        return replace(self, value=value)
+
+
+def default_setting(value: Any, origin: str) -> Setting:
+    """Return a value that was not written by the user: a default or an inference."""
+    return Setting(value=value, origin=origin, written=False)
+
+
+SettingsLayer = Mapping[str, Setting]
+
+
+def default_layer(values: Mapping[str, object], origin: str) -> dict[str, Setting]:
+    """Return defaults by name, all from the same origin."""
+    return {name: default_setting(value, origin) for name, value in values.items()}
+
+
+class LayeredSettings:
+    """Layers of settings, the one that wins first.
+
+    Names are spelled with underscores. A value that means unset (``null``, ``None``) counts as missing.
+    """
+
+    def __init__(self, *layers: SettingsLayer) -> None:
+        self._layers = layers
+        self._read: set[str] = set()
+
+    def find(self, *names: str) -> Setting | None:
+        """Return the setting of the first layer that has one of these names; earlier names win over later ones."""
+        self._read.update(names)
+        for layer in self._layers:
+            for name in names:
+                setting = layer.get(name)
+                if setting is not None and setting.value not in _UNSET:
+                    return setting
+        return None
+
+    def find_true(self, *names: str) -> Setting | None:
+        """Return the setting that ``find`` returns, if its value means true."""
+        setting = self.find(*names)
+        return setting if as_bool(setting) else None
+
+    def is_true(self, *names: str) -> bool:
+        """Return True if the setting that ``find`` returns means true; a missing one counts as false."""
+        return self.find_true(*names) is not None
+
+    def unread(self) -> Iterator[tuple[str, Setting]]:
+        """Yield what was written but never looked up, once per name."""
+        seen = set(self._read)
+        for layer in self._layers:
+            for name, setting in layer.items():
+                if name not in seen and setting.written:
+                    seen.add(name)
+                    yield name, setting
+
+
+def as_bool(setting: Setting | None) -> bool | None:
+    """Return true or false as argparse, YAML and environment variables write it; None if it is neither."""
+    word = str(setting.value).strip().lower() if setting else ""
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def as_int(setting: Setting | None) -> int | None:
+    """Return a whole number of at least 1; None if the value is anything else."""
+    try:
+        number = float(str(setting.value)) if setting and not isinstance(setting.value, bool) else 0.0
+    except ValueError:
+        return None
+    return int(number) if 1 <= number < 2**31 and number == int(number) else None
+
+
+def as_word(setting: Setting | None) -> str | None:
+    """Return the value in lower case, without the prefix of torch or an enum: ``torch.bfloat16`` is ``bfloat16``."""
+    return str(setting.value).strip().lower().rpartition(".")[2] if setting else None
+
+
+def parse_digits(text: str) -> int | None:
+    """Return a number written in at most nine plain digits, as launchers take it; None for other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

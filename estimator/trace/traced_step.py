@@ -1,0 +1,126 @@
+"""Runs two training steps of the real model on fake tensors in a worker, and returns what torch allocated."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..budget.budget import LargeTensor, PhaseName
+from ..common.errors import CannotTellError
+from ..job.job import Job
+from ..job.job_file import job_to_mapping
+from ..job.optimizers import OPTIMIZERS
+from ..job.version_rules import steps_take_same_memory
+from ..model.find_config import ResolvedModel
+from .allocator_report import ReservedMemory
+from .interpreters import Interpreter, choose_interpreter
+from .worker_cache import cache_file, cached_request
+from .worker_process import WORKER_PROGRAM, UnsupportedRequestError
+
+_CACHE_VERSION = 2
+
+
+class TracedPhase(msgspec.Struct, frozen=True):
+    """The moment with the highest memory in one phase of the second step."""
+
+    allocated: int
+    components: dict[str, int]
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A worker's answer to the request ``trace``."""
+
+    parameters: int
+    trainable: int
+    phases: dict[PhaseName, TracedPhase]
+    peak_tensors: tuple[LargeTensor, ...]
+    timeline: tuple[tuple[int, int], ...]
+    """(event, allocated bytes) of the second step."""
+    timeline_components: dict[str, tuple[int, ...]]
+    timeline_phases: tuple[tuple[PhaseName, int], ...]
+    """Each phase and its first event."""
+    reserved: ReservedMemory
+    """On a GPU of unlimited memory."""
+    allocations: str
+    """All allocations, packed, to replay on a GPU of some size."""
+    versions: dict[str, str]
+
+    @property
+    def events(self) -> list[int]:
+        """Events of the timeline."""
+        return [event for event, _ in self.timeline]
+
+
+def trace_job(
+    job: Job,
+    model: ResolvedModel,
+    *,
+    allocator_conf: str | None = None,
+    python: str | None = None,
+    timeout: float = 900,
+    hint: str = "",
+) -> Trace:
+    """Return the trace of a job, from the cache if it was traced before.
+
+    Args:
+        job: the job.
+        model: its config.
+        allocator_conf: the allocator's settings.
+        python: the interpreter with torch and transformers; None: searched for.
+        timeout: seconds.
+        hint: what to do about a job that tracing does not support, at the end of the error.
+
+    Raises:
+        InputError: ``python`` does not exist.
+        CannotTellError: no interpreter can run it, or tracing does not support the job.
+    """
+    interpreter = choose_interpreter(python, os.environ)
+    if not steps_take_same_memory(job, torch=interpreter.torch, transformers=interpreter.transformers):
+        raise CannotTellError(
+            f"the job's software takes another step than torch {interpreter.torch} and transformers "
+            f"{interpreter.transformers} of {interpreter.path}; method exact has rules"
+        )
+    request = _request(job, model, allocator_conf)
+    file = cache_file("traces", _cache_key(request, interpreter))
+    try:
+        return cached_request(interpreter, request, Trace, file=file, version=_CACHE_VERSION, timeout=timeout)
+    except UnsupportedRequestError as error:
+        raise CannotTellError(f"{error.message}{hint}") from None
+
+
+def _request(job: Job, model: ResolvedModel, allocator_conf: str | None) -> dict[str, Any]:
+    tables = job_to_mapping(job)
+    return {
+        "op": "trace",
+        "config": dict(model.config),
+        "task": job.model.task,
+        "attention": job.model.attention,
+        "training": tables["training"],
+        "optimizer": optimizer_class(job.training.optimizer),
+        "lora": tables.get("lora"),
+        "parallel": tables["parallel"],
+        "code": _user_code(job, model),
+        "allocator": {"conf": allocator_conf},
+    }
+
+
+def optimizer_class(name: str) -> dict[str, Any] | None:
+    """Return the class with which the worker steps, for its request; None: no class can be traced, or no step."""
+    rules = OPTIMIZERS[name]
+    return None if rules.torch_class is None else {"path": rules.torch_class, "options": dict(rules.torch_options)}
+
+
+def _user_code(job: Job, model: ResolvedModel) -> dict[str, Any] | None:
+    """Return the user's code that the worker may run: the model's, or that of a tensor-parallel plan."""
+    if model.code is not None:
+        return dict(model.code)
+    return {"folder": str(Path(job.model.code_folder or "").resolve())} if job.parallel.tensor_plan else None
+
+
+def _cache_key(request: dict[str, Any], interpreter: Interpreter) -> list[Any]:
+    """Return what a trace depends on: the request, the libraries' versions, and the worker's own code."""
+    programs = sorted(WORKER_PROGRAM.parent.rglob("*.py"))
+    code = [hashlib.sha256(program.read_bytes()).hexdigest() for program in programs]
+    return [request, [interpreter.torch, interpreter.transformers, interpreter.peft], code]

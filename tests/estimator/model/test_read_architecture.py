@@ -1,0 +1,126 @@
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.model.read_architecture import complete_config, read_architecture, usual_task
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+BERT_WITHOUT_TYPE = {
+    "attention_probs_dropout_prob": 0.2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+
+
+def test_grouped_query_attention() -> None:
+    arch = read_architecture(LLAMA)
+
+    assert (arch.query_size, arch.key_size, arch.value_size, arch.head_dim) == (4096, 1024, 1024, 128)
+    assert arch.gated
+    assert arch.causal
+    assert arch.dtype == "bfloat16"
+    assert not arch.approximate
+    assert arch.sliding_window is None
+
+
+def test_config_without_a_model_type_is_recognised_by_its_fields() -> None:
+    arch = read_architecture(BERT_WITHOUT_TYPE, "masked-lm")
+
+    assert arch.family == "bert"
+    assert arch.attention_dropout == 0.2
+    assert (arch.encoder_layers, arch.decoder_layers) == (24, 0)
+    assert usual_task(BERT_WITHOUT_TYPE) == "masked-lm"
+
+
+def test_config_without_a_model_type_is_recognised_by_its_class() -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "model_type"}
+
+    assert complete_config({**config, "architectures": ["Qwen3MoeForCausalLM"]})["model_type"] == "qwen3_moe"
+
+
+def test_latent_attention() -> None:
+    config = {**LLAMA, "model_type": "deepseek_v3", "num_attention_heads": 128, "hidden_size": 7168}
+
+    arch = read_architecture(config)
+
+    assert (arch.head_dim, arch.value_head_dim, arch.rope_head_dim) == (192, 128, 64)
+    assert (arch.q_lora_rank, arch.kv_lora_rank) == (1536, 512)
+    assert (arch.query_size, arch.attention_output_size) == (128 * 192, 128 * 128)
+    assert (arch.dense_layers, arch.moe_layers) == (3, 29)
+
+
+@pytest.mark.parametrize(
+    ("fields", "window", "layers"),
+    [
+        ({"model_type": "mistral"}, 4096, 32),
+        ({"model_type": "mistral", "sliding_window": None}, None, 0),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, None, 0),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 30}, 4096, 2),
+        ({"model_type": "gemma2"}, 4096, 16),
+        ({"model_type": "gemma3_text", "sliding_window": 512}, 512, 27),
+        ({"model_type": "gpt_oss", "layer_types": ["sliding_attention", "full_attention"] * 16}, 128, 16),
+    ],
+)
+def test_sliding_windows(fields: dict[str, Any], window: int | None, layers: int) -> None:
+    arch = read_architecture({**LLAMA, **fields})
+
+    assert (arch.sliding_window, arch.sliding_layers) == (window, layers)
+
+
+def test_labels_are_counted_from_the_label_names() -> None:
+    arch = read_architecture({**LLAMA, "id2label": {"0": "a", "1": "b", "2": "c"}}, "token-classification")
+
+    assert arch.num_labels == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": "abc"}, ["job.toml", "hidden_size = 'abc'"]),
+        ({"num_hidden_layers": -1}, ["job.toml", "num_hidden_layers = -1", "at least 1"]),
+        ({"num_hidden_layers": True}, ["num_hidden_layers = True"]),
+        ({"vocab_size": None}, ["vocab_size is missing"]),
+        ({"tie_word_embeddings": "yes"}, ["tie_word_embeddings = 'yes'"]),
+        ({"attention_dropout": "none"}, ["attention_dropout = 'none'"]),
+        ({"layer_types": "full"}, ["layer_types = 'full'"]),
+        ({"hidden_act": 3}, ["hidden_act = 3"]),
+        ({"model_type": 3}, ["model_type = 3"]),
+        ({"num_attention_heads": 8192}, ["8192 attention heads do not fit"]),
+    ],
+)
+def test_wrong_fields_are_named(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        read_architecture({**LLAMA, **changes}, where="job.toml")
+
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_unrecognised_config_asks_for_the_model_type() -> None:
+    with pytest.raises(InputError, match="model_type is missing"):
+        read_architecture({"hidden_size": 64})
+
+
+def test_head_that_a_family_does_not_have_names_those_that_it_has() -> None:
+    t5 = {"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, "vocab_size": 99}
+
+    with pytest.raises(InputError, match=r"no causal-lm head; set model\.task to one of seq2seq-lm"):
+        read_architecture(t5, "causal-lm")

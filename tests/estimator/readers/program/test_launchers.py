@@ -1,0 +1,49 @@
+import shlex
+
+import pytest
+
+from vramtop.estimator.readers.tools.tool_registry import find_program_index, parse_launch, split_launch_line
+
+
+@pytest.mark.parametrize(
+    ("line", "launchers", "program"),
+    [
+        ("conda run -n trl python train.py", (), "train.py"),
+        ("conda run -n accelerate accelerate launch train.py", ("accelerate",), "train.py"),
+        ("uv run --with deepspeed train.py", (), "train.py"),
+        ("uv run -p python3.12 train.py", (), "train.py"),
+        ("srun -n 8 trl sft --model_name_or_path gpt2", ("trl",), "trl.scripts.sft"),
+        ("ls trl", (), None),
+        ("python -m debugpy --listen 5678 train.py --lr 1", (), "train.py"),
+        ("python -m coverage", (), None),
+    ],
+)
+def test_the_program_behind_wrappers(line: str, launchers: tuple[str, ...], program: str | None) -> None:
+    launch = parse_launch(shlex.split(line))
+    assert (launch.launchers, launch.program_name) == (launchers, program)
+
+
+def test_where_a_program_starts_tells_whether_it_is_wrapped() -> None:
+    assert find_program_index(["python", "train.py"]) == 0
+    assert find_program_index(["timeout", "1h", "python", "train.py"]) == 2
+    assert find_program_index(["A=1", "env", "B=x.py", "torchrun", "train.py"]) == 3
+    assert find_program_index(["bash"]) is None
+
+
+@pytest.mark.parametrize(
+    ("pasted", "words"),
+    [
+        ("python train.py \\\n  --a 1 \\\n  --b 'x y' > log 2>&1 &", "python train.py --a 1 --b 'x y'"),
+        ("cd /x && A=0 torchrun --nproc_per_node 2 t.py --x | tee log", "A=0 torchrun --nproc_per_node 2 t.py --x"),
+        ("source x/activate; nohup accelerate launch t.py --lr 2e-5 2> e", "nohup accelerate launch t.py --lr 2e-5"),
+        ("python t.py --x 'open", '"python t.py --x \'open"'),
+    ],
+)
+def test_a_line_that_was_pasted_as_one_word(pasted: str, words: str) -> None:
+    assert split_launch_line([pasted]) == shlex.split(words)
+
+
+def test_the_text_of_a_shell() -> None:
+    assert split_launch_line(["bash", "-lc", "python t.py --a 1; echo"]) == ["python", "t.py", "--a", "1"]
+    assert split_launch_line(["bash", "run.sh"]) == ["bash", "run.sh"]
+    assert split_launch_line(["python", "t.py", "--sep", "a;b"]) == ["python", "t.py", "--sep", "a;b"]

@@ -1,0 +1,61 @@
+"""Configuration files without a launch line: libraries' files, unknown files, and what a file alone leaves open."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.source.evidence import JobReading
+
+WORKER = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+AXOLOTL = "base_model: org/model\nsequence_len: 1024\nmicro_batch_size: 3\n"
+
+
+def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
+    return tuple(reading.value(key) for key in keys)
+
+
+def test_accelerates_file_alone_says_how_a_job_is_sharded(tmp_path: Path) -> None:
+    (tmp_path / "acc.yaml").write_text(
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\nfsdp_config:\n  fsdp_version: 2\n"
+    )
+    reading = read_config_file(tmp_path / "acc.yaml", environ={})
+    assert values(reading, "parallel.strategy", "parallel.data_shard") == ("fsdp2", 2)
+    assert set(reading.missing) == {"model.id", "training.micro_batch", "training.sequence_length"}
+
+
+def test_deepspeeds_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": true},'
+        ' "train_micro_batch_size_per_gpu": 2}'
+    )
+    reading = read_config_file(tmp_path / "ds.json", environ={})
+    assert values(reading, "parallel.strategy", "parallel.cpu_offload", "training.micro_batch") == (
+        ("zero3", "optimizer", 2)
+    )
+
+
+def test_a_file_of_nobody_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("colour: red\n")
+    with pytest.raises(InputError, match=r"x\.yaml: not known as a configuration"):
+        read_config_file(tmp_path / "x.yaml", environ={})
+
+
+def test_our_own_environment_is_not_the_jobs(tmp_path: Path) -> None:
+    (tmp_path / "cfg.yml").write_text(AXOLOTL)
+    reading = read_config_file(tmp_path / "cfg.yml", environ=WORKER | {"ACCELERATE_USE_FSDP": "true"})
+    assert values(reading, "parallel.strategy", "parallel.data_shard") == ("none", None)
+
+
+def test_a_memory_setting_that_is_not_understood_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "cfg.yml").write_text(AXOLOTL + "relora_cpu_offload: true\nval_set_size: 0.1\n")
+    warnings = read_config_file(tmp_path / "cfg.yml", environ={}).warnings
+    assert warnings == ("cfg.yml: relora_cpu_offload may change the memory and is not counted.",)
+
+
+def test_values_that_name_code_stay_text(tmp_path: Path) -> None:
+    (tmp_path / "cfg.yml").write_text("base_model: !!python/object/apply:os.system ['true']\n")
+    with pytest.raises(InputError, match="not YAML"):
+        read_config_file(tmp_path / "cfg.yml", environ={})

@@ -1,0 +1,259 @@
+"""Defaults of each tool for missing settings, and results that several settings decide together."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.launch_line import read_launch
+from vramtop.estimator.readers.source.evidence import JobReading
+
+Read = Callable[..., JobReading]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Return a function that reads a launch line beside x.yaml with a given text."""
+
+    def read_line(line: str, text: str = "", **environ: str) -> JobReading:
+        (tmp_path / "x.yaml").write_text(text)
+        return read_launch(shlex.split(line), environ=environ, cwd=tmp_path, versions={"transformers": "5.2.0"})
+
+    return read_line
+
+
+def found(reading: JobReading, *keys: str) -> tuple[Any, ...]:
+    return tuple(reading.value(key) for key in keys)
+
+
+AXOLOTL = "base_model: org/model\nmicro_batch_size: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("", "bf16"),
+        ("fp16: true\n", "fp16"),
+        ("bf16: false\n", "fp32"),
+        ("bf16: false\nload_in_8bit: true\nadapter: lora\n", "fp16"),
+        ("bf16: auto\nfp16: true\n", "fp16"),
+    ],
+)
+def test_axolotl_computes_in_bf16_unless_told_otherwise(read: Read, text: str, precision: str) -> None:
+    assert found(read("axolotl train x.yaml", AXOLOTL + text), "training.precision") == (precision,)
+
+
+def test_axolotls_fsdp_config_alone_shards(read: Read) -> None:
+    text = AXOLOTL + "fsdp_config: {version: 2, offload_params: true}\n"
+    worker = {"RANK": "0", "WORLD_SIZE": "4"}
+    reading = read("python -m axolotl.cli.train x.yaml", text, **worker)
+    assert found(reading, "parallel.strategy", "parallel.data_shard", "parallel.cpu_offload") == ("fsdp2", 4, "all")
+    assert found(reading, "training.precision") == ("bf16-mixed",)
+
+
+def test_axolotls_batch_size_is_a_whole_step(read: Read) -> None:
+    reading = read("axolotl train x.yaml", AXOLOTL + "batch_size: 12\n")
+    assert found(reading, "training.micro_batch", "training.gradient_accumulation") == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "quantization"),
+    [
+        ("adapter: qlora\nload_in_4bit: true\n", "nf4-double"),
+        ("adapter: qlora\nload_in_4bit: true\nbnb_config_kwargs: {bnb_4bit_use_double_quant: false}\n", "nf4"),
+        ("adapter: lora\npeft: {backend: torchao, weight_dtype: int4}\n", "nf4-double"),
+        ("adapter: lora\npeft: {backend: bnb, weight_dtype: int8}\n", "int8"),
+        ("adapter: lora\nload_in_8bit: true\n", "int8"),
+        ("adapter: lora\nload_in_4bit: true\n", "nf4"),
+        ("adapter: lora\n", None),
+    ],
+)
+def test_axolotls_quantization(read: Read, text: str, quantization: str | None) -> None:
+    assert found(read("axolotl train x.yaml", AXOLOTL + text), "lora.quantization") == (quantization,)
+
+
+def test_litgpt_says_nothing_of_its_precision(read: Read) -> None:
+    line = "litgpt finetune_full checkpoints/org/model --train.max_seq_length 64"
+    one, two = read(line), read(f"{line} --devices 2")
+    assert found(one, "training.precision", "training.gradient_accumulation", "training.activation_checkpointing") == (
+        ("bf16-mixed", 16, None)
+    )
+    assert found(two, "training.gradient_accumulation", "training.activation_checkpointing", "parallel.strategy") == (
+        (8, "full", "fsdp1")
+    )
+    quantized = read(
+        "litgpt finetune_lora org/model --precision bf16-true --quantize bnb.nf4 --train.max_seq_length 64"
+    )
+    assert found(quantized, "training.optimizer", "lora.quantization") == ("paged-adamw", "nf4")
+
+
+def test_litgpt_pretrains_on_all_gpus(read: Read) -> None:
+    line = "litgpt pretrain EleutherAI/pythia-160m --train.max_seq_length 64"
+    reading = read(line, CUDA_VISIBLE_DEVICES="0,1,2,3")
+    keys = ("parallel.data_shard", "training.optimizer", "training.compile", "training.micro_batch")
+    assert found(reading, *keys) == (4, "adamw-fused", True, 4)
+    assert found(reading, "training.gradient_accumulation", "training.activation_checkpointing") == (32, None)
+    assert read(line).missing == ("parallel.data_shard",)
+    assert found(read(f"{line} --devices 1"), "parallel.strategy") == (None,)
+
+
+SWIFT = "swift sft --model org/model --max_length 64"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "steps"),
+    [
+        ("", {}, 16),
+        ("--per_device_train_batch_size 3", {}, 6),
+        ("", {"NPROC_PER_NODE": "4"}, 4),
+        ("--gradient_accumulation_steps 2", {"NPROC_PER_NODE": "4"}, 2),
+    ],
+)
+def test_swift_takes_sixteen_examples_a_step(read: Read, flags: str, environ: dict[str, str], steps: int) -> None:
+    assert found(read(f"{SWIFT} {flags}", **environ), "training.gradient_accumulation") == (steps,)
+
+
+def test_swifts_own_fsdp_and_one_process_for_several_gpus(read: Read) -> None:
+    sharded = read(f"{SWIFT} --fsdp fsdp2 --tuner_type full", NPROC_PER_NODE="2", NNODES="2")
+    keys = ("parallel.strategy", "parallel.data_shard", "training.activation_checkpointing", "training.precision")
+    assert found(sharded, *keys) == ("fsdp2", 4, "full", "bf16-mixed")
+    alone = read(SWIFT, CUDA_VISIBLE_DEVICES="0,1")
+    assert found(alone, "parallel.strategy") == (None,)
+    assert any("spreads the layers over several GPUs" in warning for warning in alone.warnings)
+    assert alone.job().unsure.weights == "less"
+
+
+@pytest.mark.parametrize(
+    ("flags", "quantization", "warning"),
+    [
+        ("--quant_method bnb --quant_bits 4", "nf4-double", None),
+        ("--quant_method bnb --quant_bits 8", "int8", None),
+        ("--quant_bits 4", None, "no effect without quant_method"),
+        ("--quant_method hqq --quant_bits 3", "nf4-double", "counted as bitsandbytes"),
+    ],
+)
+def test_swift_quantizes_as_the_method_says(
+    read: Read, flags: str, quantization: str | None, warning: str | None
+) -> None:
+    reading = read(f"{SWIFT} {flags}")
+    assert found(reading, "lora.quantization") == (quantization,)
+    assert [said for said in reading.warnings if warning is None or warning not in said] == []
+    assert bool(reading.warnings) == bool(warning)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp16-mixed")])
+def test_swifts_arithmetic_follows_its_weights(read: Read, dtype: str, precision: str) -> None:
+    assert found(read(f"{SWIFT} --torch_dtype {dtype}"), "training.precision") == (precision,)
+
+
+AUTOMODEL = """
+step_scheduler: {local_batch_size: 2, global_batch_size: 32}
+model: {pretrained_model_name_or_path: org/model, torch_dtype: DTYPE}
+dataset: {_target_: a.b, seq_length: 64}
+"""
+
+
+@pytest.mark.parametrize("distributed", ["{strategy: fsdp2, AC}", "{strategy: ddp, AC}"])
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_automodel_checkpoints_on_one_gpu_and_under_ddp_too(read: Read, distributed: str, gpus: int) -> None:
+    text = AUTOMODEL + f"distributed: {distributed.replace('AC', 'activation_checkpointing: true')}\n"
+    reading = read(f"automodel x.yaml --nproc-per-node {gpus}", text)
+    assert found(reading, "training.activation_checkpointing") == ("full",)
+    assert found(reading, "training.gradient_accumulation") == (16 // gpus,)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpus", "precision"),
+    [("float32", 4, "bf16-mixed"), ("float32", 1, "fp32"), ("bfloat16", 4, "bf16")],
+)
+def test_automodel_gathers_in_bf16(read: Read, dtype: str, gpus: int, precision: str) -> None:
+    text = AUTOMODEL.replace("DTYPE", dtype) + "distributed: {strategy: fsdp2}\n"
+    assert found(read(f"automodel x.yaml --nproc-per-node {gpus}", text), "training.precision") == (precision,)
+
+
+def test_automodel_with_experts_and_copies(read: Read) -> None:
+    text = AUTOMODEL + "distributed: {strategy: fsdp2, ep_size: 4, dp_size: 8, dp_replicate_size: 2}\n"
+    reading = read("automodel x.yaml --nproc-per-node 8", text)
+    keys = ("expert", "data_shard", "data_replicate", "reshard_after_forward")
+    assert found(reading, *(f"parallel.{key}" for key in keys)) == (4, 4, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("distributed", "expected"),
+    [
+        ("{strategy: megatron_fsdp}", ("megatron-fsdp", "optim_grads_params", "bf16", "bf16")),
+        ("{strategy: mfsdp, grad_reduce_in_fp32: true}", ("megatron-fsdp", "optim_grads_params", "fp32", "bf16")),
+        (
+            "{strategy: megatron_fsdp, zero_dp_strategy: 1, preserve_fp32_weights: true}",
+            ("megatron-fsdp", "optim", "bf16", "bf16-mixed"),
+        ),
+        ("{_target_: a.nvfsdp.NVFSDPManager, dp_size: none}", ("megatron-fsdp", "optim_grads_params", "bf16", "bf16")),
+        ("{dp_size: none, tp_size: 1}", ("fsdp2", None, None, "bf16")),
+    ],
+)
+def test_automodels_ways_to_shard(read: Read, distributed: str, expected: tuple[str | None, ...]) -> None:
+    text = AUTOMODEL.replace("DTYPE", "bfloat16") + f"distributed: {distributed}\n"
+    reading = read("automodel x.yaml --nproc-per-node 4", text)
+    keys = ("parallel.strategy", "parallel.sharding", "parallel.reduce_dtype", "training.precision")
+    assert found(reading, *keys) == expected
+
+
+def test_the_accumulation_follows_when_the_user_says_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(AUTOMODEL + "distributed: {strategy: fsdp2}\nrecipe: r\n")
+    reading = read_config_file(tmp_path / "a.yaml", environ={})
+    assert reading.value("training.gradient_accumulation") is None
+    assert reading.job({"parallel.data_shard": 4}).training.gradient_accumulation == 4
+    assert reading.job({"parallel.data_shard": 4, "training.micro_batch": 4}).training.gradient_accumulation == 2
+    assert (
+        reading.job({"parallel.data_shard": 4, "training.gradient_accumulation": 3}).training.gradient_accumulation == 3
+    )
+
+
+def test_torchtitans_global_batch(read: Read) -> None:
+    line = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --training.seq_len 64"
+    reading = read(f"{line} --training.local_batch_size 2 --training.global_batch_size 64")
+    assert found(reading, "training.gradient_accumulation") == (4,)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("none", "none"), ("full", "full"), ("selective", "selective"), ("memory-budget", "selective")]
+)
+def test_torchtitans_checkpointing_is_a_word(read: Read, word: str, value: str) -> None:
+    line = "python -m torchtitan.train --module llama3 --config llama3_8b --training.max_context_length 64"
+    reading = read(f"{line} activation-checkpoint:{word}")
+    assert found(reading, "training.activation_checkpointing", "training.sequence_length") == (value, 64)
+    assert (reading.job({"training.micro_batch": 1}).unsure.activations == "either") == (word == "memory-budget")
+
+
+def test_llamafactory_is_told_the_processes_by_the_environment(read: Read) -> None:
+    text = "model_name_or_path: org/model\nstage: sft\nbf16: true\n"
+    reading = read("llamafactory-cli train x.yaml", text, NPROC_PER_NODE="8", NNODES="2")
+    assert found(reading, "parallel.strategy", "parallel.data_replicate") == ("ddp", 16)
+    assert reading.evidence()["parallel.data_replicate"] == "NPROC_PER_NODE times NNODES in the environment"
+
+
+def test_llamafactorys_other_ways_to_train(read: Read) -> None:
+    text = "model_name_or_path: org/model\nstage: sft\nfinetuning_type: freeze\n"
+    reading = read("llamafactory-cli train x.yaml", text)
+    assert (reading.job().unsure.gradients, reading.job().unsure.optimizer) == ("less", "less")
+    assert any("counted as training all weights" in warning for warning in reading.warnings)
+
+
+def test_a_file_alone_says_that_one_rank_is_assumed(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text(AXOLOTL)
+    reading = read_config_file(tmp_path / "a.yml", environ={})
+    (finding,) = [each for each in reading.findings if each.key == "parallel.strategy"]
+    assert (finding.value, finding.written) == ("none", False)
+
+
+def test_unsloths_command_and_its_defaults(read: Read) -> None:
+    text = (
+        "model: unsloth/Qwen3-8B\ntraining: {max_seq_length: 64, training_type: full, gradient_checkpointing: none}\n"
+    )
+    full, lora = read("unsloth train --config x.yaml", text), read("unsloth train --model unsloth/Qwen3-8B --lora-r 8")
+    assert found(full, "lora.rank", "training.activation_checkpointing", "training.precision") == (None, "none", "bf16")
+    keys = ("lora.rank", "lora.quantization", "training.sequence_length", "training.activation_offload")
+    assert found(lora, *keys) == (8, "nf4-double", 2048, True)

@@ -1,0 +1,116 @@
+"""A training tool is one module: its launch lines, configuration files and key names follow from its ``TOOL``."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vramtop.estimator.advice.config_edits import tool_edits
+from vramtop.estimator.job.job import Inference, Job, Lora, ModelSpec, Parallel, Training
+from vramtop.estimator.job.job_file import with_changes
+from vramtop.estimator.readers import tools
+from vramtop.estimator.readers.config_file import read_config_file, tool_of_file
+from vramtop.estimator.readers.launch_line import read_launch, tool_of_line
+from vramtop.estimator.readers.tools import tool_registry
+from vramtop.estimator.readers.tools.shared.trainer_keys import TRAINER_KEYS
+from vramtop.estimator.readers.tools.tool_registry import all_tools, find_tool_by_config, keys_of_tool, parse_launch
+
+MADE_UP_TOOL = '''
+"""brewer: a made-up training tool."""
+
+import re
+
+from vramtop.estimator.readers.program.launchers import ToolCommand
+from vramtop.estimator.readers.tools.shared.key_rules import apply_rules, int_rule, word_rule
+from vramtop.estimator.readers.tools.shared.merged_settings import tool_settings
+from vramtop.estimator.readers.tools.shared.tool import Tool, ToolKey, ToolKeys
+
+RULES = (
+    int_rule("training.micro_batch", "kettle.batch"),
+    int_rule("training.sequence_length", "kettle.length", default=512),
+    word_rule("training.precision", {"strong": "fp32", "mild": "bf16"}, "blend", default="mild"),
+)
+
+
+def read(program):
+    settings = tool_settings(program, "recipe")
+    model = settings.find("leaves")
+    program.findings.record_from(model, "model.id", model.value)
+    apply_rules(RULES, settings, program.findings, tool="brewer")
+    return program.findings.build()
+
+
+TOOL = Tool(
+    name="brewer",
+    programs=re.compile(r"(.*/)?brewer"),
+    commands=(ToolCommand(name="brewer", subcommands=frozenset({"brew"})),),
+    is_config=lambda table: "leaves" in table,
+    read=read,
+    keys=ToolKeys(settings={"training.precision": ToolKey(name="blend", values={"fp32": "strong", "bf16": "mild"})}),
+)
+'''
+TABLES = {"model": ModelSpec, "training": Training, "lora": Lora, "inference": Inference, "parallel": Parallel}
+RECIPE = "leaves: org/model\nkettle: {batch: 3}\n"
+
+
+@pytest.fixture
+def made_up_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Add a module to the folder of the tools; no other file refers to it."""
+    folder = tmp_path / "more_tools"
+    folder.mkdir()
+    (folder / "made_up_brewer.py").write_text(MADE_UP_TOOL)
+    monkeypatch.setattr(tools, "__path__", [*tools.__path__, str(folder)])
+    all_tools.cache_clear()
+    yield
+    all_tools.cache_clear()
+
+
+@pytest.mark.usefixtures("made_up_tool")
+def test_one_module_is_enough_for_a_new_tool(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    line = shlex.split("env A=1 brewer brew --recipe recipe.yaml --kettle.length 1024")
+    assert (tool_of_line(line), tool_of_file(recipe)) == ("brewer", "brewer")
+    assert parse_launch(line).launchers == ("tool",)
+
+    from_line = read_launch(line, environ={}, cwd=tmp_path, versions={})
+    job = from_line.job()
+    assert (job.model.id, job.training.micro_batch, job.training.sequence_length) == ("org/model", 3, 1024)
+    assert from_line.evidence()["training.precision"] == "brewer's default blend"
+
+    from_file = read_config_file(recipe, environ={})
+    assert (from_file.job().training.sequence_length, from_file.missing) == (512, ())
+
+    edits = tool_edits(
+        from_line, job, {"training.micro_batch": 2, "training.precision": "fp32"}, tool="brewer", place="recipe.yaml"
+    )
+    assert [(edit.setting, edit.new) for edit in edits] == [("kettle.batch", "2"), ("blend", "strong")]
+
+
+def test_without_its_module_the_tool_is_unknown() -> None:
+    assert find_tool_by_config({"leaves": "org/model"}) is None
+    assert parse_launch(["brewer", "brew"]).program_name is None
+    assert keys_of_tool("brewer").settings == {}
+
+
+def test_every_module_of_the_folder_is_a_tool() -> None:
+    folder = Path(tool_registry.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "tool_registry"}
+    assert {tool.read.__module__.rpartition(".")[2] for tool in all_tools()} == modules
+
+
+def test_names_commands_and_configurations_belong_to_one_tool_each() -> None:
+    names = [tool.name for tool in all_tools()]
+    commands = [command.name for tool in all_tools() for command in tool.commands]
+    assert len(set(names)) == len(names)
+    assert len(set(commands)) == len(commands)
+
+
+@pytest.mark.parametrize("name", [*(tool.name for tool in all_tools()), *TRAINER_KEYS])
+def test_names_for_edits_stand_for_keys_and_values_of_a_job(name: str) -> None:
+    for key, setting in keys_of_tool(name).settings.items():
+        table, _, field = key.partition(".")
+        assert field in TABLES[table].__struct_fields__
+        for value in setting.values or ():
+            assert with_changes(Job(), {key: value}, where="the test") is not None

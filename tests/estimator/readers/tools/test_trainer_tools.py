@@ -1,0 +1,154 @@
+"""Tools built on transformers' Trainer: configuration file, launch line and worker give the same job."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramtop.estimator.readers.config_file import read_config_file
+from vramtop.estimator.readers.source.evidence import JobReading
+
+Read = Callable[..., JobReading]
+WORKER = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+
+
+def values(reading: JobReading, *keys: str) -> tuple[Any, ...]:
+    return tuple(reading.value(key) for key in keys)
+
+
+AXOLOTL = """
+base_model: org/model
+adapter: qlora
+sequence_len: 1024
+micro_batch_size: 3
+gradient_accumulation_steps: 5
+lora_r: 12
+lora_target_linear: true
+bf16: auto
+optimizer: adamw_bnb_8bit
+gradient_checkpointing: offload
+flash_attention: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "environ"),
+    [
+        ("axolotl train cfg.yml", {}),
+        ("accelerate launch -m axolotl.cli.train cfg.yml", {}),
+        ("python -u -m axolotl.cli.train cfg.yml", {}),
+        (None, {}),
+    ],
+)
+def test_axolotl(read: Read, tmp_path: Path, line: str | None, environ: dict[str, str]) -> None:
+    (tmp_path / "cfg.yml").write_text(AXOLOTL)
+    reading = read(line, **environ) if line else read_config_file(tmp_path / "cfg.yml", environ={})
+    job = reading.job()
+    assert (job.model.id, job.model.attention) == ("org/model", "flash_attention_2")
+    training = job.training
+    assert (training.micro_batch, training.sequence_length, training.gradient_accumulation) == (3, 1024, 5)
+    assert (training.precision, training.optimizer) == ("bf16", "adamw-8bit")
+    assert (training.activation_checkpointing, training.activation_offload) == ("full", True)
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (12, "all-linear", "nf4-double")
+    assert reading.missing == ()
+    assert reading.evidence()["training.sequence_length"] == "cfg.yml: sequence_len"
+
+
+def test_axolotls_command_line_wins_over_its_file(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "cfg.yml").write_text(AXOLOTL)
+    reading = read("axolotl train cfg.yml --micro-batch-size=7 --sequence-len 2048")
+    assert values(reading, "training.micro_batch", "training.sequence_length") == (7, 2048)
+    assert reading.evidence()["training.micro_batch"] == "--micro-batch-size on the command line"
+
+
+def test_axolotl_sharded_asks_for_the_ranks_unless_a_worker_knows_them(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "cfg.yml").write_text(
+        "base_model: org/model\nmicro_batch_size: 1\nsequence_len: 512\nbf16: true\nfsdp_version: 2\n"
+        "fsdp: [full_shard]\nfsdp_config:\n  reshard_after_forward: false\n  offload_params: true\n"
+        "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n"
+    )
+    assert read("axolotl train cfg.yml").missing == ("parallel.data_shard",)
+    reading = read("python -m axolotl.cli.train cfg.yml", **WORKER)
+    assert values(reading, "parallel.strategy", "parallel.data_shard", "parallel.reshard_after_forward") == (
+        ("fsdp2", 4, False)
+    )
+    assert values(reading, "parallel.cpu_offload", "training.loss") == ("all", "fused-linear")
+
+
+FACTORY = """
+model_name_or_path: org/model
+stage: sft
+finetuning_type: lora
+cutoff_len: 700
+per_device_train_batch_size: 2
+quantization_bit: 4
+bf16: true
+use_unsloth_gc: true
+flash_attn: fa2
+"""
+
+
+@pytest.mark.parametrize(
+    "line", ["llamafactory-cli train x.yaml", "python -u /s/llamafactory/launcher.py x.yaml", None]
+)
+def test_llamafactory(read: Read, tmp_path: Path, line: str | None) -> None:
+    (tmp_path / "x.yaml").write_text(FACTORY)
+    reading = read(line) if line else read_config_file(tmp_path / "x.yaml", environ={})
+    job = reading.job()
+    assert (job.training.micro_batch, job.training.sequence_length, job.training.precision) == (2, 700, "bf16")
+    assert (job.training.activation_checkpointing, job.training.activation_offload) == ("full", True)
+    assert job.model.attention == "flash_attention_2"
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets, job.lora.quantization) == (8, "all-linear", "nf4-double")
+    rank = next(finding for finding in reading.findings if finding.key == "lora.rank")
+    assert (rank.origin, rank.written) == ("LLaMA-Factory's default", False)
+
+
+def test_llamafactory_overrides_and_full_training_in_fp32(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FACTORY.replace("finetuning_type: lora", "finetuning_type: full"))
+    reading = read("llamafactory-cli train x.yaml cutoff_len=4096 quantization_bit=null")
+    assert values(reading, "training.sequence_length", "training.precision", "lora.rank") == (4096, "bf16-mixed", None)
+
+
+def test_a_deepspeed_file_beside_the_configurations_folder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "examples" / "full").mkdir(parents=True)
+    (tmp_path / "examples" / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
+    text = FACTORY + "deepspeed: examples/ds.json\n"
+    (tmp_path / "examples" / "full" / "x.yaml").write_text(text)
+    reading = read_config_file(tmp_path / "examples" / "full" / "x.yaml", environ={})
+    assert values(reading, "parallel.strategy") == ("zero2",)
+    assert reading.missing == ("parallel.data_shard",)
+
+
+def test_a_zero_stage_is_inferred_from_the_name_of_a_file_that_is_not_here(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FACTORY + "deepspeed: elsewhere/ds_z3_offload.json\n")
+    reading = read_config_file(tmp_path / "x.yaml", environ={})
+    finding = next(finding for finding in reading.findings if finding.key == "parallel.strategy")
+    assert (finding.value, finding.written) == ("zero3", False)
+    assert any("ds_z3_offload.json: no such file" in warning for warning in reading.warnings)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "swift sft --model org/model --max_length 800 --deepspeed zero2 --torch_dtype bfloat16 --attn_impl flash_attn",
+        "python /s/swift/cli/sft.py --model org/model --max_length 800 --deepspeed zero2 --attn_impl flash_attn",
+    ],
+)
+def test_swift(read: Read, line: str) -> None:
+    reading = read(line, **WORKER)
+    job = reading.job()
+    assert (job.training.micro_batch, job.training.sequence_length) == (1, 800)
+    assert (job.parallel.strategy, job.parallel.data_shard) == ("zero2", 4)
+    assert job.model.attention == "flash_attention_2"
+    assert job.lora is not None
+    assert (job.lora.rank, job.lora.targets) == (8, "all-linear")
+
+
+def test_swift_full_training(read: Read) -> None:
+    reading = read("swift sft --model org/model --max_length 800 --tuner_type full --gradient_checkpointing false")
+    assert values(reading, "lora.rank", "training.precision", "training.activation_checkpointing") == (
+        (None, "bf16", "none")
+    )

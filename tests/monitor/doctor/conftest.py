@@ -1,0 +1,39 @@
+"""Fixtures of the doctor's tests."""
+
+from pathlib import Path
+
+import pytest
+
+from vramtop.monitor.doctor.data_folder import collect_data_folder_facts
+from vramtop.monitor.doctor.driver_facts import DriverFacts
+from vramtop.monitor.doctor.issues import find_issues
+from vramtop.monitor.doctor.permissions import collect_permission_facts
+from vramtop.monitor.doctor.report import DoctorReport
+from vramtop.monitor.doctor.system import collect_system_facts
+
+
+@pytest.fixture
+def make_page():
+    """A page of this machine with this driver."""
+
+    def make(driver: DriverFacts, **changes) -> DoctorReport:
+        facts = {
+            "system": collect_system_facts({}),
+            "driver": driver,
+            "access": collect_permission_facts(),
+            "files": collect_data_folder_facts(Path("/nowhere/vramtop")),
+            "pythons": (),
+        }
+        return DoctorReport(**(facts | changes))
+
+    return make
+
+
+@pytest.fixture
+def said():
+    """Returns the sentences of a report's issues, those of one severity if it is given."""
+
+    def sentences(page: DoctorReport, severity: str | None = None) -> str:
+        return " | ".join(each.sentence for each in find_issues(page) if severity in (None, each.severity))
+
+    return sentences

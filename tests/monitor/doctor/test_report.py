@@ -1,0 +1,49 @@
+"""The whole report."""
+
+import os
+import sys
+
+import msgspec
+import pytest
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.monitor.doctor.report import collect_report
+
+
+def test_the_page_names_neither_user_nor_host_nor_secret(driver, fake_gpu, fake_process, tmp_path, monkeypatch, said):
+    home = tmp_path / "zaphod"
+    venv = home / "moonshot" / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setattr("socket.gethostname", lambda: "heartofgold.example.org")
+    secrets = ("zaphod", "moonshot", "heartofgold", "hunter2")
+    environ = {
+        "HOME": str(home), "USER": "zaphod", "VIRTUAL_ENV": str(venv), "WANDB_API_KEY": "hunter2",
+        "PATH": f"{venv}/bin", "TERM": "zaphod-term", "COLORTERM": "heartofgold",
+    }  # fmt: skip
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "moonshot"))
+    (home / "moonshot" / "vramtop").mkdir()
+    (home / "moonshot" / "vramtop" / "pending.json").write_text("{ hunter2")
+    driver.gpus = [fake_gpu(name="NVIDIA of zaphod", processes=[fake_process(os.getpid(), 1)])]
+    page = collect_report(environ)
+    text = str(msgspec.to_builtins(page)) + said(page)
+    assert [secret for secret in secrets if secret in text.lower()] == []
+    assert page.pythons[0].named_by == "VIRTUAL_ENV"
+    assert page.pythons[0].path == "~/.../bin/python"
+    assert page.files.folder == "~/.../vramtop"
+    assert page.files.files[0].state == "damaged"
+
+
+def test_an_interpreter_that_is_not_there_is_wrong_input_without_its_path(driver):
+    with pytest.raises(InputError) as error:
+        collect_report({}, python="/home/zaphod/none")
+    assert "zaphod" not in error.value.message
+
+
+def test_an_interpreter_that_hangs_does_not_hang_the_page(driver, tmp_path, said):
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    page = collect_report({}, python=str(slow), seconds=1.0)
+    assert not page.pythons[0].answered
+    assert "has answered in time" in said(page)

@@ -1,0 +1,51 @@
+"""The help is built from the bindings of the screens."""
+
+import pytest
+from textual.binding import Binding, BindingType
+
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.help import help_content, key_rows
+from vramtop.tui.screens.attach.keys import ATTACH_KEYS
+from vramtop.tui.screens.dashboard.process_table import ProcessTable
+from vramtop.tui.screens.dashboard.screen import DashboardScreen
+from vramtop.tui.screens.fit.keys import FIT_KEYS
+
+_SELF_EXPLANATORY = ("Back", "Show all")
+
+
+@pytest.mark.parametrize(
+    "bindings",
+    [DashboardScreen.BINDINGS, ProcessTable.BINDINGS, VramtopApp.BINDINGS, FIT_KEYS, ATTACH_KEYS],
+    ids=["dashboard", "process table", "app", "fit check", "attach"],
+)
+def test_every_key_in_the_footer_is_in_the_help(bindings: list[BindingType]) -> None:
+    text = help_content().plain
+    shown = [each for each in bindings if isinstance(each, Binding) and each.show]
+    for binding in shown:
+        assert binding.tooltip in text
+        assert binding.tooltip or binding.description in _SELF_EXPLANATORY
+
+
+def test_letters_for_the_same_action_share_a_line() -> None:
+    bindings = [
+        Binding("f2", "pin", key_display="F2", tooltip="pin the job"),
+        Binding("p", "pin"),
+        Binding("1", "apply(1)", key_display="1-9", tooltip="apply a suggestion"),
+        Binding("alt+1", "apply(1)"),
+        Binding("q", "quit"),
+    ]
+    assert list(key_rows(bindings)) == [("F2 p", "pin the job"), ("1-9", "apply a suggestion")]
+
+
+@pytest.mark.parametrize(
+    ("titles", "first"),
+    [
+        (["vramtop"], "Keys"),
+        (["Attach", "vramtop"], "Keys of the attach screen"),
+        (["What if", "Fit check", "vramtop"], "Keys of the fit check screen"),
+    ],
+)
+def test_the_keys_of_the_screen_that_the_user_is_on_come_first(titles: list[str], first: str) -> None:
+    text = help_content(titles).plain
+    assert text.split("\n")[1] == first
+    assert text.count("Keys of the fit check screen") == text.count("Keys of the attach screen") == 1

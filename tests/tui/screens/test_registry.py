@@ -1,0 +1,74 @@
+"""A screen is one row of the registry: its key, its entry in the command palette and its help come from there."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from textual.binding import Binding
+from textual.screen import Screen
+from waiting import until_shown
+
+from vramtop.monitor.board.watchlist import Watchlist
+from vramtop.tui.app.app import VramtopApp
+from vramtop.tui.app.help import help_content
+from vramtop.tui.screens.base import BoardApp
+from vramtop.tui.screens.dashboard.screen import DashboardScreen
+from vramtop.tui.screens.registry import SCREENS, ScreenSpec, screen_bindings
+
+MADE_UP = ScreenSpec(
+    name="made_up",
+    key="m",
+    label="Made up",
+    title="Made-up",
+    command_help="Open the made-up screen",
+    key_help="opens the made-up screen",
+    open="made_up:open_made_up",
+    keys="made_up:KEYS",
+)
+
+
+class MadeUpScreen(Screen[None]):
+    TITLE = MADE_UP.title
+
+
+class WithMadeUp(DashboardScreen):
+    BINDINGS = screen_bindings((MADE_UP,))
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of a screen that only this test knows."""
+
+    def open_made_up(app: BoardApp) -> None:
+        app.push_once(MadeUpScreen())
+
+    module = ModuleType("vramtop.tui.screens.made_up")
+    vars(module).update(open_made_up=open_made_up, KEYS=[Binding("z", "zoom", tooltip="zooms the made-up screen")])
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("vramtop.tui.app.app.SCREENS", (*SCREENS, MADE_UP))
+    monkeypatch.setattr(VramtopApp, "get_default_screen", lambda _: WithMadeUp())
+
+
+@pytest.mark.usefixtures("made_up")
+async def test_a_screen_needs_no_more_than_a_row(make_snapshot: Any, make_gpu: Any, scripted_source: Any) -> None:
+    source = scripted_source([make_snapshot([make_gpu()])])
+    app = VramtopApp(source, Watchlist(lambda job: pytest.fail(f"nobody asks for {job}")))
+    async with app.run_test() as pilot:
+        await until_shown(pilot, lambda: app.board is not None)
+        commands = {command.title: command.help for command in app.get_system_commands(app.screen)}
+        assert commands["Made-up"] == "Open the made-up screen"
+        await pilot.press("m")
+        await until_shown(pilot, lambda: isinstance(app.screen, MadeUpScreen))
+    text = help_content([MADE_UP.title], (MADE_UP,)).plain
+    assert text.split("\n")[1] == "Keys of the made-up screen"
+    assert "zooms the made-up screen" in text
+
+
+def test_keys_and_names_are_unique() -> None:
+    assert len({spec.name for spec in SCREENS}) == len({spec.key for spec in SCREENS}) == len(SCREENS)
+
+
+@pytest.mark.parametrize("spec", SCREENS, ids=lambda spec: spec.name)
+def test_the_keys_of_each_row_can_be_imported(spec: ScreenSpec) -> None:
+    assert bool(spec.keys) == bool(spec.bindings())

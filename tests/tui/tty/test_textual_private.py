@@ -1,0 +1,127 @@
+"""The private names of Textual that vramtop uses: each is still there, and the dashboard works without any of them."""
+
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import textual
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+
+from vramtop.tui.tty import textual_private
+
+CLASSES = {
+    "_compositor.ChopsUpdate": ["chops", "spans", "chop_ends"],
+    "_compositor.LayoutUpdate": ["strips", "region"],
+    "_compositor.CompositorUpdate": None,
+    "_xterm_parser.XTermParser": ["debug"],
+    "_styles_cache.StylesCache": [],
+}
+"""With the arguments of their constructors, which are their attributes too; None: any."""
+METHODS = {
+    (App, "_display"): ["screen", "renderable"],
+    (App, "_handle_exception"): ["error"],
+    (App, "_fatal_error"): [],
+    (LinuxDriver, "_get_terminal_size"): [],
+    (LinuxDriver, "_request_terminal_sync_mode_support"): [],
+    (LinuxDriver, "_query_in_band_window_resize"): [],
+}
+RENAMED = (
+    *("_compositor", "ChopsUpdate", "LayoutUpdate", "_xterm_parser", "_styles_cache", "get_inner_outer", "_display"),
+    *("_handle_exception", "_fatal_error", "_get_terminal_size", "_request_terminal_sync_mode_support"),
+    *("_query_in_band_window_resize", "_file", "_driver", "exit_event", "linux_driver"),
+)
+
+
+@pytest.mark.parametrize("path", CLASSES)
+def test_each_private_class_is_there(path: str) -> None:
+    module, name = path.split(".")
+    found = getattr(import_module(f"textual.{module}"), name)
+    arguments = CLASSES[path]
+    assert arguments is None or list(inspect.signature(found).parameters) == arguments
+
+
+@pytest.mark.parametrize(("owner", "name"), METHODS)
+def test_each_private_method_that_is_overridden_is_there(owner: type, name: str) -> None:
+    assert list(inspect.signature(getattr(owner, name)).parameters) == ["self", *METHODS[owner, name]]
+
+
+def test_the_parser_is_fed_and_ticks() -> None:
+    from textual._xterm_parser import XTermParser
+
+    assert [event.key for event in XTermParser(False).feed("x")] == ["x"]
+    assert list(XTermParser(False).tick()) == []
+
+
+def test_the_cache_of_drawings_can_be_emptied() -> None:
+    from textual._styles_cache import StylesCache
+
+    textual_private.clear_styles_cache()
+    assert StylesCache.get_inner_outer.cache_info().currsize == 0
+
+
+@pytest.mark.parametrize("name", ["_file", "exit_event"])
+def test_each_private_attribute_of_the_driver_is_there(name: str) -> None:
+    assert f"self.{name}" in inspect.getsource(LinuxDriver)
+
+
+def test_the_app_writes_through_its_driver() -> None:
+    assert "self._driver.write(" in inspect.getsource(App)
+
+
+@pytest.fixture
+def other_textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes a Textual in which these names are other ones, for programs that are started from then on."""
+
+    def make(*names: str) -> None:
+        copy = tmp_path / "textual"
+        shutil.copytree(Path(textual.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        pattern = re.compile(rf"\b({'|'.join(names)})\b")
+        for path in copy.rglob("*.py"):
+            path.write_text(pattern.sub(r"\1_renamed", path.read_text()))
+            if path.stem in names:
+                path.rename(path.with_stem(f"{path.stem}_renamed"))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return make
+
+
+def use_the_dashboard(on_terminal) -> None:
+    """Draw figures, answer keys and a new size, end in order."""
+    dashboard = on_terminal("--demo", size=(100, 30))
+    dashboard.seen("Quit")
+    dashboard.seen("gpubox-3")
+    before = len(dashboard.written)
+    dashboard.type("?")
+    dashboard.seen("Keys", since=before)
+    dashboard.type("?")  # closes the help; an Escape before other keys would be taken for Alt
+    before = len(dashboard.written)
+    dashboard.resize(120, 40)
+    dashboard.seen("gpubox-3", since=before)
+    dashboard.type("q")
+    assert dashboard.end() == 0
+    assert dashboard.echoes
+    assert b"Traceback" not in dashboard.written
+
+
+def test_the_copy_is_used(on_terminal, other_textual, tmp_path) -> None:
+    other_textual("_display")
+    shown = on_terminal(program=(sys.executable, "-c", "import textual; print(textual.__file__)"))
+    shown.seen(str(tmp_path))
+
+
+def test_without_all_of_the_names_the_dashboard_works(on_terminal, other_textual) -> None:
+    other_textual(*RENAMED)
+    use_the_dashboard(on_terminal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RENAMED)
+def test_without_one_of_the_names_the_dashboard_works(on_terminal, other_textual, name: str) -> None:
+    other_textual(name)
+    use_the_dashboard(on_terminal)

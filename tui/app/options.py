@@ -1,0 +1,50 @@
+"""Options of the dashboard app, as the command line and the settings file give them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..background.job_estimates import EstimateFunction
+    from ..draw.capabilities import ColourDepth
+    from .fit_events import Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppOptions:
+    """Everything about the app but its source of snapshots and its jobs."""
+
+    interval: float = 1.0
+    """Seconds between readings."""
+    ascii_only: bool = False
+    """Draw with ASCII characters only."""
+    colours: ColourDepth = "true"
+    """Colours of the terminal."""
+    banner: str | None = None
+    """A line about what is special about this run, such as that a recording is played."""
+    pid: int | None = None
+    """A process to attach to at once."""
+    estimate: EstimateFunction | None = None
+    """A quick estimate; None: that of ``estimation``."""
+    refine: EstimateFunction | None = None
+    """A better and slower estimate than the watchlist's; None: there is none."""
+    startup_notices: list[str] = field(default_factory=list)
+    """Problems found before the app was open; they are shown once it is."""
+    signal_fit: Signal = "none"
+    """The alert when a pending job starts or ceases to fit."""
+    on_fit: str | None = None
+    """Shell command to run when a pending job starts to fit."""
+    python: str | None = None
+    """The interpreter given with ``--python``."""
+    read_only: bool = False
+    """No process can be terminated from here."""
+    theme: str | None = None
+    """Name of the initial theme; Textual's default if it is None or unknown."""
+    save_theme: Callable[[str], None] = lambda _: None
+    """Called with the name of each theme that the user chooses."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""

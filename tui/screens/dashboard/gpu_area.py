@@ -1,0 +1,123 @@
+"""The GPUs of the dashboard: a panel for each, or a list with the panel of one GPU below it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.containers import Container
+
+from ...draw.labels import severity_rank
+from ...widgets.static_lines import StaticLines
+from .gpu_panel import GpuPanel
+from .gpu_panel_text import PanelShape, panel_height
+from .gpu_row_text import gpu_name_width, gpu_row_titles
+from .gpu_rows import GpuRows
+from .header_text import STALE_INTERVALS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.screen import Screen
+
+    from vramtop.monitor.board.board import Board, GpuRow
+    from vramtop.monitor.snapshot.history import History
+    from vramtop.monitor.snapshot.snapshot import GpuKey
+
+    from ..base import FeedStatus
+    from .layout import DashboardLayout
+
+
+class GpuArea:
+    """The widgets of a screen that show GPUs.
+
+    Args:
+        screen: the screen that yields ``compose``.
+    """
+
+    def __init__(self, screen: Screen[None]) -> None:
+        self._screen = screen
+        self._panels: list[GpuPanel] = []
+        self._selected: tuple[GpuKey, int] | None = None
+        """The GPU or MIG device that the user selected, and its position; None: the one with the worst status."""
+
+    def compose(self) -> ComposeResult:
+        """The panels; the titles, the rows, and the panel of the selected row."""
+        yield Container(id="panels")
+        yield StaticLines(id="titles")
+        yield GpuRows(id="rows")
+        yield GpuPanel(id="open")
+
+    def select(self, board: Board, position: int) -> None:
+        """Select the GPU or MIG device at this position."""
+        self._selected = board.displayed_gpus[position].reading.key, position
+
+    def show(self, board: Board, layout: DashboardLayout, *, width: int, feed: FeedStatus, history: History) -> None:
+        """Show the GPUs of the board.
+
+        Args:
+            board: the latest board.
+            layout: panels or rows, and their heights.
+            width: cells of the screen.
+            feed: how readings arrive, which decides when one is stale.
+            history: memory of the GPUs over time.
+        """
+        screen = self._screen
+        panels, rows = screen.query_one("#panels", Container), screen.query_one(GpuRows)
+        titles, opened = screen.query_one("#titles", StaticLines), screen.query_one("#open", GpuPanel)
+        panels.display = layout.panels and bool(board.gpus)
+        rows.display = not layout.panels
+        titles.display = layout.titles
+        opened.display = layout.open_panel
+        stale = [_stale_seconds(gpu, board, feed) for gpu in board.displayed_gpus]
+        if layout.panels:
+            self._fill_panels(panels, layout, len(board.displayed_gpus))
+            shape = PanelShape(width=width // layout.columns, graph_height=layout.graph_height)
+            for panel, gpu, age in zip(self._panels, board.displayed_gpus, stale, strict=True):
+                _show_panel(panel, gpu, board, shape, stale_seconds=age, history=history)
+            return
+        selected = self._selected_position(board.displayed_gpus)
+        row_width = width - (layout.gpu_height < len(board.displayed_gpus))  # the scrollbar
+        name_width = gpu_name_width(board.displayed_gpus)
+        rows.styles.height = layout.gpu_height
+        titles.show(gpu_row_titles(row_width, names=name_width))
+        rows.show_gpus(board.displayed_gpus, width=row_width, name_width=name_width, selected=selected, stale=stale)
+        if layout.open_panel:
+            shape = PanelShape(width=width, graph_height=layout.graph_height)
+            gpu, age = board.displayed_gpus[selected], stale[selected]
+            _show_panel(opened, gpu, board, shape, stale_seconds=age, history=history)
+
+    def _fill_panels(self, container: Container, layout: DashboardLayout, count: int) -> None:
+        while len(self._panels) > count:
+            self._panels.pop().remove()
+        while len(self._panels) < count:
+            self._panels.append(GpuPanel())
+            container.mount(self._panels[-1])
+        container.styles.grid_size_columns = layout.columns
+        container.styles.grid_rows = str(panel_height(layout.graph_height))
+        container.styles.height = layout.gpu_height
+
+    def _selected_position(self, shown: Sequence[GpuRow]) -> int:
+        """Return the position of the selected GPU; if it is gone, of the GPU in its place."""
+        if self._selected is not None:
+            key, before = self._selected
+            position = next((at for at, gpu in enumerate(shown) if gpu.reading.key == key), before)
+            return min(position, len(shown) - 1)
+        worst = [min((severity_rank(row) for row in gpu.rows), default=99) for gpu in shown]
+        return worst.index(min(worst)) if worst else 0
+
+
+def _show_panel(
+    panel: GpuPanel, gpu: GpuRow, board: Board, shape: PanelShape, *, stale_seconds: float | None, history: History
+) -> None:
+    readings = history.gpu(gpu.reading.key) if shape.graph_height else ()
+    panel.show_gpu(gpu, readings, shape, now=board.snapshot.time, stale_seconds=stale_seconds)
+
+
+def _stale_seconds(gpu: GpuRow, board: Board, feed: FeedStatus) -> float | None:
+    """Return the age of the GPU's reading if it is stale; None if it is recent, or n/a anyway."""
+    reading = gpu.reading
+    if not reading.read_at or (reading.used_bytes is None and not reading.mig):
+        return None
+    age = board.snapshot.time - reading.read_at + (feed.age_seconds or 0.0)
+    return age if reading.is_stale or age > STALE_INTERVALS * feed.interval else None

@@ -1,0 +1,82 @@
+"""The form of the fit check: the settings of the job, errors under their fields, and the job that was opened."""
+
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from vramtop.estimator.common.errors import InputError
+from vramtop.estimator.job.job import Job
+from vramtop.estimator.job.job_file import with_changes
+
+from ...background.latest_only_task import LatestOnlyTask
+from ...job.form_fields import cached_models, model_names
+from ...job.job_form import JobForm
+from ...job.load_job import LoadedJob
+
+_MODEL = "model.id"
+
+
+class SettingsPane(Vertical):
+    """A job form that another one replaces when a file or a launch line is opened.
+
+    Args:
+        initial: the job to start from.
+        id: the widget's id in the DOM.
+    """
+
+    def __init__(self, initial: Job, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name for it
+        super().__init__(id=id)
+        self._initial = initial
+        self._edited_field = _MODEL
+        self._models_task = LatestOnlyTask("models in the cache", self.call_later, self._offer_models)
+
+    def compose(self) -> ComposeResult:
+        """The form."""
+        yield JobForm(self._initial, models=model_names(), id="form")
+
+    def on_mount(self) -> None:
+        """Look for models in the Hugging Face cache, to suggest their names."""
+        self._models_task.submit(cached_models)
+
+    def on_unmount(self) -> None:
+        """Cancel the search for models."""
+        self._models_task.cancel()
+
+    @property
+    def form(self) -> JobForm:
+        """The form that is shown."""
+        return self.query_one(JobForm)
+
+    def set_edited_field(self, key: str) -> None:
+        """Remember the field that was edited last; an empty key stands for all fields."""
+        self._edited_field = key or self._edited_field
+
+    def show_error(self, sentence: str) -> None:
+        """Write an error under the field that was edited last."""
+        self.form.show_error(self._edited_field, sentence)
+
+    def focus_form(self) -> None:
+        """Move the focus to the first field."""
+        self.form.query("Input, Choice").first().focus()
+
+    def change(self, changes: dict[str, Any]) -> str | None:
+        """Change these settings as one undo step; return a sentence if that is not possible."""
+        form = self.form
+        if form.job is None:
+            return f"Not applied: {form.problem}"
+        try:
+            form.fill(with_changes(form.job, changes))
+        except InputError as error:
+            return error.message
+        return None
+
+    async def show_source(self, source: LoadedJob) -> None:
+        """Show a job that was read from a file or a launch line, with the place where each value was read."""
+        await self.remove_children()
+        form = JobForm(source.job, origins=source.origins, missing=source.missing, models=model_names(), id="form")
+        await self.mount(form)
+        self._edited_field = source.missing[0] if source.missing else _MODEL
+
+    def _offer_models(self, names: tuple[str, ...]) -> None:
+        self.form.add_models(names)

@@ -1,0 +1,115 @@
+"""The screens that open from the dashboard, one row each: their keys, menu entries and help come from here.
+
+To add a screen, write its folder with a function that opens it, and add a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from textual.binding import Binding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.binding import BindingType
+
+    from .base import BoardApp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenSpec:
+    """A screen that a key of the dashboard opens."""
+
+    name: str
+    """Identifies the screen in actions."""
+    key: str
+    label: str
+    """Text beside the key in the footer."""
+    in_footer: bool = True
+    title: str
+    """Entry of the command palette, title of the section in the help, and ``TITLE`` of the screen."""
+    command_help: str
+    """Help of the entry in the command palette."""
+    key_help: str
+    """Help of the key."""
+    from_any_screen: bool = False
+    """The command palette offers it on every screen, not only on the dashboard."""
+    open: str
+    """``module:function`` that opens it, called with the app; imported only then."""
+    keys: str | None = None
+    """``module:list`` of its bindings, for the help; None: it has no keys that need any."""
+
+    def open_from(self, app: BoardApp) -> None:
+        """Open the screen."""
+        cast("Callable[[BoardApp], None]", _load(self.open))(app)
+
+    def bindings(self) -> Sequence[BindingType]:
+        """Return the keys of the screen."""
+        return cast("Sequence[BindingType]", _load(self.keys)) if self.keys else ()
+
+
+SCREENS = (
+    ScreenSpec(
+        name="fit_check",
+        key="f",
+        label="Fit",
+        title="Fit check",
+        command_help="Would a job fit on these GPUs?",
+        key_help="fit check: would a job fit, before it is started; opens a pending job again",
+        from_any_screen=True,
+        open="fit.entry:open_fit_check",
+        keys="fit.keys:FIT_KEYS",
+    ),
+    ScreenSpec(
+        name="attach",
+        key="a",
+        label="Attach",
+        title="Attach",
+        command_help="Compare a running job with its budget",
+        key_help="attach: read a running job's settings, and compare it with its budget; the latest run, or a choice",
+        from_any_screen=True,
+        open="attach.entry:open_attach",
+        keys="attach.keys:ATTACH_KEYS",
+    ),
+    ScreenSpec(
+        name="step",
+        key="t",
+        label="Step",
+        title="Step",
+        command_help="Memory over one training step, by component",
+        key_help="a training step of the job under the cursor: memory by component, largest tensors; F5 in a form",
+        open="step.entry:open_step",
+    ),
+    ScreenSpec(
+        name="preflight",
+        key="p",
+        label="Preflight",
+        in_footer=False,
+        title="Preflight",
+        command_help="Is everything there that a pending job needs?",
+        key_help="preflight: is everything there that a pending job needs; F12 or c in the fit check; r checks again",
+        open="preflight.entry:open_pending_preflight",
+    ),
+)
+
+
+def screen_bindings(screens: Sequence[ScreenSpec] = SCREENS) -> list[BindingType]:
+    """Return the dashboard's bindings that open these screens."""
+    return [
+        Binding(
+            screen.key,
+            f"app.open_screen('{screen.name}')",
+            screen.label,
+            show=screen.in_footer,
+            tooltip=screen.key_help,
+        )
+        for screen in screens
+    ]
+
+
+def _load(path: str) -> object:
+    module, _, name = path.partition(":")
+    return getattr(import_module(f".{module}", __package__), name)
